@@ -1,0 +1,1 @@
+"""Across sites: the meta-scheduler and what it decides."""

@@ -1,0 +1,1 @@
+"""Links between sites: what it costs to cross them."""

@@ -1,0 +1,80 @@
+"""The error tree: every error that gridweave raises on purpose, in one file.
+
+An error says what was wrong, where, and what would be right, in one line. The command prints that line and ends with
+the error's exit status; it never shows a traceback for one of these.
+
+    GridweaveError
+    ├── InputError            what was given cannot be used (exit status 2)
+    │   ├── TraceError        ... a trace or workload file, with file, line and field
+    │   └── OptionError       ... an argument or option, by its name
+    └── UnavailableError      what was asked for is not to be had now (exit status 3)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class GridweaveError(Exception):
+    """Base of all errors that gridweave raises on purpose.
+
+    Attributes
+    ----------
+    exit_status : int
+        What the command ends with when this error reaches it.
+    """
+
+    exit_status = 1
+
+
+class InputError(GridweaveError):
+    """What was given cannot be used; the fault is with the input, not with gridweave."""
+
+    exit_status = 2
+
+
+class TraceError(InputError):
+    """A trace or workload file that cannot be read.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file.
+    problem : str
+        What was wrong, and what would be right.
+    line : int, optional
+        Line number in the file, from 1.
+    field : str, optional
+        The field of that line.
+    """
+
+    def __init__(self, path: str | Path, problem: str, *, line: int | None = None, field: str | None = None) -> None:
+        self.path = Path(path)
+        self.problem = problem
+        self.line = line
+        self.field = field
+        where = f"{path}" + (f":{line}" if line is not None else "") + (f": {field}" if field is not None else "")
+        super().__init__(f"{where}: {problem}")
+
+
+class OptionError(InputError):
+    """An argument or option with a value that cannot be used.
+
+    Parameters
+    ----------
+    option : str
+        Name of the argument, as the user knows it.
+    problem : str
+        What was wrong, and what would be right.
+    """
+
+    def __init__(self, option: str, problem: str) -> None:
+        self.option = option
+        self.problem = problem
+        super().__init__(f"{option}: {problem}")
+
+
+class UnavailableError(GridweaveError):
+    """What was asked for is not to be had now: a trace that is not there, a network that does not answer."""
+
+    exit_status = 3
