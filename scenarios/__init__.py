@@ -1,0 +1,1 @@
+"""Workloads and traces, the simulator, its results, and published numbers."""

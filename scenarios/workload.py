@@ -1,0 +1,176 @@
+"""The job table: what every simulation starts from, whatever file or generator it came out of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+MS_PER_S = 1000
+
+# A value beyond these (ten million nodes, three thousand years) is a broken record, not a big machine; and no sum of
+# two times can leave int64.
+MAX_WIDTH = 10**7
+MAX_TIME_MS = 10**14
+
+OPTIONAL_COLUMNS = ("user", "group", "job_class", "partition", "priority", "weight")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Workload:
+    """Jobs in the order in which they are submitted, one numpy array per property.
+
+    Parameters
+    ----------
+    job_id : numpy.ndarray of int64, shape (n,)
+        Unique ids, all >= 0.
+    submit_ms : numpy.ndarray of int64, shape (n,)
+        Submit times, ascending; jobs of one instant stand in ascending order of their id.
+    width : numpy.ndarray of int64, shape (n,)
+        Nodes, >= 1.
+    estimate_ms : numpy.ndarray of int64, shape (n,)
+        Run time estimates, > 0: the limit at which a job is killed.
+    run_ms : numpy.ndarray of int64, shape (n,)
+        Run times, > 0 and at most the estimate.
+    overran : numpy.ndarray of bool, shape (n,), optional
+        Jobs whose run time was longer than their estimate and was cut there: they are killed at their limit.
+    columns : mapping from str to numpy.ndarray, shape (n,), optional
+        Optional properties, under the names of `OPTIONAL_COLUMNS` (int64; ``weight`` is float64).
+    nodes : int, optional
+        Nodes of the machine that the workload was recorded on.
+    name : str
+        What reports call it.
+    start_unix_s : int, optional
+        The instant of time zero, in seconds since 1970 (UTC).
+    timezone : str, optional
+        IANA name of the zone of the machine, for calendar months and times of day.
+
+    Raises
+    ------
+    InputError
+        If a rule above is broken; the message names the job and the field.
+
+    Notes
+    -----
+    The order of the table, by submit time and then by job id, is the rule that breaks every tie that a policy leaves.
+    """
+
+    job_id: IntArray
+    submit_ms: IntArray
+    width: IntArray
+    estimate_ms: IntArray
+    run_ms: IntArray
+    overran: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    columns: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    nodes: int | None = None
+    name: str = "workload"
+    start_unix_s: int | None = None
+    timezone: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms"):
+            object.__setattr__(self, name, _frozen(np.asarray(getattr(self, name), np.int64)))
+        n = len(self.job_id)
+        overran = self.overran if len(self.overran) or not n else np.zeros(n, np.bool_)
+        object.__setattr__(self, "overran", _frozen(np.asarray(overran, np.bool_)))
+        columns = {
+            name: _frozen(np.asarray(values, np.float64 if name == "weight" else np.int64))
+            for name, values in sorted(self.columns.items())
+        }
+        object.__setattr__(self, "columns", MappingProxyType(columns))
+        self._check(n)
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    def _check(self, n: int) -> None:
+        unknown = sorted(set(self.columns) - set(OPTIONAL_COLUMNS))
+        if unknown:
+            known = ", ".join(OPTIONAL_COLUMNS)
+            raise InputError(f"{self.name}: column {unknown[0]!r} is not known; known are {known}")
+        for name, values in self._all_columns():
+            if values.shape != (n,):
+                raise InputError(f"{self.name}: {name} has shape {values.shape}, job_id has ({n},)")
+        self._check_range("job_id", self.job_id, 0, np.iinfo(np.int64).max)
+        self._check_range("submit_ms", self.submit_ms, 0, MAX_TIME_MS)
+        self._check_range("width", self.width, 1, MAX_WIDTH)
+        self._check_range("estimate_ms", self.estimate_ms, 1, MAX_TIME_MS)
+        self._check_range("run_ms", self.run_ms, 1, MAX_TIME_MS)
+        self._refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
+        later = np.zeros(n, np.bool_)
+        step = np.diff(self.submit_ms)
+        later[1:] = (step < 0) | ((step == 0) & (np.diff(self.job_id) <= 0))
+        self._refuse("submit_ms", later, "is out of order; sort by submit time, then by job id")
+        if len(np.unique(self.job_id)) != n:
+            ids, counts = np.unique(self.job_id, return_counts=True)
+            raise InputError(f"{self.name}: job {ids[counts > 1][0]}: job_id stands twice; ids are unique")
+        if self.nodes is not None and self.nodes < 1:
+            raise InputError(f"{self.name}: nodes is {self.nodes}; a machine has at least 1")
+
+    def _all_columns(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran"):
+            yield name, getattr(self, name)
+        yield from self.columns.items()
+
+    def _check_range(self, name: str, values: IntArray, low: int, high: int) -> None:
+        self._refuse(name, (values < low) | (values > high), f"is not within {low} to {high}")
+
+    def _refuse(self, name: str, wrong: BoolArray, problem: str) -> None:
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            value = getattr(self, name)[row]
+            raise InputError(f"{self.name}: job {self.job_id[row]}: {name} {value} {problem}")
+
+    def take(self, rows: npt.NDArray[np.integer] | BoolArray, *, name: str | None = None) -> Workload:
+        """Return the jobs of these rows as a workload of its own, with the rest unchanged.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Row numbers in ascending order, or a mask of shape (n,).
+        name : str, optional
+            Name of the new workload; that of this one if left out.
+
+        Returns
+        -------
+        Workload
+        """
+        return self.replace(
+            **{column: getattr(self, column)[rows] for column in _FIXED},
+            columns={column: values[rows] for column, values in self.columns.items()},
+            name=name or self.name,
+        )
+
+    def replace(self, **changes: object) -> Workload:
+        """Return a copy with the named fields changed, checked anew.
+
+        Parameters
+        ----------
+        **changes
+            Fields of this class and their new values.
+
+        Returns
+        -------
+        Workload
+        """
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]  # the new object checks its fields
+
+
+_FIXED = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")
+
+
+def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Return the array in one piece and read-only: workloads are shared between simulations."""
+    values = np.ascontiguousarray(values)
+    view = values.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,73 @@
+"""How every command prints: results on standard output, remarks on standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import typer
+
+
+def say(text: str) -> None:
+    """Print a remark on standard error, where it does not disturb what reads the result.
+
+    Parameters
+    ----------
+    text : str
+        One or more lines.
+    """
+    typer.echo(text, err=True)
+
+
+def print_json(value: object) -> None:
+    """Print a result for machines, as JSON on standard output.
+
+    Parameters
+    ----------
+    value : object
+        Dicts, lists, strings, numbers, booleans and None; numbers that are not finite are refused.
+    """
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(
+    rows: Iterable[Sequence[str]], *, headings: Sequence[str] | None = None, title: str | None = None, left: int = 1
+) -> None:
+    """Print a result for people, as a table on standard output.
+
+    Parameters
+    ----------
+    rows : iterable of sequence of str
+        The cells, row by row.
+    headings : sequence of str, optional
+        One for each column.
+    title : str, optional
+        A line above the table.
+    left : int, optional
+        How many of the first columns hold names and stand at the left; numbers stand at the right.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[Text(cell) for cell in row] for row in rows]
+    columns = len(headings) if headings is not None else max((len(row) for row in cells), default=0)
+    table = Table(
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_header=headings is not None,
+        pad_edge=False,
+    )
+    for place in range(columns):
+        heading = Text(headings[place]) if headings is not None else ""
+        table.add_column(heading, justify="left" if place < left else "right", no_wrap=True)
+    for row in cells:
+        table.add_row(*row)
+    # As wide as it needs to be: a table in a file, or a narrow window, is not to lose the ends of its cells.
+    width = Console(width=10_000).measure(table).maximum
+    console = Console(width=max(width, 1), highlight=False)
+    with console.capture() as printed:
+        console.print(table)
+    typer.echo(printed.get(), nl=False)  # a reader that has gone is then noticed in the one place for it

@@ -1,0 +1,251 @@
+"""The command `gridweave trace`: look at traces, convert them, make new ones of them, and fetch known ones."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.output import print_json, print_table, say
+from gridweave.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.conversion import ConversionReport
+    from gridweave.scenarios.workload import Workload
+
+app = typer.Typer(help="Look at workload traces, convert and transform them, fetch known ones.", no_args_is_help=True)
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="SWF or MuPSiE file (.gz, .xz too), or the name of a trace.")]
+Out = Annotated[
+    str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, with .gz or .xz behind.")
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", help="Nodes of the machine; the file tells if left out.")]
+Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+Format = Annotated[str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT, whatever its suffix.")]
+
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhdw]?)", re.ASCII)
+_UNIT_MS = {"": 1000, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
+@app.command()
+def info(
+    file: File,
+    nodes: Nodes = None,
+    as_json: Json = False,
+    plot: Annotated[str | None, typer.Option("--plot", metavar="OUT.png", help="Draw the distributions.")] = None,
+) -> None:
+    """Show what is in a trace: widths, estimates, run times, interarrival times, load and dates."""
+    from gridweave.scenarios.trace_info import describe
+
+    picture = _picture_kind(plot) if plot is not None else None
+    workload, report = _load(file, nodes)
+    figures = describe(workload)
+    if plot is not None and picture is not None:
+        _save_plot(workload, plot, picture)
+    if as_json:
+        print_json({**figures.to_dict(), "conversion": report.to_dict(), "plot": plot})
+        return
+    say(str(report))
+    print_table(figures.figure_rows(), title=figures.name)
+    print_table(figures.spread_rows(), headings=("", "min", "avg", "max"))
+    if plot is not None:
+        say(f"plot written to {plot}")
+
+
+@app.command()
+def convert(
+    file: File,
+    out: Out,
+    nodes: Nodes = None,
+    to: Format = None,
+    as_json: Json = False,
+) -> None:
+    """Write a trace in another format, with what cannot be simulated left out."""
+    workload, report = _load(file, nodes)
+    _save(workload, report, out, as_json, file_format=to)
+
+
+@app.command()
+def shrink(
+    file: File,
+    out: Out,
+    factor: Annotated[float, typer.Option("--factor", help="Multiplies submit times; below 1 raises the load.")],
+    nodes: Nodes = None,
+    as_json: Json = False,
+) -> None:
+    """Let the jobs come faster or slower: multiply their submit times."""
+    from gridweave.scenarios import transform
+
+    workload, report = _load(file, nodes)
+    with _named_as({"factor": "--factor"}):
+        shrunk = transform.shrink(workload, factor)
+    _save(shrunk, report, out, as_json, {"factor": factor})
+
+
+@app.command()
+def stretch(
+    file: File,
+    out: Out,
+    factor: Annotated[float, typer.Option("--factor", help="Multiplies run times and estimates.")],
+    nodes: Nodes = None,
+    as_json: Json = False,
+) -> None:
+    """Make the jobs longer or shorter: multiply their run times and estimates."""
+    from gridweave.scenarios import transform
+
+    workload, report = _load(file, nodes)
+    with _named_as({"factor": "--factor"}):
+        stretched = transform.stretch(workload, factor)
+    _save(stretched, report, out, as_json, {"factor": factor})
+
+
+@app.command()
+def cut(
+    file: File,
+    out: Out,
+    first: Annotated[int | None, typer.Option("--first", help="First job, by its place in the order, from 1.")] = None,
+    last: Annotated[int | None, typer.Option("--last", help="Last job.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Jobs submitted from then on: 90, 10m, 12h, 2d, 1d12h."),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Jobs submitted before this time.")] = None,
+    nodes: Nodes = None,
+    as_json: Json = False,
+) -> None:
+    """Cut out a piece of a trace, by job number or by time."""
+    from gridweave.scenarios import transform
+
+    start_ms, end_ms = _milliseconds("--from", start), _milliseconds("--to", end)
+    workload, report = _load(file, nodes)
+    names = {"first": "--first", "last": "--last", "start_ms": "--from", "end_ms": "--to"}
+    with _named_as(names):
+        piece = transform.cut(workload, first=first, last=last, start_ms=start_ms, end_ms=end_ms)
+    _save(piece, report, out, as_json)
+
+
+@app.command()
+def split(
+    file: File,
+    out: Out,
+    max_width: Annotated[int, typer.Option("--max-width", help="Width of the widest part.")],
+    nodes: Nodes = None,
+    as_json: Json = False,
+) -> None:
+    """Cut wide jobs into parts with the same total area."""
+    from gridweave.scenarios import transform
+
+    workload, report = _load(file, nodes)
+    with _named_as({"max_width": "--max-width"}):
+        parts = transform.split(workload, max_width)
+        stride = transform.split_stride(workload, max_width)
+    _save(parts, report, out, as_json, {"id_stride": stride})
+    if stride > 1 and not as_json:
+        say(f"part k of job i has the id {stride} i + k")
+
+
+@app.command()
+def fetch(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the trace, or its beginning.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the traces that are known.")] = False,
+    folder: Annotated[str | None, typer.Option("--folder", help="Where to put it; your cache if left out.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Get a trace from the Parallel Workloads Archive into your cache, checked by its SHA-256."""
+    from gridweave.scenarios import fetch as archive
+
+    if show_list:
+        known = {key: archive.KNOWN_TRACES[key] for key in sorted(archive.KNOWN_TRACES)}
+        if as_json:
+            print_json({key: {"url": one.url, "sha256": one.sha256, "nodes": one.nodes} for key, one in known.items()})
+        else:
+            rows = [(key, one.url, f"{one.nodes:,}") for key, one in known.items()]
+            print_table(rows, headings=("name", "address", "nodes"), left=2)
+        return
+    if name is None:
+        raise InputError("NAME is missing; `gridweave trace fetch --list` shows the traces that are known")
+    got = archive.fetch(name, folder=folder)
+    if as_json:
+        print_json({"name": got.name, "path": str(got.path), "downloaded": got.downloaded, "nodes": got.nodes})
+    else:
+        state = "fetched and checked" if got.downloaded else "already there, and right"
+        typer.echo(f"{got.name}: {state}: {got.path} (publications use {got.nodes:,} nodes)")
+
+
+def _load(file: str, nodes: int | None) -> tuple[Workload, ConversionReport]:
+    """Load a workload with every optional column that its format holds, so that none is lost on the way."""
+    from gridweave.scenarios.load import columns_of, load_workload
+
+    with _named_as({"nodes": "--nodes"}):
+        return load_workload(file, nodes=nodes, columns=columns_of(file))
+
+
+def _save(
+    workload: Workload,
+    report: ConversionReport,
+    out: str,
+    as_json: bool,
+    more: Mapping[str, object] | None = None,
+    *,
+    file_format: str | None = None,
+) -> None:
+    """Write a workload and say what was done."""
+    from gridweave.scenarios.load import save_workload
+
+    with _named_as({"file_format": "--to"}):
+        written = save_workload(workload, out, file_format=file_format)
+    if as_json:
+        result = {"out": out, "format": written, "jobs": len(workload), "nodes": workload.nodes, **(more or {})}
+        print_json({**result, "conversion": report.to_dict()})
+    else:
+        say(str(report))
+        jobs = "1 job" if len(workload) == 1 else f"{len(workload):,} jobs"
+        typer.echo(f"{jobs} written to {out} ({written})")
+
+
+def _picture_kind(out: str) -> str:
+    """Return the kind of picture that the suffix of a file stands for."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kind = Path(out).suffix.lower().removeprefix(".")
+    if kind not in FigureCanvasAgg.get_supported_filetypes():
+        raise OptionError("--plot", f"{out} has no suffix of a picture; use .png, .svg or .pdf")
+    return kind
+
+
+def _save_plot(workload: Workload, out: str, kind: str) -> None:
+    """Draw a workload into a file, whole or not at all."""
+    import io
+
+    from gridweave.scenarios.trace_plots import plot_trace
+    from gridweave.scenarios.trace_writing import write_file
+
+    picture = io.BytesIO()
+    plot_trace(workload).savefig(picture, format=kind)
+    write_file(out, lambda stream: stream.write(picture.getvalue()))
+
+
+def _milliseconds(option: str, text: str | None) -> int | None:
+    """Read a time such as 90 (seconds), 10m, 12h, 2d or 1d12h."""
+    if text is None:
+        return None
+    compact = text.strip().lower()
+    parts = _TIME.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact or len(compact) > 40:
+        raise OptionError(
+            option, f"{text!r} is not a time; give seconds, or a number with s, m, h, d or w, such as 1d12h"
+        )
+    return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
+
+
+@contextlib.contextmanager
+def _named_as(names: Mapping[str, str]) -> Iterator[None]:
+    """Let an error about an argument of a function speak of the option of the command."""
+    try:
+        yield
+    except OptionError as error:
+        raise OptionError(names.get(error.option, error.option), error.problem) from None

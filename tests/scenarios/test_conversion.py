@@ -1,0 +1,231 @@
+"""The conversion rules, one by one, and as a whole against a plain reading of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridweave.errors import TraceError
+from gridweave.scenarios.conversion import (
+    DROP_REASONS,
+    ConversionReport,
+    Records,
+    convert,
+    known_zone,
+    local_datetime,
+)
+from gridweave.scenarios.workload import Workload
+
+NODES = 8
+GOOD = {"job": 1, "submit": 0.0, "run": 10.0, "estimate": 20.0, "width": 2, "requested": -1}
+
+
+def converted(*jobs: dict[str, Any], nodes: int = NODES) -> tuple[Workload, ConversionReport]:
+    """Convert records given as what differs from a good one."""
+    rows = [GOOD | job for job in jobs]
+
+    def column(name: str, kind: type) -> Any:
+        return np.array([row[name] for row in rows], kind)
+
+    records = Records(
+        job_id=column("job", np.int64),
+        submit_s=column("submit", np.float64),
+        run_s=column("run", np.float64),
+        estimate_s=column("estimate", np.float64),
+        width=column("width", np.int64),
+        requested_width=column("requested", np.int64),
+        columns={"user": column("job", np.int64) * 10},
+    )
+    return convert("some/trace.swf.gz", records, nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        ({"width": 0}, "width_not_positive"),
+        ({"width": 0, "requested": 4}, "width_not_positive"),
+        ({"width": -1}, "width_not_positive"),
+        ({"width": -2, "requested": 4}, "width_not_positive"),
+        ({"width": -1, "requested": 0}, "width_not_positive"),
+        ({"width": NODES + 1}, "wider_than_machine"),
+        ({"width": -1, "requested": NODES + 1}, "wider_than_machine"),
+        ({"run": 0}, "zero_run_time"),
+        ({"run": 0.0004}, "zero_run_time"),
+        ({"run": -1}, "negative_run_time"),
+        ({"run": -1, "estimate": -1}, "negative_run_time"),
+        ({"submit": -1}, "negative_submit_time"),
+        ({"estimate": -2}, "negative_estimate"),
+        ({"job": 100}, "duplicate_job_id"),
+        ({"submit": 4}, "out_of_submit_order"),
+    ],
+)
+def test_each_reason_drops_the_record_and_is_counted(job: dict[str, Any], reason: str) -> None:
+    """A record that breaks a rule is left out, counted under that rule and no other."""
+    workload, report = converted({"job": 100, "submit": 5.0}, {"submit": 5.0} | job, {"job": 3, "submit": 6.0})
+    assert workload.job_id.tolist() == [100, 3]
+    assert report.dropped == dict.fromkeys(DROP_REASONS, 0) | {reason: 1}
+    assert (report.records, report.kept) == (3, 2)
+    assert DROP_REASONS[reason] in str(report)
+
+
+def test_requested_width_stands_in_for_a_missing_one() -> None:
+    """Where the allocated processors are -1 the requested ones are taken, and nowhere else."""
+    workload, report = converted({"width": -1, "requested": 5}, {"job": 2, "width": 3, "requested": 7})
+    assert workload.width.tolist() == [5, 3]
+    assert report.widths_filled == 1
+
+
+@pytest.mark.parametrize("estimate", [-1, 0, 0.0004])
+def test_a_missing_estimate_is_the_run_time(estimate: float) -> None:
+    """An estimate of -1, or of 0 once rounded, is missing; the job is not marked as killed."""
+    workload, report = converted({"estimate": estimate})
+    assert workload.estimate_ms.tolist() == [10_000]
+    assert report.estimates_filled == 1
+    assert report.cut == 0
+    assert not workload.overran.any()
+
+
+def test_the_run_time_is_cut_at_the_estimate() -> None:
+    """A longer run time is cut, counted and marked; one of the same length is neither."""
+    workload, report = converted({"run": 30}, {"job": 2, "run": 20}, {"job": 3})
+    assert workload.run_ms.tolist() == [20_000, 20_000, 10_000]
+    assert workload.overran.tolist() == [True, False, False]
+    assert report.cut == 1
+
+
+def test_jobs_of_one_instant_stand_in_order_of_their_ids() -> None:
+    """Records submitted at the same time are not out of order; they are sorted by id, with their columns."""
+    workload, report = converted({"job": 9}, {"job": 2}, {"job": 5})
+    assert workload.job_id.tolist() == [2, 5, 9]
+    assert workload.columns["user"].tolist() == [20, 50, 90]
+    assert report.kept == 3
+
+
+def test_order_is_held_against_the_last_record_taken() -> None:
+    """A record that is dropped for another reason does not put those after it out of order."""
+    jobs = [
+        {"job": 1, "submit": 10},
+        {"job": 2, "submit": 99, "run": 0},
+        {"job": 3, "submit": 5},
+        {"job": 4, "submit": 7},
+    ]
+    workload, report = converted(*jobs, {"job": 5, "submit": 11})
+    assert workload.job_id.tolist() == [1, 5]
+    assert report.dropped["out_of_submit_order"] == 2
+    assert report.dropped["zero_run_time"] == 1
+
+
+def test_a_dropped_record_does_not_use_up_its_job_id() -> None:
+    """The first record of a job that can be taken is taken, though an earlier one was out of order."""
+    workload, report = converted(
+        {"job": 1, "submit": 10}, {"job": 2, "submit": 5}, {"job": 2, "submit": 12}, {"job": 2, "submit": 13}
+    )
+    assert workload.job_id.tolist() == [1, 2]
+    assert workload.submit_ms.tolist() == [10_000, 12_000]
+    assert (report.dropped["out_of_submit_order"], report.dropped["duplicate_job_id"]) == (1, 1)
+
+
+def test_no_job_left_is_an_error_with_the_reasons() -> None:
+    """A trace of which nothing is left says why."""
+    with pytest.raises(TraceError, match="no job is left of 2 records: 1 wider than the machine, 1 zero run time"):
+        converted({"width": 9}, {"run": 0})
+
+
+def test_the_report_reads_well_and_counts_for_machines() -> None:
+    """The report has a line for what happened and none for what did not, and a plain dict with everything."""
+    _, report = converted({"run": 30}, {"job": 2, "width": 99}, {"job": 3, "estimate": -1}, nodes=16)
+    assert report.lines() == [
+        "trace: 2 of 3 records kept, on 16 nodes",
+        "  dropped 1: wider than the machine",
+        "  changed 1: run time cut at the estimate",
+        "  changed 1: estimate missing, run time taken",
+    ]
+    assert report.to_dict() == {
+        "name": "trace",
+        "nodes": 16,
+        "records": 3,
+        "kept": 2,
+        "dropped": dict.fromkeys(DROP_REASONS, 0) | {"wider_than_machine": 1},
+        "cut": 1,
+        "estimates_filled": 1,
+        "widths_filled": 0,
+    }
+
+
+SMALL = st.fixed_dictionaries(
+    {
+        "job": st.integers(0, 6),
+        "submit": st.integers(-1, 6).map(float),
+        "run": st.integers(-1, 4).map(float),
+        "estimate": st.integers(-2, 4).map(float),
+        "width": st.integers(-2, NODES + 1),
+        "requested": st.integers(-1, NODES + 1),
+    }
+)
+
+
+def by_the_book(jobs: list[dict[str, Any]]) -> list[tuple[int, int, int, int, int, bool]]:
+    """Convert records one by one, as the rules read."""
+    taken: list[tuple[int, int, int, int, int, bool]] = []
+    last = 0
+    for job in jobs:
+        width = job["requested"] if job["width"] == -1 else job["width"]
+        estimate = job["run"] if job["estimate"] in (-1, 0) else job["estimate"]
+        good = 0 < width <= NODES and job["run"] > 0 and job["submit"] >= 0 and estimate > 0
+        if good and job["submit"] >= last and job["job"] not in {one[0] for one in taken}:
+            last = job["submit"]
+            run = min(job["run"], estimate)
+            times = (int(1000 * job["submit"]), int(1000 * estimate), int(1000 * run))
+            taken.append((job["job"], times[0], width, times[1], times[2], job["run"] > estimate))
+    return sorted(taken, key=lambda one: (one[1], one[0]))
+
+
+@given(st.lists(SMALL, min_size=1, max_size=12))
+def test_conversion_equals_the_rules_read_one_by_one(jobs: list[dict[str, Any]]) -> None:
+    """On any records the arrays hold what a loop over the records finds, and every record is accounted for."""
+    expected = by_the_book(jobs)
+    if not expected:
+        with pytest.raises(TraceError, match="no job is left"):
+            converted(*jobs)
+        return
+    workload, report = converted(*jobs)
+    columns = (
+        workload.job_id,
+        workload.submit_ms,
+        workload.width,
+        workload.estimate_ms,
+        workload.run_ms,
+        workload.overran,
+    )
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
+    assert report.kept + sum(report.dropped.values()) == report.records == len(jobs)
+    assert report.cut == workload.overran.sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "offset_s", "zone"),
+    [
+        ("Europe/Stockholm", None, "Europe/Stockholm"),
+        (" UTC ", 3600, "UTC"),
+        (None, 0, "Etc/GMT+0"),
+        ("no such zone", -18_000, "Etc/GMT+5"),
+        ("x\0", None, None),
+        ("", None, None),
+        (None, 20_700, None),
+    ],
+)
+def test_known_zones(name: str | None, offset_s: int | None, zone: str | None) -> None:
+    """A name that is known is taken, else the offset if it is whole hours, else nothing."""
+    assert known_zone(name, offset_s) == zone
+
+
+def test_local_dates() -> None:
+    """An instant is shown in the machine's zone, in UTC if that is not known, and not at all beyond the calendar."""
+    summer = local_datetime(843_480_031, "Europe/Stockholm")
+    assert f"{summer:%F %T %Z}" == "1996-09-23 14:00:31 CEST"
+    assert f"{local_datetime(843_480_031, 'Atlantis'):%F %T %Z}" == "1996-09-23 12:00:31 UTC"
+    assert local_datetime(10**15, None) is None

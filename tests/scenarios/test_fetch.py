@@ -1,0 +1,190 @@
+"""Fetching known traces, from a server on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.server
+import lzma
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.scenarios.fetch import ARCHIVE, KNOWN_TRACES, KnownTrace, cache_folder, fetch, resolve_name
+from gridweave.scenarios.trace_text import open_trace
+
+TEXT = b"; MaxNodes: 8\n1 0 -1 10 2 -1 -1 -1 20 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
+NAME = "TEST-SP2-1999-1"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Sends what it is told to, and counts the requests."""
+
+    body = gzip.compress(TEXT)
+    announced: int | None = None
+    requests = 0
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers every GET of the one file."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        """Send the body, or less than announced, or 404."""
+        self.server.requests += 1
+        if self.path != f"/{NAME}.swf.gz":
+            self.send_error(404, "not here")
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(self.server.announced or len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
+        """Keep quiet."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Serve one trace on this machine, as a known trace with the right SHA-256."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{running.server_port}/{NAME}.swf.gz"
+        monkeypatch.setitem(KNOWN_TRACES, NAME, KnownTrace(url, hashlib.sha256(TEXT).hexdigest(), 8))
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_a_trace_is_fetched_checked_and_kept(server: Server, tmp_path: Path) -> None:
+    """The file stands in the folder as it was sent, and nothing else does."""
+    folder = tmp_path / "cache" / "traces"
+    got = fetch(NAME, folder=folder)
+    assert (got.name, got.path, got.downloaded, got.nodes) == (NAME, folder / f"{NAME}.swf.gz", True, 8)
+    assert got.path.read_bytes() == server.body
+    assert [file.name for file in folder.iterdir()] == [got.path.name]
+
+
+def test_a_trace_that_is_there_is_not_fetched_again(server: Server, tmp_path: Path) -> None:
+    """The right content is known whatever it is packed in, and no request is made."""
+    for suffix, pack in ((".swf", bytes), (".swf.gz", gzip.compress), (".swf.xz", lzma.compress)):
+        path = tmp_path / suffix / f"{NAME}{suffix}"
+        path.parent.mkdir()
+        path.write_bytes(pack(TEXT))
+        got = fetch("test-sp2", folder=path.parent)
+        assert (got.path, got.downloaded) == (path, False)
+    assert server.requests == 0
+
+
+def test_a_wrong_file_that_is_there_is_replaced(server: Server, tmp_path: Path) -> None:
+    """A file with another content does not count as the trace."""
+    (tmp_path / f"{NAME}.swf.gz").write_bytes(gzip.compress(b"something else"))
+    assert fetch(NAME, folder=tmp_path).downloaded
+    assert (tmp_path / f"{NAME}.swf.gz").read_bytes() == server.body
+
+
+@pytest.mark.parametrize("body", [gzip.compress(TEXT + b"\n"), gzip.compress(TEXT)[:-9], b"<html>moved</html>", b""])
+def test_what_is_not_the_pinned_trace_is_refused(server: Server, tmp_path: Path, body: bytes) -> None:
+    """Another content, a damaged one or a web page is refused, and nothing is kept."""
+    server.body = body
+    with pytest.raises(
+        UnavailableError, match="is not the trace that is known by its SHA-256; nothing was kept"
+    ) as caught:
+        fetch(NAME, folder=tmp_path)
+    assert caught.value.exit_status == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_connection_that_breaks_off_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    """Less than the server announced is an error, and an old file stays as it was."""
+    server.announced = len(server.body)
+    server.body = server.body[:-20]
+    (tmp_path / f"{NAME}.swf.gz").write_bytes(b"old")
+    with pytest.raises(UnavailableError):
+        fetch(NAME, folder=tmp_path)
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(f"{NAME}.swf.gz", b"old")]
+
+
+def test_no_network_gives_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answering is an error with the address and the place for a file got by other means."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/{NAME}.swf.gz"
+        monkeypatch.setitem(KNOWN_TRACES, NAME, KnownTrace(url, "0" * 64, 8))
+        with pytest.raises(UnavailableError) as caught:
+            fetch(NAME, folder=tmp_path)
+    text = str(caught.value)
+    assert text.startswith(f"{url} cannot be fetched: ")
+    assert text.endswith(f"get it by other means and put it at {tmp_path / f'{NAME}.swf.gz'}")
+    assert "\n" not in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_that_is_gone_gives_one_clear_line(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the server is told with its address."""
+    url = f"http://127.0.0.1:{server.server_port}/gone.swf.gz"
+    monkeypatch.setitem(KNOWN_TRACES, NAME, KnownTrace(url, "0" * 64, 8))
+    with pytest.raises(UnavailableError, match=r"gone\.swf\.gz cannot be fetched: .*not here"):
+        fetch(NAME, folder=tmp_path)
+
+
+def test_an_opener_that_times_out_gives_one_clear_line(tmp_path: Path) -> None:
+    """A timeout is an error like any other of the network, and the opener is told how long to wait."""
+    waited = []
+
+    def never(url: str, timeout_s: float) -> Any:
+        waited.append(timeout_s)
+        raise TimeoutError("timed out")
+
+    with pytest.raises(UnavailableError, match="cannot be fetched: timed out"):
+        fetch("KTH-SP2-1996-2", folder=tmp_path, opener=never)
+    assert waited[0] > 0
+
+
+def test_unknown_names_and_bad_folders_are_refused(tmp_path: Path) -> None:
+    """A name that is not known lists those that are; a folder that cannot be made is named."""
+    with pytest.raises(InputError, match=r"nowhere: no trace of that name is known; known are CTC-SP2-1996-3\.1-cln"):
+        fetch("nowhere", folder=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be created"):
+        fetch("KTH-SP2", folder=tmp_path / "file" / "traces")
+
+
+def test_names_may_be_cut_short_at_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The beginning of one name stands for it; the beginning of two, or half a word, for none."""
+    assert resolve_name("kth-sp2-1996-2") == "KTH-SP2-1996-2"
+    assert resolve_name("KTH-SP2") == resolve_name("kth") == "KTH-SP2-1996-2"
+    assert resolve_name("KTH-SP") is None
+    assert resolve_name("") is None
+    monkeypatch.setitem(KNOWN_TRACES, "KTH-SP2-1996-2.1-cln", KNOWN_TRACES["KTH-SP2-1996-2"])
+    assert resolve_name("KTH-SP2") is None
+    assert resolve_name("KTH-SP2-1996-2") == "KTH-SP2-1996-2"
+
+
+def test_the_registry_is_sound() -> None:
+    """Every known trace has an address in the archive that ends with its name, a SHA-256 and a machine."""
+    for name, trace in KNOWN_TRACES.items():
+        assert trace.url.startswith(f"{ARCHIVE}/l_")
+        assert trace.url.endswith(f"/{name}.swf.gz")
+        assert len(bytes.fromhex(trace.sha256)) == 32
+        assert trace.nodes > 0
+    assert cache_folder().name == "traces"
+
+
+@pytest.mark.trace
+@pytest.mark.parametrize("name", sorted(KNOWN_TRACES))
+def test_the_pins_are_those_of_the_traces(trace_path: Any, name: str) -> None:
+    """The pinned SHA-256 is that of the uncompressed text of the trace at hand."""
+    with open_trace(trace_path(name)) as stream:
+        assert hashlib.file_digest(stream, "sha256").hexdigest() == KNOWN_TRACES[name].sha256

@@ -1,0 +1,152 @@
+"""Loading a workload from whatever it is in, and saving it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+
+from gridweave.errors import InputError, OptionError, TraceError
+from gridweave.scenarios.load import (
+    FOLDER_VARIABLE,
+    columns_of,
+    find_trace,
+    format_of,
+    load_workload,
+    save_workload,
+    trace_folders,
+)
+
+RECORD = "1 0 -1 10 2 -1 -1 -1 20 -1 1 7 -1 -1 -1 -1 -1 -1\n"
+SWF = f"; MaxNodes: 8\n{RECORD}"
+MUPSIE = "# Machine Size: 8\n1 0 2 10 20\n"
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Give the tests a folder of traces and a cache of their own."""
+    mine, cache = tmp_path / "mine", tmp_path / "cache"
+    mine.mkdir()
+    (cache / "traces").mkdir(parents=True)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(mine))
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_: cache)
+    return mine, cache / "traces"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        (SWF, 4),
+        (f"\n\n  {SWF}", 4),
+        (RECORD, 4),
+        (MUPSIE, 0),
+        (f"\n{MUPSIE}", 0),
+        ("1 0 2 10 20\n", 0),
+    ],
+)
+def test_the_format_is_told_by_the_content(tmp_path: Path, text: str, columns: int, pack: Any) -> None:
+    """SWF and MuPSiE are told apart by their first line, with and without comments, under any name."""
+    path = tmp_path / "data"
+    path.write_bytes(pack(text.encode()))
+    workload, report = load_workload(path, nodes=8)
+    assert (workload.width.tolist(), workload.run_ms.tolist(), report.kept) == ([2], [10_000], 1)
+    assert len(columns_of(path)) == columns
+
+
+def test_options_reach_the_reader(tmp_path: Path) -> None:
+    """Machine size and columns are those of the reader."""
+    path = tmp_path / "t.swf"
+    path.write_text(SWF)
+    workload, _ = load_workload(path, nodes=5, columns=("user",))
+    assert (workload.nodes, workload.columns["user"].tolist()) == (5, [7])
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "\x00\x01\x02", "a b c d e f\n", "1 2 3\n"])
+def test_files_of_no_format_are_refused(tmp_path: Path, text: str) -> None:
+    """What is neither format is an error that names the file."""
+    path = tmp_path / "data"
+    path.write_text(text)
+    with pytest.raises(TraceError, match="data"):
+        load_workload(path, nodes=8)
+
+
+def test_a_trace_is_found_by_its_name(folders: tuple[Path, Path]) -> None:
+    """A name is looked for in $GRIDWEAVE_TRACES and then in the cache, with or without suffixes, in any case."""
+    mine, cache = folders
+    (cache / "KTH-SP2-1996-2.swf.gz").write_bytes(gzip.compress(SWF.encode()))
+    (cache / "notes.txt").mkdir()
+    for name in ("KTH-SP2-1996-2", "kth-sp2", "KTH", "KTH-SP2-1996-2.swf", "KTH-SP2-1996-2.swf.xz"):
+        assert find_trace(name) == cache / "KTH-SP2-1996-2.swf.gz"
+    assert load_workload("kth")[0].name == "KTH-SP2-1996-2"
+    (mine / "KTH-SP2-1996-2.swf").write_text(SWF)
+    (mine / "my own.mupsie").write_text(MUPSIE)
+    assert find_trace("KTH") == mine / "KTH-SP2-1996-2.swf"
+    assert find_trace("my own") == mine / "my own.mupsie"
+    assert trace_folders() == [mine, cache]
+
+
+def test_a_file_goes_before_a_trace_of_that_name(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the working folder is what is meant."""
+    (folders[0] / "mine.swf").write_text(SWF)
+    monkeypatch.chdir(tmp_path)
+    assert find_trace("mine.swf") == folders[0] / "mine.swf"
+    Path("mine.swf").write_text(SWF)
+    assert find_trace("mine.swf") == Path("mine.swf")
+
+
+def test_what_is_not_there_is_an_error_that_helps(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known trace comes with the command that gets it, another name with the known ones, a path with neither."""
+    with pytest.raises(TraceError, match=r"kth: .*get it with `gridweave trace fetch KTH-SP2-1996-2`"):
+        load_workload("kth")
+    with pytest.raises(TraceError, match=r"nothing: there is no such file; .* are CTC-SP2-1996-3\.1-cln, HPC2N"):
+        load_workload("nothing")
+    (folders[0] / "t.swf").write_text(SWF)
+    with pytest.raises(TraceError, match=r"some/t\.swf: there is no such file$"):
+        load_workload("some/t.swf")
+    for strange in ("", "a\0b", "x" * 5000):
+        with pytest.raises(TraceError):
+            load_workload(strange)
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    with pytest.raises(TraceError):
+        load_workload("t")
+
+
+@pytest.mark.parametrize(
+    ("name", "file_format", "written"),
+    [
+        ("a.swf", None, "swf"),
+        ("a.SWF.gz", None, "swf"),
+        ("a.mupsie.xz", None, "mupsie"),
+        ("a.txt", None, "mupsie"),
+        ("a.txt", "swf", "swf"),
+        ("a", "mupsie", "mupsie"),
+    ],
+)
+def test_the_format_to_write_is_the_suffix_or_what_is_asked(
+    tmp_path: Path, name: str, file_format: str | None, written: str
+) -> None:
+    """A workload is saved in the format of the suffix unless another is asked for, and loads again."""
+    (tmp_path / "in.swf").write_text(SWF)
+    workload, _ = load_workload(tmp_path / "in.swf")
+    assert save_workload(workload, tmp_path / name, file_format=file_format) == written
+    again, _ = load_workload(tmp_path / name)
+    assert again.run_ms.tolist() == workload.run_ms.tolist()
+    assert bool(columns_of(tmp_path / name)) == (written == "swf")
+
+
+def test_unknown_formats_are_refused(tmp_path: Path) -> None:
+    """A suffix or a format that stands for nothing is an error, and no file is written."""
+    (tmp_path / "in.swf").write_text(SWF)
+    workload, _ = load_workload(tmp_path / "in.swf")
+    with pytest.raises(InputError, match=r"a\.csv: the suffix stands for no format"):
+        save_workload(workload, tmp_path / "a.csv")
+    with pytest.raises(OptionError, match=r"^file_format: 'csv' is not a format; known are swf, mupsie"):
+        save_workload(workload, tmp_path / "a.swf", file_format="csv")
+    assert [file.name for file in tmp_path.iterdir()] == ["in.swf"]
+    assert format_of("archive.gz") is None

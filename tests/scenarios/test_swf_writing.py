@@ -1,0 +1,127 @@
+"""SWF: that what is written is read back, whole or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridweave.errors import InputError
+from gridweave.scenarios.swf import read_swf, write_swf
+from gridweave.scenarios.trace_text import MAX_WHOLE
+from gridweave.scenarios.workload import MAX_TIME_MS, MAX_WIDTH, Workload
+
+
+def same(left: Workload, right: Workload) -> None:
+    """Assert that two workloads are equal in all but their names."""
+    for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name), err_msg=name)
+    assert sorted(left.columns) == sorted(right.columns)
+    for name, values in left.columns.items():
+        np.testing.assert_array_equal(values, right.columns[name], err_msg=name)
+    assert (left.nodes, left.start_unix_s, left.timezone) == (right.nodes, right.start_unix_s, right.timezone)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Draw a workload with every property that SWF has a place for."""
+    ids = sorted(draw(st.sets(st.integers(0, MAX_WHOLE), min_size=1, max_size=8)))
+    n = len(ids)
+
+    def column(values: st.SearchStrategy[int]) -> list[int]:
+        return draw(st.lists(values, min_size=n, max_size=n))
+
+    times = st.one_of(st.integers(1, 100_000), st.integers(1, MAX_TIME_MS), st.integers(1, 9).map(lambda s: s * 1000))
+    estimates = column(times)
+    runs = [min(run, estimate) for run, estimate in zip(column(times), estimates, strict=True)]
+    killed = draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    names = draw(st.sets(st.sampled_from(["user", "group", "job_class", "partition"])))
+    return Workload(
+        job_id=np.array(ids),
+        submit_ms=np.sort(column(st.one_of(st.integers(0, 5), st.integers(0, MAX_TIME_MS)))),
+        width=np.array(column(st.integers(1, MAX_WIDTH))),
+        estimate_ms=np.array(estimates),
+        run_ms=np.array(runs),
+        overran=np.array([kill and run == end for kill, run, end in zip(killed, runs, estimates, strict=True)]),
+        columns={name: np.array(column(st.integers(-MAX_WHOLE, MAX_WHOLE))) for name in sorted(names)},
+        nodes=MAX_WIDTH,
+        name=draw(st.text(max_size=20)),
+        start_unix_s=draw(st.none() | st.integers(-(10**11), 10**11)),
+        timezone=draw(st.none() | st.sampled_from(["Europe/Stockholm", "UTC", "America/New_York"])),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(workloads(), st.sampled_from(["w.swf", "w.swf.gz", "w.swf.xz"]))
+def test_what_is_written_is_read_back(workload: Workload, name: str) -> None:
+    """Reading a written workload gives the same jobs, columns, killed jobs, machine and dates."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        write_swf(workload, path)
+        again, report = read_swf(path, columns=sorted(workload.columns))
+        assert [file.name for file in Path(folder).iterdir()] == [name]
+    same(workload, again)
+    assert report.kept == report.records == len(workload)
+    assert report.cut == 0
+
+
+def plain(**changes: Any) -> Workload:
+    """Return a workload of one job."""
+    one = np.array([1])
+    job = {"job_id": one, "submit_ms": one, "width": one, "estimate_ms": one, "run_ms": one}
+    return Workload(**(job | {"nodes": 8} | changes))
+
+
+def test_written_records_have_eighteen_fields_and_decimals_only_where_needed(tmp_path: Path) -> None:
+    """The file is plain SWF: width in both fields, -1 for what is not known, seconds without needless decimals."""
+    workload = plain(submit_ms=np.array([60_000]), run_ms=np.array([1_500]), estimate_ms=np.array([2_000]))
+    write_swf(workload, tmp_path / "w.swf")
+    *header, line = (tmp_path / "w.swf").read_text().splitlines()
+    assert all(comment.startswith("; ") for comment in header)
+    assert line == "1 60 -1 1.5 1 -1 -1 1 2 -1 1 -1 -1 -1 -1 -1 -1 -1"
+
+
+@pytest.mark.parametrize("suffix", [".swf", ".swf.gz", ".swf.xz"])
+def test_equal_workloads_give_equal_files(tmp_path: Path, suffix: str) -> None:
+    """No clock and no file name get into the bytes."""
+    paths = [tmp_path / f"{name}{suffix}" for name in ("a", "b")]
+    for path in paths:
+        write_swf(plain(), path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_nothing_half_written_is_left(tmp_path: Path) -> None:
+    """Where a file cannot be written, there is a one-line error and no new file; an old one stays as it is."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "old.swf").write_text("old")
+    for path in (tmp_path / "none" / "w.swf", tmp_path / "folder"):
+        with pytest.raises(InputError, match="cannot be written"):
+            write_swf(plain(), path)
+    with pytest.raises(InputError, match="job_id 9007199254740992 is beyond"):
+        write_swf(plain(job_id=np.array([MAX_WHOLE + 1])), tmp_path / "old.swf")
+    assert (tmp_path / "old.swf").read_text() == "old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "old.swf"]
+
+
+def test_writing_through_a_link_keeps_the_link(tmp_path: Path) -> None:
+    """The file that a symbolic link points to is replaced, not the link."""
+    target, link = tmp_path / "target.swf", tmp_path / "link.swf"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_swf(plain(), link)
+    assert link.is_symlink()
+    assert len(read_swf(target)[0]) == 1
+
+
+@pytest.mark.trace
+def test_a_real_trace_survives_a_round_trip(trace_path: Any, tmp_path: Path) -> None:
+    """KTH-SP2 written and read again is the same workload."""
+    columns = ("user", "group", "job_class", "partition")
+    workload, _ = read_swf(trace_path("KTH-SP2-1996-2"), columns=columns)
+    write_swf(workload, tmp_path / "k.swf.gz")
+    same(workload, read_swf(tmp_path / "k.swf.gz", columns=columns)[0])
