@@ -1,0 +1,1 @@
+"""Workload generators: models of whole workloads, learnt from a trace, and the files that hold them."""

@@ -1,0 +1,119 @@
+"""The workload models by name. Adding one adds an entry here and touches nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from gridweave.scenarios.generators.histogram import HistogramModel, generate_histogram, learn_histogram
+from gridweave.scenarios.generators.hyper_erlang import HyperErlangModel, generate_hyper_erlang, learn_hyper_erlang
+from gridweave.scenarios.workload import Workload
+
+
+class Model(Protocol):
+    """What is common to all models: a `msgspec.Struct` with these fields."""
+
+    @property
+    def name(self) -> str:
+        """What it was learnt from, or its own name."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """One kind of workload model.
+
+    Parameters
+    ----------
+    model_type : type
+        The model: a frozen `msgspec.Struct` that satisfies `Model`.
+    generate : callable
+        ``generate(model, jobs, rng, *, nodes=None, load=None, run_factor=1.0, interarrival_factor=1.0)`` returns a
+        `Workload`; see `gridweave.scenarios.generators.histogram.generate_histogram`.
+    learn : callable, optional
+        ``learn(workload, *, nodes=None, **options)`` returns a model. None if the model is not learnt from a trace.
+    learn_options : tuple of str
+        Names of the further options that `learn` takes, all strings.
+    default : callable, optional
+        Returns a model that needs no file, known under the name of this entry.
+    """
+
+    model_type: type[msgspec.Struct]
+    generate: Callable[..., Workload]
+    learn: Callable[..., Any] | None = None
+    learn_options: tuple[str, ...] = ()
+    default: Callable[[], Any] | None = None
+
+
+GENERATORS: dict[str, Generator] = {
+    "histogram": Generator(HistogramModel, generate_histogram, learn_histogram, ("weibull",)),
+    "hyper-erlang": Generator(HyperErlangModel, generate_hyper_erlang, learn_hyper_erlang),
+}
+
+
+def kind_of(model: Model) -> str:
+    """Return the name of the entry that a model belongs to.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    TypeError
+        If it belongs to none; that is a fault of the caller.
+    """
+    for name, entry in GENERATORS.items():
+        if isinstance(model, entry.model_type):
+            return name
+    raise TypeError(f"{type(model).__name__} is not a workload model of GENERATORS")
+
+
+def generate(
+    model: Model,
+    jobs: int,
+    rng: np.random.Generator,
+    *,
+    nodes: int | None = None,
+    load: float | None = None,
+    run_factor: float = 1.0,
+    interarrival_factor: float = 1.0,
+) -> Workload:
+    """Generate a workload from a model of any kind.
+
+    Parameters
+    ----------
+    model : Model
+    jobs : int
+        Number of jobs, >= 1.
+    rng : numpy.random.Generator
+    nodes : int, optional
+        Size of the machine; that of the model if left out. Jobs that are wider do not occur.
+    load : float, optional
+        Offered load before the two factors, > 0.
+    run_factor, interarrival_factor : float
+        Run times and estimates, and interarrival times, are multiplied by them; > 0.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    OptionError
+        If an argument is out of its bounds.
+    """
+    return GENERATORS[kind_of(model)].generate(
+        model, jobs, rng, nodes=nodes, load=load, run_factor=run_factor, interarrival_factor=interarrival_factor
+    )
