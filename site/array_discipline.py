@@ -1,0 +1,275 @@
+"""The disciplines whose decisions are kernels, stepped event by event: queue, conservative, planning.
+
+This class owns the arrays, gives every job a slot in them, and makes them larger when they are full. It decides
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gridweave.site.explain import Explanation
+from gridweave.site.kernels.dispatch import PLANNING, QUEUE, job_ended, job_withdrawn, site_pass
+from gridweave.site.kernels.limits import next_open
+from gridweave.site.kernels.order import order_keys
+from gridweave.site.kernels.planning import earliest_start, hold, update_plan
+from gridweave.site.kernels.queueing import free_at, shadow_time
+from gridweave.site.kernels.state import (
+    NEVER_MS,
+    NO_LIMITS,
+    REPLAN,
+    TAKE,
+    UNPLACED_MS,
+    Plan,
+    SiteState,
+    empty_plan,
+    empty_state,
+    enqueue,
+)
+from gridweave.site.messages import Job, Running
+from gridweave.site.policy import SitePolicy
+
+_FIRST_SLOTS = 64
+
+
+class ArrayDiscipline:
+    """A site's jobs in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    policy : SitePolicy
+    week_offset_ms : int
+        Local time of instant zero, from Monday 00:00.
+    """
+
+    def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
+        self._nodes = nodes
+        self._policy = policy
+        self._codes = policy.codes()
+        self._limits = policy.limit_arrays(nodes, week_offset_ms=week_offset_ms)
+        self._state = empty_state(nodes, slots=_FIRST_SLOTS)
+        self._plan = empty_plan(self._state, profiles=len(self._limits.cap_bit), reservations=_FIRST_SLOTS)
+        self._jobs: dict[int, Job] = {}
+        self._slot: dict[int, int] = {}
+        self._end_ms: dict[int, int] = {}
+        self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        return self._policy.why_never(self._nodes, width=job.width, limits=self._mask(job))
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        if not self._unused:
+            self._grow()
+        slot = self._unused.pop()
+        entry = self._state.jobs[slot]
+        entry["submit_ms"] = now_ms
+        entry["job_id"] = job.job_id
+        entry["width"] = job.width
+        entry["estimate_ms"] = job.estimate_ms
+        entry["limits"] = self._mask(job)
+        entry["key"] = order_keys(
+            self._policy.order,
+            submit_ms=now_ms,
+            width=job.width,
+            estimate_ms=job.estimate_ms,
+            weight=job.weight,
+            priority=job.priority,
+            aging_ms=self._policy.aging_ms,
+        )
+        self._jobs[job.job_id] = job
+        self._slot[job.job_id] = slot
+        enqueue(self._state, np.int64(slot))
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+        end_ms = self._end_ms.pop(job_id)
+        found = job_ended(
+            self._state, self._plan, self._codes, self._limits, np.int64(end_ms), np.int64(job_id), np.int64(now_ms)
+        )
+        assert found, f"job {job_id} is not among the running jobs"
+        self._forget(job_id)
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        job_withdrawn(self._state, self._plan, self._codes, self._limits, np.int64(self._place(job_id)))
+        self._forget(job_id)
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
+        if self._codes.discipline != PLANNING or width > self._nodes:
+            return None
+        counters = self._state.counters[0]
+        if counters["n_reservations"] == len(self._plan.reservations):
+            self._grow()
+        update_plan(self._state, self._plan, self._codes, self._limits, np.int64(now_ms))
+        from_ms = max(start_ms, now_ms)
+        fits_ms = int(
+            earliest_start(self._plan, self._limits, np.int64(from_ms), np.int64(width), np.int64(length_ms), NO_LIMITS)
+        )
+        if fits_ms == start_ms:
+            self._enter(reservation_id, start_ms, start_ms + length_ms, width)
+        return fits_ms
+
+    def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
+        """Put an accepted reservation into the list, in order, and into the plan, in which it is known to fit."""
+        count = int(self._state.counters[0]["n_reservations"])
+        entries = self._plan.reservations
+        entries[count] = (start_ms, end_ms, width, reservation_id)
+        entries[: count + 1].sort(order=["start_ms", "reservation_id"])
+        self._state.counters[0]["n_reservations"] = count + 1
+        times = np.int64(start_ms), np.int64(end_ms)
+        hold(self._plan, self._limits, *times, np.int64(width), NO_LIMITS, TAKE)
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Give back a reservation, or what is left of it."""
+        counters = self._state.counters[0]
+        count = int(counters["n_reservations"])
+        entries = self._plan.reservations
+        keep = entries[:count]["reservation_id"] != reservation_id
+        gone = entries[:count][~keep]
+        left = int(keep.sum())
+        entries[:left] = entries[:count][keep]
+        counters["n_reservations"] = left
+        if gone["end_ms"].max(initial=now_ms) > now_ms:
+            counters["stale"] = REPLAN
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Start what may start now; return these jobs, in the order in which they were started."""
+        site_pass(self._state, self._plan, self._codes, self._limits, np.int64(now_ms))
+        slots = self._state.started[: self._state.counters[0]["n_started"]]
+        started = [self._jobs[int(job_id)] for job_id in self._state.jobs["job_id"][slots]]
+        for job in started:
+            self._end_ms[job.job_id] = now_ms + job.estimate_ms
+        return started
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return the next instant at which a job may start though nothing else happens."""
+        next_ms = int(self._state.counters[0]["next_start_ms"])
+        return None if next_ms == NEVER_MS else next_ms
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+        for entry in self._state.running[: self._state.counters[0]["n_running"]]:
+            job = self._jobs[int(self._state.jobs[entry["slot"]]["job_id"])]
+            yield Running(job, int(entry["end_ms"]) - job.estimate_ms, int(entry["end_ms"]))
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any."""
+        for place, slot in enumerate(self._waiting_slots()):
+            entry = self._state.jobs[slot]
+            promised_ms = int(entry["promised_ms"])
+            # In a queue only the head has a promise that still stands.
+            stands = promised_ms != UNPLACED_MS and (place == 0 or self._codes.discipline != QUEUE)
+            yield self._jobs[int(entry["job_id"])], promised_ms if stands else None
+
+    def explain(self, now_ms: int, job_id: int) -> Explanation:
+        """Return when a waiting job will start, and why not earlier."""
+        place = self._place(job_id)
+        job = self._jobs[job_id]
+        counters = self._state.counters[0]
+        promised_ms = int(self._state.jobs[self._slot[job_id]]["promised_ms"])
+        if self._codes.discipline != QUEUE:
+            start_ms: int | None = promised_ms
+            reason = self._why_planned_then(job, place, promised_ms, now_ms)
+        elif place == 0:
+            start_ms = int(shadow_time(self._state, np.int64(job.width)))
+            reason = (
+                f"it is the head of the queue and needs {job.width} nodes, of which {counters['free']} are free now"
+            )
+        else:
+            start_ms = None
+            reason = self._why_not_backfilled(job, place, now_ms)
+        return Explanation(
+            job_id=job_id,
+            place=place,
+            start_ms=start_ms,
+            is_bound=start_ms is not None and self._codes.discipline != PLANNING,
+            width=job.width,
+            free=int(counters["free"]),
+            waits_for=() if start_ms is None else self._must_end_by(start_ms),
+            reason=reason,
+        )
+
+    def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> str:
+        """Say what holds a planned or reserved start back: a window, the nodes, or a cap."""
+        open_ms = int(next_open(self._limits, np.int64(self._mask(job)), np.int64(now_ms)))
+        if start_ms == open_ms:
+            return "a limit of the site lets no such job start before then"
+        kept = "the jobs that run" if place == 0 else f"the jobs that run and the {place} ahead of it"
+        if self._state.counters[0]["n_reservations"]:
+            kept += " and the reservations"
+        return f"it needs {job.width} nodes for {job.estimate_ms} ms, and {kept} leave no earlier room for that"
+
+    def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> str:
+        """Say which test of backfilling a job behind the head fails."""
+        free = int(self._state.counters[0]["free"])
+        if not self._codes.backfills:
+            return f"{place} jobs stand ahead of it, and this queue lets none be overtaken"
+        if job.width > free:
+            return f"it needs {job.width} nodes and {free} are free now; {place} jobs stand ahead of it"
+        head = self._jobs[int(self._state.jobs[self._state.waiting[0]]["job_id"])]
+        limit_ms = int(self._state.counters[0]["limit_ms"])
+        extra = int(free_at(self._state, np.int64(limit_ms))) - head.width
+        return (
+            f"it would run until {now_ms + job.estimate_ms} ms, past {limit_ms} ms, when job {head.job_id} at the head "
+            f"is to start, and needs {job.width} nodes where {extra} can be spared beyond then"
+        )
+
+    def _must_end_by(self, start_ms: int) -> tuple[int, ...]:
+        return tuple(running.job.job_id for running in self.running() if running.end_by_estimate_ms <= start_ms)
+
+    def _mask(self, job: Job) -> int:
+        return int(self._policy.limit_masks(width=job.width, estimate_ms=job.estimate_ms, user=job.user))
+
+    def _waiting_slots(self) -> list[int]:
+        return [int(slot) for slot in self._state.waiting[: self._state.counters[0]["n_waiting"]]]
+
+    def _place(self, job_id: int) -> int:
+        return self._waiting_slots().index(self._slot[job_id])
+
+    def _forget(self, job_id: int) -> None:
+        self._unused.append(self._slot.pop(job_id))
+        del self._jobs[job_id]
+
+    def _grow(self) -> None:
+        """Move into arrays of twice the size."""
+        old, plan = self._state, self._plan
+        slots = 2 * len(old.jobs)
+        self._state = empty_state(self._nodes, slots=slots)
+        self._plan = empty_plan(
+            self._state, profiles=len(self._limits.cap_bit), reservations=2 * len(plan.reservations)
+        )
+        _copy_into(self._state, old)
+        _copy_into(self._plan, plan)
+        self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        counters = self._state.counters[0]
+        jobs, running = self._state.jobs, self._state.running[: counters["n_running"]]
+        waiting = self._waiting_slots()
+        held = int(jobs["width"][running["slot"]].sum())
+        assert counters["free"] == self._nodes - held >= 0, "free nodes and running jobs do not add up"
+        assert sorted([*waiting, *running["slot"].tolist()]) == sorted(self._slot.values()), "a slot is lost or doubled"
+        assert sorted(self._end_ms) == sorted(jobs["job_id"][running["slot"]].tolist()), "running jobs differ"
+        ranks = [tuple(jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
+        assert ranks == sorted(ranks), "the queue is out of order"
+        ends = [(int(entry["end_ms"]), int(jobs[entry["slot"]]["job_id"])) for entry in running]
+        assert ends == sorted(ends), "the running jobs are out of order"
+        if self._codes.discipline != QUEUE:
+            for p, n_steps in enumerate(self._plan.n_steps):
+                free = self._plan.step_free[p, :n_steps]
+                assert (free >= 0).all(), "a profile is overbooked"
+                assert (free <= self._limits.cap_total[p]).all(), "a profile has more than there is"
+                assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
+
+
+def _copy_into(new: SiteState | Plan, old: SiteState | Plan) -> None:
+    for target, source in zip(new, old, strict=True):
+        target[tuple(slice(length) for length in source.shape)] = source

@@ -1,0 +1,274 @@
+"""SiteCore: one site as a state machine, events in, commands out.
+
+No clock, no I/O: the time is an argument, and whoever drives the core carries out what it commands.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from gridweave.errors import InputError
+from gridweave.site.allocation import NodePool
+from gridweave.site.disciplines import DISCIPLINES
+from gridweave.site.explain import Explanation
+from gridweave.site.messages import (
+    AcceptReservation,
+    CloseReservation,
+    Command,
+    Event,
+    Job,
+    JobCancelled,
+    JobFinished,
+    JobSubmitted,
+    KillJob,
+    NodeIntervals,
+    OpenReservation,
+    RefuseJob,
+    RefuseReservation,
+    ReservationCancelled,
+    ReservationRequested,
+    Running,
+    StartJob,
+)
+from gridweave.site.policy import SitePolicy
+
+
+class SiteCore:
+    """The nodes, the queue and the plan of one site.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site, >= 1.
+    policy : SitePolicy
+    week_offset_ms : int
+        Local time of instant zero, from Monday 00:00; counts for limits with windows.
+
+    Notes
+    -----
+    An event that repeats what is known already, or speaks of a job that is not here, changes nothing: messages may come
+    twice.
+
+    Examples
+    --------
+    >>> core = SiteCore(4, SitePolicy())
+    >>> core.handle(0, JobSubmitted(Job(job_id=1, width=3, estimate_ms=100)))
+    [StartJob(job_id=1, nodes=((0, 3),))]
+    >>> core.handle(10, JobSubmitted(Job(job_id=2, width=4, estimate_ms=100)))
+    []
+    >>> core.explain(10, 2).start_ms
+    100
+    >>> core.handle(60, JobFinished(1))
+    [StartJob(job_id=2, nodes=((0, 4),))]
+    """
+
+    def __init__(self, nodes: int, policy: SitePolicy, *, week_offset_ms: int = 0) -> None:
+        self._pool = NodePool(nodes)
+        self._discipline = DISCIPLINES[policy.discipline](nodes, policy, week_offset_ms)
+        self._now_ms = 0
+        self._waiting: set[int] = set()
+        self._nodes_of: dict[int, NodeIntervals] = {}
+        self._killed: set[int] = set()
+        self._reservations: dict[int, ReservationRequested] = {}
+        self._reserved_nodes: dict[int, NodeIntervals] = {}
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the site."""
+        return self._pool.nodes
+
+    @property
+    def free(self) -> int:
+        """Nodes that no job and no open reservation holds."""
+        return self._pool.free
+
+    def handle(self, now_ms: int, *events: Event) -> list[Command]:
+        """Take in what has happened and return what is to be done.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            What happened at this instant. They are taken in the order completions (by job id), cancellations,
+            submissions and requests (as given), whatever their order here. None for a wakeup.
+
+        Returns
+        -------
+        list of Command
+            In the order in which they are to be carried out.
+
+        Raises
+        ------
+        InputError
+            If time went backwards, or a job or a request has impossible numbers; nothing has changed then.
+        """
+        self._check(now_ms, events)
+        self._now_ms = now_ms
+        commands: list[Command] = []
+        for finished in sorted((e for e in events if isinstance(e, JobFinished)), key=lambda e: e.job_id):
+            self._release(finished.job_id)
+        commands += self._close_reservations()
+        for event in events:
+            if isinstance(event, JobCancelled):
+                commands += self._cancel(event.job_id)
+            elif isinstance(event, ReservationCancelled):
+                commands += self._unreserve(event.reservation_id)
+        for event in events:
+            if isinstance(event, JobSubmitted):
+                commands += self._submit(event.job)
+            elif isinstance(event, ReservationRequested):
+                commands += self._reserve(event)
+        commands += self._kill_overdue()
+        commands += self._open_reservations()
+        for job in self._discipline.run_pass(now_ms):
+            self._waiting.discard(job.job_id)
+            self._nodes_of[job.job_id] = self._pool.allocate(job.width)
+            commands.append(StartJob(job.job_id, self._nodes_of[job.job_id]))
+        return commands
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
+        # By their end by estimate, so the first that has not been told to end is the next that will be.
+        running = (running.end_by_estimate_ms for running in self._discipline.running() if self._may_be_killed(running))
+        instants = [*itertools.islice(running, 1)]
+        for reservation in self._reservations.values():
+            if reservation.reservation_id in self._reserved_nodes:
+                instants.append(reservation.start_ms + reservation.length_ms)
+            else:
+                instants.append(reservation.start_ms)
+        planned_ms = self._discipline.next_wakeup_ms()
+        if planned_ms is not None:
+            instants.append(planned_ms)
+        return max(min(instants), self._now_ms + 1) if instants else None
+
+    def explain(self, now_ms: int, job_id: int) -> Explanation:
+        """Return when a waiting job will start, and why not earlier.
+
+        Raises
+        ------
+        InputError
+            If no such job waits here.
+        """
+        if job_id not in self._waiting:
+            state = "runs" if job_id in self._nodes_of else "is not known here"
+            raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
+        return self._discipline.explain(now_ms, job_id)
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+        return self._discipline.running()
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any.
+
+        For a planning site this is its plan; for a queue only the head has a promise, its shadow time.
+        """
+        return self._discipline.waiting()
+
+    def reservations(self) -> list[ReservationRequested]:
+        """Return the accepted reservations that are not over, by start and id."""
+        return sorted(self._reservations.values(), key=lambda r: (r.start_ms, r.reservation_id))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself: a node held twice, or a job lost."""
+        self._pool.check_invariants()
+        self._discipline.check_invariants()
+        held = [*self._nodes_of.values(), *self._reserved_nodes.values()]
+        count = sum(stop - start for intervals in held for start, stop in intervals)
+        nodes = {node for intervals in held for start, stop in intervals for node in range(start, stop)}
+        assert len(nodes) == count == self._pool.nodes - self._pool.free, "a node is held twice, or lost"
+        running = {running.job.job_id for running in self._discipline.running()}
+        assert running == set(self._nodes_of), "running jobs and held nodes differ"
+        assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
+
+    def _check(self, now_ms: int, events: tuple[Event, ...]) -> None:
+        if now_ms < self._now_ms:
+            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+        for event in events:
+            if isinstance(event, JobSubmitted):
+                job = event.job
+                if job.width < 1 or job.estimate_ms < 1 or job.job_id < 0 or not job.weight > 0:
+                    raise InputError(f"job {job.job_id}: id from 0, width and estimate_ms from 1, weight above 0")
+            elif isinstance(event, ReservationRequested) and (event.width < 1 or event.length_ms < 1):
+                raise InputError(f"reservation {event.reservation_id}: width and length_ms are at least 1")
+
+    def _submit(self, job: Job) -> list[Command]:
+        if job.job_id in self._waiting or job.job_id in self._nodes_of:
+            return []
+        reason = self._discipline.why_never(job)
+        if reason is not None:
+            return [RefuseJob(job.job_id, reason)]
+        self._waiting.add(job.job_id)
+        self._discipline.submit(self._now_ms, job)
+        return []
+
+    def _release(self, job_id: int) -> None:
+        if job_id in self._nodes_of:
+            self._discipline.ended(self._now_ms, job_id)
+            self._pool.release(self._nodes_of.pop(job_id))
+            self._killed.discard(job_id)
+
+    def _cancel(self, job_id: int) -> list[Command]:
+        if job_id in self._waiting:
+            self._waiting.discard(job_id)
+            self._discipline.withdraw(self._now_ms, job_id)
+        elif job_id in self._nodes_of and job_id not in self._killed:
+            self._killed.add(job_id)
+            return [KillJob(job_id, "cancelled")]
+        return []
+
+    def _may_be_killed(self, running: Running) -> bool:
+        return running.job.job_id not in self._killed
+
+    def _kill_overdue(self) -> list[Command]:
+        """Command the end of the jobs that have reached their limit; a driver that simulates has ended them itself."""
+        overdue = []
+        for running in self._discipline.running():
+            if running.end_by_estimate_ms > self._now_ms:
+                break
+            if self._may_be_killed(running):
+                overdue.append(running.job.job_id)
+        self._killed.update(overdue)
+        return [KillJob(job_id, "reached its limit") for job_id in overdue]
+
+    def _reserve(self, request: ReservationRequested) -> list[Command]:
+        if request.reservation_id in self._reservations:
+            return [AcceptReservation(request.reservation_id)]
+        if request.width > self.nodes:
+            return [RefuseReservation(request.reservation_id, f"the site has {self.nodes} nodes")]
+        fits_ms = self._discipline.reserve(
+            self._now_ms, request.reservation_id, request.start_ms, request.length_ms, request.width
+        )
+        if fits_ms is None:
+            return [RefuseReservation(request.reservation_id, "this site makes no reservations; a planning site does")]
+        if fits_ms != request.start_ms:
+            reason = "its start has passed" if request.start_ms < self._now_ms else "its nodes are not all free then"
+            return [RefuseReservation(request.reservation_id, reason, fits_ms)]
+        self._reservations[request.reservation_id] = request
+        return [AcceptReservation(request.reservation_id)]
+
+    def _unreserve(self, reservation_id: int) -> list[Command]:
+        if self._reservations.pop(reservation_id, None) is None:
+            return []
+        self._discipline.unreserve(self._now_ms, reservation_id)
+        if reservation_id not in self._reserved_nodes:
+            return []
+        self._pool.release(self._reserved_nodes.pop(reservation_id))
+        return [CloseReservation(reservation_id)]
+
+    def _close_reservations(self) -> list[Command]:
+        over = [r for r in self.reservations() if r.start_ms + r.length_ms <= self._now_ms]
+        return [command for reservation in over for command in self._unreserve(reservation.reservation_id)]
+
+    def _open_reservations(self) -> list[Command]:
+        commands: list[Command] = []
+        for reservation in self.reservations():
+            # A job past its limit may still sit on the nodes; then the reservation opens when it has left.
+            due = reservation.start_ms <= self._now_ms and reservation.reservation_id not in self._reserved_nodes
+            if due and reservation.width <= self._pool.free:
+                nodes = self._pool.allocate(reservation.width)
+                self._reserved_nodes[reservation.reservation_id] = nodes
+                commands.append(OpenReservation(reservation.reservation_id, nodes))
+        return commands

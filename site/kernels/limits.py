@@ -1,0 +1,76 @@
+"""Limits of a planning site: windows in which some jobs may not start, and caps on what they may hold at one time.
+
+Which limits apply to a job is worked out once, at its submission, as a bit mask (bit k for limit k); see
+docs/disciplines.md, "Limits", and Streit, section 3.1.2.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.state import NEVER_MS
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+class LimitArrays(NamedTuple):
+    """All limits of a site.
+
+    Attributes
+    ----------
+    window_bit : numpy.ndarray of int64, shape (windows,)
+        The limit, as a mask of one bit, that a window belongs to.
+    window_from_ms, window_to_ms : numpy.ndarray of int64, shape (windows,)
+        Within the week, from Monday 00:00 local time; ``0 <= from < to <= WEEK_MS``.
+    cap_bit : numpy.ndarray of int64, shape (profiles,)
+        The limit, as a mask, that a profile belongs to; row 0, the nodes, applies to all (-1).
+    cap_total : numpy.ndarray of int64, shape (profiles,)
+        What is free in the profile when nothing runs.
+    cap_counts_jobs : numpy.ndarray of bool, shape (profiles,)
+        Whether a job takes 1 from the profile, rather than its width.
+    week_offset_ms : int
+        Local time of instant zero, from Monday 00:00.
+    """
+
+    window_bit: npt.NDArray[np.int64]
+    window_from_ms: npt.NDArray[np.int64]
+    window_to_ms: npt.NDArray[np.int64]
+    cap_bit: npt.NDArray[np.int64]
+    cap_total: npt.NDArray[np.int64]
+    cap_counts_jobs: npt.NDArray[np.bool_]
+    week_offset_ms: int
+
+
+@kernel
+def next_open(limits, mask, from_ms):
+    """Return the earliest instant, not before ``from_ms``, that lies in no closed window of a job with these limits.
+
+    ``NEVER_MS`` if the whole week is closed to it.
+    """
+    when_ms = from_ms
+    moved = True
+    while moved:
+        moved = False
+        for k in range(len(limits.window_bit)):
+            if limits.window_bit[k] & mask == 0:
+                continue
+            of_week_ms = (when_ms + limits.week_offset_ms) % WEEK_MS
+            if limits.window_from_ms[k] <= of_week_ms < limits.window_to_ms[k]:
+                when_ms += limits.window_to_ms[k] - of_week_ms
+                moved = True
+        if when_ms - from_ms > WEEK_MS:
+            return NEVER_MS
+    return when_ms
+
+
+@kernel_part
+def amount(limits, profile, width):
+    """Return what a job of this width takes from a profile."""
+    return 1 if limits.cap_counts_jobs[profile] else width

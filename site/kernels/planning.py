@@ -1,0 +1,270 @@
+"""Disciplines that keep a plan: planning systems, and conservative backfilling (docs/disciplines.md).
+
+Both give every waiting job a start in the availability profiles. A planning site makes the whole plan anew, in the
+order of the queue; under conservative backfilling a promised start is never moved later.
+"""
+
+from __future__ import annotations
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.limits import amount, next_open
+from gridweave.site.kernels.profile import advance, clear, earliest_fit, occupy
+from gridweave.site.kernels.state import (
+    COMPRESS,
+    FRESH,
+    GIVE_BACK,
+    HEAD,
+    NEVER_MS,
+    NO_LIMITS,
+    NO_PLACE,
+    REPLAN,
+    TAKE,
+    UNPLACED_MS,
+    begin,
+    drop_started,
+)
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def, assignment"
+
+OVERDUE_MS = 1000
+"""When the nodes of a job past its limit are expected back: a guess, for live sites; simulations have no such job."""
+
+
+@kernel
+def earliest_start(plan, limits, from_ms, width, length_ms, mask):
+    """Return the earliest start that the profiles and the windows allow, not before ``from_ms``; or ``NEVER_MS``."""
+    start_ms = from_ms
+    while True:
+        before_ms = start_ms
+        for p in range(len(plan.n_steps)):
+            if limits.cap_bit[p] & mask != 0 or p == 0:
+                start_ms = earliest_fit(
+                    plan.step_ms[p],
+                    plan.step_free[p],
+                    plan.n_steps[p],
+                    start_ms,
+                    amount(limits, p, width),
+                    length_ms,
+                )
+                if start_ms == NEVER_MS:
+                    return NEVER_MS
+        if mask != 0:
+            start_ms = next_open(limits, mask, start_ms)
+        if start_ms in (before_ms, NEVER_MS) or (len(plan.n_steps) == 1 and mask == 0):
+            return start_ms
+
+
+@kernel
+def hold(plan, limits, start_ms, end_ms, width, mask, sign):
+    """Enter an occupation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``)."""
+    for p in range(len(plan.n_steps)):
+        if p == 0 or limits.cap_bit[p] & mask != 0:
+            plan.n_steps[p] = occupy(
+                plan.step_ms[p], plan.step_free[p], plan.n_steps[p], start_ms, end_ms, sign * amount(limits, p, width)
+            )
+
+
+@kernel
+def job_ended_early(state, plan, limits, place, now_ms):
+    """Give back what the running job at this place, which has ended, was expected to go on holding."""
+    job = state.jobs[state.running[place].slot]
+    hold(plan, limits, now_ms, state.running[place].end_ms, job.width, job.limits, GIVE_BACK)
+    state.counters[0].stale = max(state.counters[0].stale, COMPRESS)
+
+
+@kernel
+def plan_pass(state, plan, policy, limits, now_ms):
+    """Bring the plan of a planning site up to date and start what it plans for now.
+
+    Parameters
+    ----------
+    state : SiteState
+    plan : Plan
+        Both changed in place.
+    policy : PolicyCodes
+        ``backfills`` counts here: if not, no job starts before the one ahead of it.
+    limits : LimitArrays
+    now_ms : int
+    """
+    update_plan(state, plan, policy, limits, now_ms)
+    _start_promised(state, now_ms)
+
+
+@kernel
+def update_plan(state, plan, policy, limits, now_ms):
+    """Make the plan of a planning site anew, as far as it can have changed.
+
+    Notes
+    -----
+    The rule is to make the plan anew at every submission, completion and cancellation. Where nothing has ended earlier
+    than expected, a plan made anew repeats the old one up to the first new job: every hole that opens later than now
+    was there before. So only the jobs from there on are placed, which under FCFS is the new job alone.
+    """
+    counters = state.counters[0]
+    counters.n_started = 0
+    if _is_late(state, now_ms):
+        counters.stale = REPLAN
+    first = counters.first_new if counters.stale == FRESH else HEAD
+    counters.first_new = NEVER_MS
+    if counters.stale != FRESH or _is_promised_from(state, first):
+        _rebuild(state, plan, limits, now_ms, first)
+    else:
+        _advance(plan, now_ms)
+    counters.stale = FRESH
+    _place_from(state, plan, policy, limits, first, now_ms)
+
+
+@kernel_part
+def _is_late(state, now_ms):
+    """Whether a promised start has passed, or a job past its limit still runs: what was promised cannot be kept.
+
+    It happens on live sites alone, where events come late.
+    """
+    counters = state.counters[0]
+    return counters.next_start_ms < now_ms or (counters.n_running > 0 and state.running[0].end_ms <= now_ms)
+
+
+@kernel
+def _is_promised_from(state, first):
+    """Whether a job from this place on stands in the profiles already."""
+    for place in range(first, state.counters[0].n_waiting):
+        if state.jobs[state.waiting[place]].promised_ms != UNPLACED_MS:
+            return True
+    return False
+
+
+@kernel
+def _advance(plan, now_ms):
+    for p in range(len(plan.n_steps)):
+        plan.n_steps[p] = advance(plan.step_ms[p], plan.step_free[p], plan.n_steps[p], now_ms)
+
+
+@kernel
+def _rebuild(state, plan, limits, now_ms, first):
+    """Make the profiles from the running jobs, the reservations, and the waiting jobs ahead of a place, as promised."""
+    counters = state.counters[0]
+    for p in range(len(plan.n_steps)):
+        plan.n_steps[p] = clear(plan.step_ms[p], plan.step_free[p], now_ms, limits.cap_total[p])
+    for i in range(counters.n_running):
+        job = state.jobs[state.running[i].slot]
+        end_ms = state.running[i].end_ms
+        if end_ms <= now_ms:
+            end_ms = now_ms + OVERDUE_MS
+        hold(plan, limits, now_ms, end_ms, job.width, job.limits, TAKE)
+    for i in range(counters.n_reservations):
+        reservation = plan.reservations[i]
+        hold(plan, limits, reservation.start_ms, reservation.end_ms, reservation.width, NO_LIMITS, TAKE)
+    for place in range(first):
+        job = state.jobs[state.waiting[place]]
+        hold(plan, limits, job.promised_ms, job.promised_ms + job.estimate_ms, job.width, job.limits, TAKE)
+
+
+@kernel
+def _place(state, plan, limits, place, from_ms):
+    """Promise a waiting job its earliest start and enter it into the profiles."""
+    job = state.jobs[state.waiting[place]]
+    start_ms = earliest_start(plan, limits, from_ms, job.width, job.estimate_ms, job.limits)
+    job.promised_ms = start_ms
+    hold(plan, limits, start_ms, start_ms + job.estimate_ms, job.width, job.limits, TAKE)
+
+
+@kernel
+def _place_from(state, plan, policy, limits, first, now_ms):
+    """Place the waiting jobs from this place on, in the order of the queue."""
+    from_ms = now_ms
+    for place in range(first, state.counters[0].n_waiting):
+        if not policy.backfills and place > 0:
+            from_ms = max(now_ms, state.jobs[state.waiting[place - 1]].promised_ms)
+        _place(state, plan, limits, place, from_ms)
+
+
+@kernel
+def _start_promised(state, now_ms):
+    """Start the jobs whose promised start has come, and note the next one."""
+    counters = state.counters[0]
+    first = counters.n_waiting
+    next_start_ms = NEVER_MS
+    for place in range(counters.n_waiting):
+        promised_ms = state.jobs[state.waiting[place]].promised_ms
+        if promised_ms <= now_ms:
+            begin(state, place, now_ms)
+            first = min(first, place)
+        elif promised_ms < next_start_ms:
+            next_start_ms = promised_ms
+    counters.next_start_ms = next_start_ms
+    drop_started(state, first)
+
+
+@kernel
+def conservative_pass(state, plan, limits, now_ms):
+    """Keep every promise under conservative backfilling, and start what was promised for now.
+
+    Promised starts are moved up first if jobs have ended early, then the new jobs are placed, in submit order.
+
+    Parameters
+    ----------
+    state : SiteState
+    plan : Plan
+        Both changed in place.
+    limits : LimitArrays
+    now_ms : int
+    """
+    counters = state.counters[0]
+    counters.n_started = 0
+    if _is_late(state, now_ms):
+        counters.stale = REPLAN
+    if counters.stale == REPLAN:
+        _replan_promises(state, plan, limits, now_ms)
+    else:
+        _advance(plan, now_ms)
+        if counters.stale == COMPRESS:
+            _compress(state, plan, limits, now_ms)
+    counters.stale = FRESH
+    while counters.first_new < counters.n_waiting:
+        place = _earliest_unplaced(state, counters.first_new)
+        if place == NO_PLACE:
+            break
+        _place(state, plan, limits, place, now_ms)
+    counters.first_new = NEVER_MS
+    _start_promised(state, now_ms)
+
+
+@kernel
+def _compress(state, plan, limits, now_ms):
+    """Move every promise to its earliest start, in the order of the queue, until none moves any more.
+
+    A job's old place is free when it is placed again, so no promise moves to a later start.
+    """
+    moved = True
+    while moved:
+        moved = False
+        for place in range(state.counters[0].n_waiting):
+            job = state.jobs[state.waiting[place]]
+            promised_ms = job.promised_ms
+            if promised_ms != UNPLACED_MS:
+                hold(plan, limits, promised_ms, promised_ms + job.estimate_ms, job.width, job.limits, GIVE_BACK)
+                _place(state, plan, limits, place, now_ms)
+                moved = moved or job.promised_ms != promised_ms
+
+
+@kernel
+def _replan_promises(state, plan, limits, now_ms):
+    """Place all promised jobs anew around the jobs that really run."""
+    _rebuild(state, plan, limits, now_ms, HEAD)
+    for place in range(state.counters[0].n_waiting):
+        if state.jobs[state.waiting[place]].promised_ms != UNPLACED_MS:
+            _place(state, plan, limits, place, now_ms)
+
+
+@kernel
+def _earliest_unplaced(state, first):
+    """Return the place of the first job, by submit time and id, with no promise yet; ``NO_PLACE`` if all have one."""
+    best = NO_PLACE
+    for place in range(first, state.counters[0].n_waiting):
+        job = state.jobs[state.waiting[place]]
+        if job.promised_ms == UNPLACED_MS:
+            other = state.jobs[state.waiting[best]]
+            if best == NO_PLACE or (job.submit_ms, job.job_id) < (other.submit_ms, other.job_id):
+                best = place
+    return best

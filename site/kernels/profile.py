@@ -1,0 +1,113 @@
+"""Availability profiles: how many nodes are free from which instant on, as a step function of time.
+
+A profile is a pair of arrays, ``step_ms`` (ascending instants) and ``step_free`` (what is free from that instant until
+the next); the last step holds for ever. The first step is the instant that the profile was last advanced to.
+"""
+
+from __future__ import annotations
+
+from gridweave.jit import kernel
+from gridweave.site.kernels.state import NEVER_MS
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+
+@kernel
+def clear(step_ms, step_free, now_ms, free):
+    """Make a profile with ``free`` at all times from now on; return its number of steps, 1."""
+    step_ms[0] = now_ms
+    step_free[0] = free
+    return 1
+
+
+@kernel
+def advance(step_ms, step_free, n_steps, now_ms):
+    """Forget what lies before now; return the new number of steps."""
+    past = 0
+    while past + 1 < n_steps and step_ms[past + 1] <= now_ms:
+        past += 1
+    if past > 0:
+        for i in range(past, n_steps):
+            step_ms[i - past] = step_ms[i]
+            step_free[i - past] = step_free[i]
+    step_ms[0] = max(step_ms[0], now_ms)
+    return n_steps - past
+
+
+@kernel
+def earliest_fit(step_ms, step_free, n_steps, from_ms, width, length_ms):
+    """Return the earliest instant at which ``width`` is free for the whole of ``length_ms``.
+
+    Parameters
+    ----------
+    step_ms, step_free : numpy.ndarray of int64
+        The profile.
+    n_steps : int
+    from_ms : int
+        The earliest instant to look at.
+    width : int
+        What must be free; ``NEVER_MS`` is returned if it never is.
+    length_ms : int
+        For how long.
+
+    Returns
+    -------
+    int
+    """
+    i = 0
+    while i + 1 < n_steps and step_ms[i + 1] <= from_ms:
+        i += 1
+    start_ms = max(from_ms, step_ms[i])
+    end_ms = start_ms + length_ms
+    while i < n_steps and step_ms[i] < end_ms:
+        if step_free[i] < width:
+            if i + 1 == n_steps:
+                return NEVER_MS
+            start_ms = step_ms[i + 1]
+            end_ms = start_ms + length_ms
+        i += 1
+    return start_ms
+
+
+@kernel
+def occupy(step_ms, step_free, n_steps, start_ms, end_ms, width):
+    """Take ``width`` out of the profile from start to end; return the new number of steps.
+
+    A negative width gives it back. What lies before the first step is left out.
+    """
+    first, n_steps = _split(step_ms, step_free, n_steps, start_ms)
+    last, n_steps = _split(step_ms, step_free, n_steps, end_ms)
+    for i in range(first, last):
+        step_free[i] -= width
+    n_steps = _join(step_ms, step_free, n_steps, last)
+    return _join(step_ms, step_free, n_steps, first)
+
+
+@kernel
+def _split(step_ms, step_free, n_steps, when_ms):
+    """See to it that a step begins at this instant; return its index and the number of steps."""
+    if when_ms <= step_ms[0]:
+        return 0, n_steps
+    i = n_steps
+    while step_ms[i - 1] >= when_ms:
+        i -= 1
+    if i < n_steps and step_ms[i] == when_ms:
+        return i, n_steps
+    for k in range(n_steps, i, -1):
+        step_ms[k] = step_ms[k - 1]
+        step_free[k] = step_free[k - 1]
+    step_ms[i] = when_ms
+    step_free[i] = step_free[i - 1]
+    return i, n_steps + 1
+
+
+@kernel
+def _join(step_ms, step_free, n_steps, i):
+    """Remove the step at this index if it only repeats the one before; return the number of steps."""
+    if i == 0 or i >= n_steps or step_free[i] != step_free[i - 1]:
+        return n_steps
+    for k in range(i, n_steps - 1):
+        step_ms[k] = step_ms[k + 1]
+        step_free[k] = step_free[k + 1]
+    return n_steps - 1

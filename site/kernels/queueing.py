@@ -1,0 +1,160 @@
+"""Queue disciplines: start from the head, and backfill behind it under EASY or slack (docs/disciplines.md, "Queue")."""
+
+from __future__ import annotations
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.state import (
+    FRESH,
+    GONE,
+    HEAD,
+    NEVER_MS,
+    NO_PLACE,
+    UNPLACED_MS,
+    begin,
+    drop_started,
+)
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def, assignment"
+
+
+@kernel_part
+def shadow_time(state, width):
+    """Return when, by estimates, ``width`` nodes are free; the running jobs alone hold nodes (EASY's shadow time)."""
+    free = state.counters[0].free
+    for i in range(state.counters[0].n_running):
+        free += state.jobs[state.running[i].slot].width
+        if free >= width:
+            return state.running[i].end_ms
+    return NEVER_MS
+
+
+@kernel_part
+def free_at(state, when_ms):
+    """Return the nodes that are free, by estimates, at an instant, counting all that end at that very instant."""
+    free = state.counters[0].free
+    for i in range(state.counters[0].n_running):
+        if state.running[i].end_ms > when_ms:
+            break
+        free += state.jobs[state.running[i].slot].width
+    return free
+
+
+@kernel_part
+def may_backfill(job, now_ms, free, limit_ms, extra):
+    """Whether a waiting job may start now without delaying the head beyond its limit."""
+    return job.width <= free and (now_ms + job.estimate_ms <= limit_ms or job.width <= extra)
+
+
+@kernel
+def queue_pass(state, policy, now_ms):
+    """Start what may start now: the head while it fits, then backfill candidates.
+
+    Parameters
+    ----------
+    state : SiteState
+        Changed in place; ``started`` lists the slots of the jobs that started.
+    policy : PolicyCodes
+        ``backfills``, ``best_fit`` and ``slack`` count here.
+    now_ms : int
+
+    Notes
+    -----
+    Only a job that ends can let a job start that could not before: while the running jobs stay, time passing and jobs
+    started can only make the free nodes, the extra nodes and the time up to the limit fewer. So while ``stale`` says
+    that nothing has ended, and no new job has become head, the walk begins at the first new job. ``narrowest`` is a
+    lower bound on the widths in the queue.
+    """
+    counters = state.counters[0]
+    counters.n_started = 0
+    # Under slack every shadow time shown to a head is a promise, so no pass may be left out.
+    if counters.n_waiting == 0 or (counters.free < counters.narrowest and policy.slack == 0):
+        return
+    first = counters.first_new if counters.stale == FRESH else 0
+    counters.first_new = NEVER_MS
+    counters.stale = FRESH
+    if first >= counters.n_waiting:
+        return
+    head = _start_from_head(state, now_ms) if first == 0 else HEAD
+    if policy.backfills and head < counters.n_waiting:
+        if first == 0:
+            _guard_head(state, head, policy.slack)
+        if policy.best_fit:
+            _backfill_best_fit(state, max(first, head + 1), now_ms)
+        else:
+            _backfill_first_fit(state, head, max(first, head + 1), now_ms)
+    if counters.n_started > 0:
+        drop_started(state, first)
+    if counters.n_waiting == 0:
+        counters.narrowest = NEVER_MS
+
+
+@kernel_part
+def _start_from_head(state, now_ms):
+    """Start jobs from the head while they fit; return the place of the first that does not."""
+    counters = state.counters[0]
+    place = HEAD
+    while place < counters.n_waiting and state.jobs[state.waiting[place]].width <= counters.free:
+        begin(state, place, now_ms)
+        place += 1
+    return place
+
+
+@kernel_part
+def _guard_head(state, place, slack):
+    """Work out the limit up to which the head may be held back, and the extra nodes at that limit."""
+    counters = state.counters[0]
+    head = state.jobs[state.waiting[place]]
+    shadow_ms = shadow_time(state, head.width)
+    if head.promised_ms == UNPLACED_MS or shadow_ms < head.promised_ms:
+        head.promised_ms = shadow_ms
+    limit_ms = max(shadow_ms, head.promised_ms + int(slack * head.estimate_ms))
+    counters.limit_ms = limit_ms
+    counters.extra = free_at(state, limit_ms) - head.width
+
+
+@kernel_part
+def _backfill_first_fit(state, head, first, now_ms):
+    """Start every candidate that may, in order; learn the narrowest width if the walk sees the whole queue."""
+    counters = state.counters[0]
+    free, limit_ms, extra = counters.free, counters.limit_ms, counters.extra
+    narrowest = state.jobs[state.waiting[head]].width
+    for place in range(first, counters.n_waiting):
+        job = state.jobs[state.waiting[place]]
+        if may_backfill(job, now_ms, free, limit_ms, extra):
+            _begin_behind_head(state, place, now_ms)
+            free, extra = counters.free, counters.extra
+            if free == 0:
+                return
+        else:
+            narrowest = min(narrowest, job.width)
+    if first == head + 1:
+        counters.narrowest = narrowest
+
+
+@kernel
+def _backfill_best_fit(state, first, now_ms):
+    """Start the widest candidate that may (ties: the first in the queue), until none may."""
+    counters = state.counters[0]
+    while counters.free > 0:
+        best = NO_PLACE
+        width = 0
+        for place in range(first, counters.n_waiting):
+            if state.waiting[place] != GONE:
+                job = state.jobs[state.waiting[place]]
+                if job.width > width and may_backfill(job, now_ms, counters.free, counters.limit_ms, counters.extra):
+                    best = place
+                    width = job.width
+        if best == NO_PLACE:
+            return
+        _begin_behind_head(state, best, now_ms)
+
+
+@kernel_part
+def _begin_behind_head(state, place, now_ms):
+    """Start a candidate; if it runs on beyond the limit it uses up extra nodes."""
+    counters = state.counters[0]
+    job = state.jobs[state.waiting[place]]
+    if now_ms + job.estimate_ms > counters.limit_ms:
+        counters.extra -= job.width
+    begin(state, place, now_ms)

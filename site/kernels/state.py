@@ -1,0 +1,292 @@
+"""The arrays that a site's kernels work on, and how jobs enter and leave them.
+
+A site's state is a `SiteState`, and a `Plan` where its discipline makes one: named tuples of numpy arrays, so that
+compiled code takes them as they are and Python code reads them by name. All changes go through the functions here and
+through the passes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import kernel, kernel_part
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+NEVER_MS = np.int64(2**62)
+"""An instant that does not come."""
+
+UNPLACED_MS = np.int64(-1)
+"""The promise of a job that has been promised nothing yet."""
+
+GONE = np.int64(-1)
+"""The slot at a place of the queue whose job has started in the pass that goes on."""
+
+JOB = np.dtype(
+    [
+        ("key", np.float64),
+        ("submit_ms", np.int64),
+        ("job_id", np.int64),
+        ("width", np.int64),
+        ("estimate_ms", np.int64),
+        ("promised_ms", np.int64),
+        ("limits", np.int64),
+    ],
+    align=True,
+)
+"""What a site knows of a job; its row in the table of jobs is its *slot*.
+
+``key`` orders the queue; ``promised_ms`` is the planned or reserved start or, under EASY and slack, the earliest shadow
+time that the job was shown as head; ``limits`` has bit k set if limit k applies.
+"""
+
+RUNNING = np.dtype([("end_ms", np.int64), ("slot", np.int64)], align=True)
+"""A running job; ``end_ms`` is its end by estimate."""
+
+RESERVATION = np.dtype(
+    [("start_ms", np.int64), ("end_ms", np.int64), ("width", np.int64), ("reservation_id", np.int64)], align=True
+)
+"""An accepted advance reservation."""
+
+COUNTERS = np.dtype(
+    [
+        ("nodes", np.int64),
+        ("free", np.int64),
+        ("n_waiting", np.int64),
+        ("n_running", np.int64),
+        ("n_started", np.int64),
+        ("n_reservations", np.int64),
+        # What a pass need not work out again: see queueing.py and planning.py.
+        ("stale", np.int64),
+        ("first_new", np.int64),
+        ("narrowest", np.int64),
+        ("limit_ms", np.int64),
+        ("extra", np.int64),
+        ("next_start_ms", np.int64),
+    ],
+    align=True,
+)
+"""The numbers of a site: ``free`` nodes of ``nodes``, how many entries of each array are in use, and what is known."""
+
+# Typed, because a kernel called with a plain literal is compiled once more for that literal.
+HEAD = np.int64(0)
+"""The first place of the queue."""
+
+NO_PLACE = np.int64(-1)
+"""What a search returns that found no place."""
+
+TAKE, GIVE_BACK = np.int64(1), np.int64(-1)
+"""Whether an occupation is entered into the profiles or taken out of them."""
+
+NO_LIMITS = np.int64(0)
+"""The mask of no limit."""
+
+
+FRESH, COMPRESS, REPLAN = 0, 1, 2
+"""How much of what the last pass worked out still holds: all; all but holes to move into; nothing."""
+
+
+class SiteState(NamedTuple):
+    """The jobs and nodes of one site.
+
+    Attributes
+    ----------
+    counters : numpy.ndarray of COUNTERS, shape (1,)
+    jobs : numpy.ndarray of JOB, shape (slots,)
+    waiting : numpy.ndarray of int64, shape (slots,)
+        Slots in the order of the queue: ascending (key, submit time, job id).
+    running : numpy.ndarray of RUNNING, shape (capacity,)
+        Ascending (end by estimate, job id).
+    started : numpy.ndarray of int64, shape (capacity,)
+        Slots of the jobs that the last pass started, in the order in which they were started.
+    """
+
+    counters: npt.NDArray[np.void]
+    jobs: npt.NDArray[np.void]
+    waiting: npt.NDArray[np.int64]
+    running: npt.NDArray[np.void]
+    started: npt.NDArray[np.int64]
+
+
+class Plan(NamedTuple):
+    """What a site has promised for the future.
+
+    Attributes
+    ----------
+    step_ms, step_free : numpy.ndarray of int64, shape (profiles, capacity)
+        Availability profiles (profile.py): row 0 counts the nodes, each further row what a limit leaves.
+    n_steps : numpy.ndarray of int64, shape (profiles,)
+    reservations : numpy.ndarray of RESERVATION, shape (capacity,)
+        The accepted ones, ascending (start, reservation id).
+    """
+
+    step_ms: npt.NDArray[np.int64]
+    step_free: npt.NDArray[np.int64]
+    n_steps: npt.NDArray[np.int64]
+    reservations: npt.NDArray[np.void]
+
+
+def empty_state(nodes: int, *, slots: int) -> SiteState:
+    """Return the state of an idle site.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    slots : int
+        Jobs that may wait or run at one time.
+
+    Returns
+    -------
+    SiteState
+    """
+    running = min(nodes, slots)
+    state = SiteState(
+        counters=np.zeros(1, COUNTERS),
+        jobs=np.zeros(slots, JOB),
+        waiting=np.zeros(slots, np.int64),
+        running=np.zeros(running, RUNNING),
+        started=np.zeros(running, np.int64),
+    )
+    counters = state.counters[0]
+    counters["nodes"] = counters["free"] = nodes
+    counters["stale"] = REPLAN
+    counters["first_new"] = counters["narrowest"] = counters["next_start_ms"] = NEVER_MS
+    return state
+
+
+def empty_plan(state: SiteState, *, profiles: int = 1, reservations: int = 0) -> Plan:
+    """Return an empty plan with room for all that the site has room for.
+
+    Parameters
+    ----------
+    state : SiteState
+    profiles : int
+        Availability profiles: 1, and one per limit with a cap.
+    reservations : int
+        Reservations that may be held at one time.
+
+    Returns
+    -------
+    Plan
+    """
+    # Each occupation of nodes begins and ends at a step, and one step stands for now.
+    steps = 2 * (len(state.jobs) + reservations) + 2
+    return Plan(
+        step_ms=np.zeros((profiles, steps), np.int64),
+        step_free=np.zeros((profiles, steps), np.int64),
+        n_steps=np.zeros(profiles, np.int64),
+        reservations=np.zeros(reservations, RESERVATION),
+    )
+
+
+@kernel_part
+def comes_before(a, b):
+    """Whether job a stands before job b in the queue: by key, then submit time, then job id."""
+    if a.key != b.key:
+        return a.key < b.key
+    if a.submit_ms != b.submit_ms:
+        return a.submit_ms < b.submit_ms
+    return a.job_id < b.job_id
+
+
+@kernel_part
+def enqueue(state, slot):
+    """Put the job of a slot into the queue, at its place.
+
+    The caller has filled in the slot, and sees to it that the array has room.
+    """
+    counters = state.counters[0]
+    waiting = state.waiting
+    job = state.jobs[slot]
+    job.promised_ms = UNPLACED_MS
+    place = counters.n_waiting
+    while place > 0 and comes_before(job, state.jobs[waiting[place - 1]]):
+        waiting[place] = waiting[place - 1]
+        place -= 1
+    waiting[place] = slot
+    counters.n_waiting += 1
+    counters.first_new = min(counters.first_new, place)
+    counters.narrowest = min(counters.narrowest, job.width)
+
+
+@kernel
+def dequeue(state, place):
+    """Take the job at this place out of the queue."""
+    counters = state.counters[0]
+    counters.n_waiting -= 1
+    for i in range(place, counters.n_waiting):
+        state.waiting[i] = state.waiting[i + 1]
+
+
+@kernel_part
+def begin(state, place, now_ms):
+    """Start the job at this place of the queue: it takes its nodes and joins the running jobs.
+
+    Its place in the queue stays, marked, until `drop_started`, so that a walk over the queue is not disturbed.
+    """
+    counters = state.counters[0]
+    running = state.running
+    slot = state.waiting[place]
+    job = state.jobs[slot]
+    end_ms = now_ms + job.estimate_ms
+    i = counters.n_running
+    while i > 0 and (
+        running[i - 1].end_ms > end_ms
+        or (running[i - 1].end_ms == end_ms and state.jobs[running[i - 1].slot].job_id > job.job_id)
+    ):
+        running[i] = running[i - 1]
+        i -= 1
+    running[i].end_ms = end_ms
+    running[i].slot = slot
+    counters.n_running += 1
+    counters.free -= job.width
+    state.started[counters.n_started] = slot
+    counters.n_started += 1
+    state.waiting[place] = GONE
+
+
+@kernel_part
+def drop_started(state, first):
+    """Close the gaps that `begin` left in the queue, from the place ``first`` on."""
+    counters = state.counters[0]
+    waiting = state.waiting
+    kept = first
+    for i in range(first, counters.n_waiting):
+        slot = waiting[i]
+        waiting[kept] = slot
+        kept += slot != GONE
+    counters.n_waiting = kept
+
+
+@kernel_part
+def running_place(state, end_ms, job_id):
+    """Return the place of a running job, by its end by estimate and its id; ``NO_PLACE`` if it does not run."""
+    running = state.running
+    low = 0
+    left = state.counters[0].n_running
+    while left > 0:
+        half = (left + 1) >> 1
+        # Both outcomes are as likely, so this is written for a conditional move rather than a branch.
+        low += half if running[low + half - 1].end_ms < end_ms else 0
+        left -= half
+    while low < state.counters[0].n_running and running[low].end_ms == end_ms:
+        if state.jobs[running[low].slot].job_id == job_id:
+            return low
+        low += 1
+    return NO_PLACE
+
+
+@kernel_part
+def finish(state, place):
+    """Take the job at this place out of the running jobs; its nodes are free."""
+    counters = state.counters[0]
+    running = state.running
+    counters.free += state.jobs[running[place].slot].width
+    counters.n_running -= 1
+    for i in range(place, counters.n_running):
+        running[i] = running[i + 1]

@@ -1,0 +1,131 @@
+"""What a site is told (events, in the past tense) and what it answers (commands, in the imperative)."""
+
+from __future__ import annotations
+
+import msgspec
+
+NodeIntervals = tuple[tuple[int, int], ...]
+"""Nodes as half-open intervals of their numbers, ascending."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site knows of a job; its run time is known to nobody before it has ended.
+
+    Attributes
+    ----------
+    job_id : int
+        Unique, >= 0.
+    width : int
+        Nodes.
+    estimate_ms : int
+        The limit at which it is killed.
+    user : int, optional
+    job_class : int, optional
+    priority : float
+        For the order ``priority``.
+    weight : float
+        For the orders ``weight`` and ``smith``; above 0.
+    """
+
+    job_id: int
+    width: int
+    estimate_ms: int
+    user: int | None = None
+    job_class: int | None = None
+    priority: float = 0.0
+    weight: float = 1.0
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A running job, when it started, and when it ends by estimate."""
+
+    job: Job
+    start_ms: int
+    end_by_estimate_ms: int
+
+
+class JobSubmitted(msgspec.Struct, frozen=True, tag=True):
+    """A user has submitted a job to this site."""
+
+    job: Job
+
+
+class JobFinished(msgspec.Struct, frozen=True, tag=True):
+    """A job has left its nodes, by itself or killed."""
+
+    job_id: int
+
+
+class JobCancelled(msgspec.Struct, frozen=True, tag=True):
+    """A user wants a job no more, whether it waits or runs."""
+
+    job_id: int
+
+
+class ReservationRequested(msgspec.Struct, frozen=True, tag=True):
+    """A user has asked for nodes at a fixed time (Streit, section 3.1: a Fix-Time request)."""
+
+    reservation_id: int
+    start_ms: int
+    length_ms: int
+    width: int
+
+
+class ReservationCancelled(msgspec.Struct, frozen=True, tag=True):
+    """A user gives a reservation back, before it begins or while it lasts."""
+
+    reservation_id: int
+
+
+Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled
+
+
+class StartJob(msgspec.Struct, frozen=True, tag=True):
+    """Start a job, now, on these nodes."""
+
+    job_id: int
+    nodes: NodeIntervals
+
+
+class KillJob(msgspec.Struct, frozen=True, tag=True):
+    """End a running job; its nodes are free when it is reported as finished."""
+
+    job_id: int
+    reason: str
+
+
+class RefuseJob(msgspec.Struct, frozen=True, tag=True):
+    """Tell the user that a job can never run here, and why."""
+
+    job_id: int
+    reason: str
+
+
+class AcceptReservation(msgspec.Struct, frozen=True, tag=True):
+    """Tell the user that the nodes are reserved."""
+
+    reservation_id: int
+
+
+class RefuseReservation(msgspec.Struct, frozen=True, tag=True):
+    """Tell the user that the nodes are not free then, and when they are (``None``: never, and why)."""
+
+    reservation_id: int
+    reason: str
+    earliest_start_ms: int | None = None
+
+
+class OpenReservation(msgspec.Struct, frozen=True, tag=True):
+    """Hand these nodes to the holder of a reservation, now."""
+
+    reservation_id: int
+    nodes: NodeIntervals
+
+
+class CloseReservation(msgspec.Struct, frozen=True, tag=True):
+    """Take the nodes of a reservation back, now."""
+
+    reservation_id: int
+
+
+Command = StartJob | KillJob | RefuseJob | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation

@@ -1,0 +1,277 @@
+"""How a site schedules, as its operator writes it down: the names, their checks, and what compiled code makes of it."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError
+from gridweave.site.kernels.dispatch import CONSERVATIVE, PLANNING, QUEUE, PolicyCodes
+from gridweave.site.kernels.limits import WEEK_MS, LimitArrays, next_open
+from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.state import NEVER_MS
+
+DAY_MS = 24 * 3600 * 1000
+
+BACKFILLS = {"queue": ("easy", "none", "conservative", "slack"), "planning": ("easy", "none")}
+"""Discipline to the backfilling that it knows, the default first."""
+
+CHOICES = ("first-fit", "best-fit")
+
+MAX_LIMITS = 62
+"""Limits that a site may have: one bit of an int64 each."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of every week, in the site's local time.
+
+    Attributes
+    ----------
+    days : tuple of int
+        Days on which the window opens, Monday is 0.
+    from_ms, to_ms : int
+        Milliseconds of the day; ``to_ms`` itself is outside. If it is not after ``from_ms``, the window ends on
+        the next day.
+    """
+
+    days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
+    from_ms: int = 0
+    to_ms: int = DAY_MS
+
+    def __post_init__(self) -> None:
+        if not self.days or any(not 0 <= day <= 6 for day in self.days):
+            raise OptionError("days", f"{self.days} are not days of the week; Monday is 0, Sunday 6")
+        if not (0 <= self.from_ms < DAY_MS and 0 <= self.to_ms <= DAY_MS):
+            raise OptionError("window", f"{self.from_ms} to {self.to_ms} ms is not within one day of {DAY_MS} ms")
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """What some jobs may not do on a planning site (docs/disciplines.md, "Limits"; Streit, section 3.1.2).
+
+    The limit applies to jobs that are wider, longer and of the user named, as far as these are given.
+
+    Attributes
+    ----------
+    wider_than : int
+        Nodes.
+    longer_than_ms : int
+        Estimate.
+    user : int, optional
+    window : Window, optional
+        Such a job does not start within the window. Excludes the two below.
+    max_nodes : int, optional
+        Nodes that such jobs may hold together at any time.
+    max_jobs : int, optional
+        Such jobs that may run at any time.
+
+    Examples
+    --------
+    "From 8:00 to 18:00 on weekdays no job wider than 75%" of 100 nodes:
+
+    >>> hour_ms = 3_600_000
+    >>> limit = Limit(wider_than=75, window=Window(days=(0, 1, 2, 3, 4), from_ms=8 * hour_ms, to_ms=18 * hour_ms))
+    >>> limit.applies_to(width=[80, 75], estimate_ms=hour_ms).tolist()
+    [True, False]
+    """
+
+    wider_than: int = 0
+    longer_than_ms: int = 0
+    user: int | None = None
+    window: Window | None = None
+    max_nodes: int | None = None
+    max_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        effects = [self.window, self.max_nodes, self.max_jobs]
+        if sum(effect is not None for effect in effects) != 1:
+            raise OptionError("limit", "has exactly one of window, max_nodes and max_jobs")
+        for name in ("max_nodes", "max_jobs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(name, f"is {value}; at least 1, or the jobs it applies to could never start")
+
+    def applies_to(
+        self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Return whether a job, or each of several, falls under the limit.
+
+        Parameters
+        ----------
+        width, estimate_ms : array_like of int
+        user : array_like of int, optional
+            If it is not known, a limit for one user does not apply.
+        """
+        wide = np.asarray(width) > self.wider_than
+        long = np.asarray(estimate_ms) > self.longer_than_ms
+        whose = self.user is None or (user is not None and np.asarray(user) == self.user)
+        return np.asarray(wide & long & whose)
+
+
+class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a site schedules.
+
+    Attributes
+    ----------
+    discipline : str
+        ``queue`` or ``planning``.
+    order : str
+        A name in `gridweave.site.kernels.order.ORDERS`.
+    backfill : str
+        For a queue ``easy``, ``none``, ``conservative`` or ``slack``; for planning ``easy`` (implicit) or ``none``.
+    choice : str
+        Which backfill candidate is taken: ``first-fit`` or ``best-fit`` (EASY and slack).
+    slack : float
+        For ``slack``: by which part of its estimate a head may be held back, >= 0.
+    aging_ms : float
+        For the order ``priority``: the waiting time that one level is worth, > 0; infinite for no aging.
+    limits : tuple of Limit
+        For planning.
+
+    Raises
+    ------
+    OptionError
+        If a name is unknown, or an option does not go with the discipline.
+
+    Examples
+    --------
+    >>> SitePolicy(order="sjf", backfill="conservative").label
+    'sjf conservative'
+    """
+
+    discipline: str = "queue"
+    order: str = "fcfs"
+    backfill: str = "easy"
+    choice: str = "first-fit"
+    slack: float = 0.5
+    aging_ms: float = math.inf
+    limits: tuple[Limit, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_name("discipline", self.discipline, tuple(BACKFILLS))
+        _check_name("order", self.order, tuple(ORDERS))
+        _check_name(f"backfill of a {self.discipline} site", self.backfill, BACKFILLS[self.discipline])
+        _check_name("choice", self.choice, CHOICES)
+        if not (self.slack >= 0 and math.isfinite(self.slack)):
+            raise OptionError("slack", f"is {self.slack}; a number from 0 up")
+        if not self.aging_ms > 0:
+            raise OptionError("aging_ms", f"is {self.aging_ms}; milliseconds above 0, or infinite for no aging")
+        if self.limits and self.discipline != "planning":
+            raise OptionError("limits", "are kept by planning sites; use discipline='planning'")
+        if len(self.limits) > MAX_LIMITS:
+            raise OptionError("limits", f"are {len(self.limits)}; a site has at most {MAX_LIMITS}")
+        if self.choice != "first-fit" and (self.discipline != "queue" or self.backfill not in ("easy", "slack")):
+            raise OptionError("choice", f"{self.choice!r} goes with a queue and backfill easy or slack")
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call this policy."""
+        words = ["planning"] if self.discipline == "planning" else []
+        words.append(self.order)
+        if not (self.discipline == "planning" and self.backfill == "easy"):
+            words.append(self.backfill)
+        if self.choice != "first-fit":
+            words.append(self.choice)
+        return " ".join(words)
+
+    def codes(self) -> PolicyCodes:
+        """Return this policy as compiled code reads it."""
+        if self.discipline == "planning":
+            discipline = PLANNING
+        else:
+            discipline = CONSERVATIVE if self.backfill == "conservative" else QUEUE
+        return PolicyCodes(
+            discipline=discipline,
+            backfills=self.backfill != "none",
+            best_fit=self.choice == "best-fit",
+            slack=float(self.slack) if self.backfill == "slack" else 0.0,
+        )
+
+    def limit_arrays(self, nodes: int, *, week_offset_ms: int = 0) -> LimitArrays:
+        """Return the limits as compiled code reads them.
+
+        Parameters
+        ----------
+        nodes : int
+            Nodes of the site.
+        week_offset_ms : int
+            Local time of instant zero, from Monday 00:00.
+        """
+        windows = [
+            (1 << k, *span) for k, limit in enumerate(self.limits) if limit.window for span in _spans(limit.window)
+        ]
+        caps = [(-1, nodes, False)]
+        for k, limit in enumerate(self.limits):
+            if limit.max_nodes is not None:
+                caps.append((1 << k, limit.max_nodes, False))
+            if limit.max_jobs is not None:
+                caps.append((1 << k, limit.max_jobs, True))
+        window_bit, window_from_ms, window_to_ms = np.array(windows, np.int64).reshape(-1, 3).T.copy()
+        return LimitArrays(
+            window_bit=window_bit,
+            window_from_ms=window_from_ms,
+            window_to_ms=window_to_ms,
+            cap_bit=np.array([cap[0] for cap in caps], np.int64),
+            cap_total=np.array([cap[1] for cap in caps], np.int64),
+            cap_counts_jobs=np.array([cap[2] for cap in caps], np.bool_),
+            week_offset_ms=week_offset_ms,
+        )
+
+    def limit_masks(
+        self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Return which limits apply to a job, or to each of several, as bit masks.
+
+        Parameters
+        ----------
+        width, estimate_ms : array_like of int
+        user : array_like of int, optional
+
+        Returns
+        -------
+        numpy.ndarray of int64
+        """
+        masks = np.zeros(np.shape(width), np.int64)
+        for k, limit in enumerate(self.limits):
+            masks |= np.int64(1 << k) * limit.applies_to(width=width, estimate_ms=estimate_ms, user=user)
+        return masks
+
+    def why_never(self, nodes: int, *, width: int, limits: int) -> str | None:
+        """Return why a job could never start on a site, or None if it could.
+
+        Parameters
+        ----------
+        nodes : int
+            Nodes of the site.
+        width : int
+            Of the job.
+        limits : int
+            The limits that apply to it, as a bit mask.
+        """
+        if width > nodes:
+            return f"it needs {width} nodes and the site has {nodes}"
+        for k, limit in enumerate(self.limits):
+            if limits & (1 << k) and limit.max_nodes is not None and width > limit.max_nodes:
+                return f"it needs {width} nodes and limit {k + 1} lets such jobs hold {limit.max_nodes}"
+        if next_open(self.limit_arrays(nodes), np.int64(limits), np.int64(0)) == NEVER_MS:
+            return "the windows of the limits that apply to it leave no time of the week"
+        return None
+
+
+def _check_name(option: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
+
+
+def _spans(window: Window) -> list[tuple[int, int]]:
+    """Return a window as spans of the week that do not run over its end."""
+    spans = []
+    for day in sorted(set(window.days)):
+        start_ms = day * DAY_MS + window.from_ms
+        end_ms = day * DAY_MS + window.to_ms + (DAY_MS if window.to_ms <= window.from_ms else 0)
+        spans.append((start_ms, min(end_ms, WEEK_MS)))
+        if end_ms > WEEK_MS:
+            spans.append((0, end_ms - WEEK_MS))
+    return spans

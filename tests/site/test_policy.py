@@ -1,0 +1,91 @@
+"""Policies: what is refused, and what is made of what is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gridweave.errors import OptionError
+from gridweave.site.kernels.dispatch import CONSERVATIVE, PLANNING, QUEUE
+from gridweave.site.kernels.order import ORDERS, order_keys
+from gridweave.site.policy import DAY_MS, Limit, SitePolicy, Window
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown discipline": ({"discipline": "gang"}, "discipline: 'gang' is not known; one of queue, planning"),
+    "unknown order": ({"order": "lifo"}, "order: 'lifo' is not known; one of fcfs, sjf"),
+    "unknown backfilling": ({"backfill": "hard"}, "backfill of a queue site: 'hard' is not known"),
+    "planning has no slack": ({"discipline": "planning", "backfill": "slack"}, "one of easy, none"),
+    "unknown choice": ({"choice": "worst-fit"}, "choice: 'worst-fit' is not known"),
+    "choice without candidates": ({"backfill": "none", "choice": "best-fit"}, "goes with a queue and backfill"),
+    "negative slack": ({"slack": -0.1}, "slack: is -0.1"),
+    "slack that is no number": ({"slack": math.nan}, "slack: is nan"),
+    "aging that stands still": ({"aging_ms": 0.0}, "aging_ms: is 0.0"),
+    "limits on a queue": ({"limits": (Limit(max_jobs=1),)}, "limits: are kept by planning sites"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused(options: dict[str, Any], message: str) -> None:
+    """A policy that makes no sense is refused by the name of the option, with what would be right."""
+    with pytest.raises(OptionError) as caught:
+        SitePolicy(**options)
+    assert message in str(caught.value)
+
+
+def test_a_limit_has_one_effect() -> None:
+    """A limit with no effect, with two, or that lets nothing ever start is refused."""
+    with pytest.raises(OptionError, match="exactly one"):
+        Limit(wider_than=3)
+    with pytest.raises(OptionError, match="exactly one"):
+        Limit(max_jobs=1, max_nodes=1)
+    with pytest.raises(OptionError, match="at least 1"):
+        Limit(max_nodes=0)
+    with pytest.raises(OptionError, match="days of the week"):
+        Window(days=(7,))
+    with pytest.raises(OptionError, match="within one day"):
+        Window(from_ms=DAY_MS)
+
+
+def test_codes() -> None:
+    """What compiled code reads says the same as the names."""
+    assert SitePolicy().codes() == (QUEUE, True, False, 0.0)
+    assert SitePolicy(backfill="none").codes() == (QUEUE, False, False, 0.0)
+    assert SitePolicy(backfill="slack", slack=0.25, choice="best-fit").codes() == (QUEUE, True, True, 0.25)
+    assert SitePolicy(backfill="conservative").codes().discipline == CONSERVATIVE
+    assert SitePolicy(discipline="planning").codes().discipline == PLANNING
+
+
+def test_a_window_over_the_end_of_the_week_is_cut() -> None:
+    """A window from Sunday night to Monday morning is two spans of the week."""
+    limit = Limit(window=Window(days=(6,), from_ms=22 * 3_600_000, to_ms=6 * 3_600_000))
+    arrays = SitePolicy(discipline="planning", limits=(limit,)).limit_arrays(8)
+    spans = sorted(zip(arrays.window_from_ms.tolist(), arrays.window_to_ms.tolist(), strict=True))
+    assert spans == [(0, 6 * 3_600_000), (6 * DAY_MS + 22 * 3_600_000, 7 * DAY_MS)]
+
+
+def test_a_whole_week_closed_by_two_windows_is_never() -> None:
+    """A job that two windows together give no time is refused for good."""
+    limits = (
+        Limit(wider_than=2, window=Window(days=(0, 1, 2, 3))),
+        Limit(wider_than=3, window=Window(days=(4, 5, 6))),
+    )
+    policy = SitePolicy(discipline="planning", limits=limits)
+    assert policy.why_never(8, width=4, limits=0b11) is not None
+    assert policy.why_never(8, width=3, limits=0b01) is None
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_keys_of_one_job_and_of_many_agree(order: str) -> None:
+    """The key of a job does not depend on the jobs beside it."""
+    columns: dict[str, list[float]] = {
+        "submit_ms": [0, 7, 7],
+        "width": [3, 1, 8],
+        "estimate_ms": [50, 900, 20],
+        "weight": [1.0, 2.5, 0.5],
+        "priority": [0, 3, -1],
+    }
+    keys = order_keys(order, **columns, aging_ms=2.0)  # type: ignore[arg-type]
+    alone = [float(order_keys(order, **{k: v[i] for k, v in columns.items()}, aging_ms=2.0)) for i in range(3)]  # type: ignore[arg-type]
+    assert keys.tolist() == alone
