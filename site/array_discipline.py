@@ -6,12 +6,13 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.site.explain import Explanation
-from gridweave.site.kernels.dispatch import PLANNING, QUEUE, job_ended, job_withdrawn, site_pass
+from gridweave.site.kernels.dispatch import job_ended, job_withdrawn, site_pass
 from gridweave.site.kernels.limits import next_open
 from gridweave.site.kernels.order import order_keys
 from gridweave.site.kernels.planning import earliest_start, hold, update_plan
@@ -23,7 +24,6 @@ from gridweave.site.kernels.state import (
     TAKE,
     UNPLACED_MS,
     Plan,
-    SiteState,
     empty_plan,
     empty_state,
     enqueue,
@@ -50,13 +50,19 @@ class ArrayDiscipline:
         self._nodes = nodes
         self._policy = policy
         self._codes = policy.codes()
-        self._limits = policy.limit_arrays(nodes, week_offset_ms=week_offset_ms)
+        self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
         self._state = empty_state(nodes, slots=_FIRST_SLOTS)
-        self._plan = empty_plan(self._state, profiles=len(self._limits.cap_bit), reservations=_FIRST_SLOTS)
+        self._plan = self._empty_plan(_FIRST_SLOTS)
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._end_ms: dict[int, int] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+
+    def _empty_plan(self, reservations: int) -> Plan | None:
+        """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
+        if not self._policy.makes_plan:
+            return None
+        return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=reservations)
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
@@ -89,20 +95,18 @@ class ArrayDiscipline:
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
-        found = job_ended(
-            self._state, self._plan, self._codes, self._limits, np.int64(end_ms), np.int64(job_id), np.int64(now_ms)
-        )
+        found = job_ended(self._state, self._plan, self._limits, np.int64(end_ms), np.int64(job_id), np.int64(now_ms))
         assert found, f"job {job_id} is not among the running jobs"
         self._forget(job_id)
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
-        job_withdrawn(self._state, self._plan, self._codes, self._limits, np.int64(self._place(job_id)))
+        job_withdrawn(self._state, self._plan, self._limits, np.int64(self._place(job_id)))
         self._forget(job_id)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
-        if self._codes.discipline != PLANNING or width > self._nodes:
+        if self._plan is None or self._limits is None or width > self._nodes:
             return None
         counters = self._state.counters[0]
         if counters["n_reservations"] == len(self._plan.reservations):
@@ -119,6 +123,7 @@ class ArrayDiscipline:
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
         """Put an accepted reservation into the list, in order, and into the plan, in which it is known to fit."""
         count = int(self._state.counters[0]["n_reservations"])
+        assert self._plan is not None, "a reservation in a queue"
         entries = self._plan.reservations
         entries[count] = (start_ms, end_ms, width, reservation_id)
         entries[: count + 1].sort(order=["start_ms", "reservation_id"])
@@ -128,6 +133,8 @@ class ArrayDiscipline:
 
     def unreserve(self, now_ms: int, reservation_id: int) -> None:
         """Give back a reservation, or what is left of it."""
+        if self._plan is None:
+            return
         counters = self._state.counters[0]
         count = int(counters["n_reservations"])
         entries = self._plan.reservations
@@ -165,7 +172,7 @@ class ArrayDiscipline:
             entry = self._state.jobs[slot]
             promised_ms = int(entry["promised_ms"])
             # In a queue only the head has a promise that still stands.
-            stands = promised_ms != UNPLACED_MS and (place == 0 or self._codes.discipline != QUEUE)
+            stands = promised_ms != UNPLACED_MS and (place == 0 or self._plan is not None)
             yield self._jobs[int(entry["job_id"])], promised_ms if stands else None
 
     def explain(self, now_ms: int, job_id: int) -> Explanation:
@@ -174,7 +181,7 @@ class ArrayDiscipline:
         job = self._jobs[job_id]
         counters = self._state.counters[0]
         promised_ms = int(self._state.jobs[self._slot[job_id]]["promised_ms"])
-        if self._codes.discipline != QUEUE:
+        if self._plan is not None:
             start_ms: int | None = promised_ms
             reason = self._why_planned_then(job, place, promised_ms, now_ms)
         elif place == 0:
@@ -189,7 +196,7 @@ class ArrayDiscipline:
             job_id=job_id,
             place=place,
             start_ms=start_ms,
-            is_bound=start_ms is not None and self._codes.discipline != PLANNING,
+            is_bound=start_ms is not None and self._limits is None,
             width=job.width,
             free=int(counters["free"]),
             waits_for=() if start_ms is None else self._must_end_by(start_ms),
@@ -198,8 +205,9 @@ class ArrayDiscipline:
 
     def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> str:
         """Say what holds a planned or reserved start back: a window, the nodes, or a cap."""
-        open_ms = int(next_open(self._limits, np.int64(self._mask(job)), np.int64(now_ms)))
-        if start_ms == open_ms:
+        if self._limits is not None and start_ms == next_open(
+            self._limits, np.int64(self._mask(job)), np.int64(now_ms)
+        ):
             return "a limit of the site lets no such job start before then"
         kept = "the jobs that run" if place == 0 else f"the jobs that run and the {place} ahead of it"
         if self._state.counters[0]["n_reservations"]:
@@ -242,11 +250,11 @@ class ArrayDiscipline:
         old, plan = self._state, self._plan
         slots = 2 * len(old.jobs)
         self._state = empty_state(self._nodes, slots=slots)
-        self._plan = empty_plan(
-            self._state, profiles=len(self._limits.cap_bit), reservations=2 * len(plan.reservations)
-        )
         _copy_into(self._state, old)
-        _copy_into(self._plan, plan)
+        if plan is not None:
+            larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
+            _copy_into(larger, plan)
+            self._plan = larger
         self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
     def check_invariants(self) -> None:
@@ -262,14 +270,14 @@ class ArrayDiscipline:
         assert ranks == sorted(ranks), "the queue is out of order"
         ends = [(int(entry["end_ms"]), int(jobs[entry["slot"]]["job_id"])) for entry in running]
         assert ends == sorted(ends), "the running jobs are out of order"
-        if self._codes.discipline != QUEUE:
+        if self._plan is not None:
             for p, n_steps in enumerate(self._plan.n_steps):
                 free = self._plan.step_free[p, :n_steps]
                 assert (free >= 0).all(), "a profile is overbooked"
-                assert (free <= self._limits.cap_total[p]).all(), "a profile has more than there is"
+                assert (free <= self._plan.total[p]).all(), "a profile has more than there is"
                 assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
 
 
-def _copy_into(new: SiteState | Plan, old: SiteState | Plan) -> None:
+def _copy_into(new: Iterable[npt.NDArray[np.generic]], old: Iterable[npt.NDArray[np.generic]]) -> None:
     for target, source in zip(new, old, strict=True):
         target[tuple(slice(length) for length in source.shape)] = source

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.site.kernels.dispatch import CONSERVATIVE, PLANNING, QUEUE, PolicyCodes
+from gridweave.site.kernels.dispatch import PolicyCodes
 from gridweave.site.kernels.limits import WEEK_MS, LimitArrays, next_open
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.state import NEVER_MS
@@ -176,46 +176,57 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
             words.append(self.choice)
         return " ".join(words)
 
+    @property
+    def makes_plan(self) -> bool:
+        """Whether a site under this policy keeps a plan of promised starts."""
+        return self.discipline == "planning" or self.backfill == "conservative"
+
     def codes(self) -> PolicyCodes:
         """Return this policy as compiled code reads it."""
-        if self.discipline == "planning":
-            discipline = PLANNING
-        else:
-            discipline = CONSERVATIVE if self.backfill == "conservative" else QUEUE
         return PolicyCodes(
-            discipline=discipline,
             backfills=self.backfill != "none",
             best_fit=self.choice == "best-fit",
             slack=float(self.slack) if self.backfill == "slack" else 0.0,
         )
 
-    def limit_arrays(self, nodes: int, *, week_offset_ms: int = 0) -> LimitArrays:
-        """Return the limits as compiled code reads them.
+    def profile_totals(self, nodes: int) -> npt.NDArray[np.int64]:
+        """Return what each availability profile of a plan has when nothing runs.
 
         Parameters
         ----------
         nodes : int
             Nodes of the site.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (1 + limits with a cap,)
+            The nodes, then what each limit with a cap lets such jobs have together.
+        """
+        caps = [limit.max_nodes or limit.max_jobs or 0 for limit in self.limits if limit.window is None]
+        return np.array([nodes, *caps], np.int64)
+
+    def limit_arrays(self, *, week_offset_ms: int = 0) -> LimitArrays | None:
+        """Return the limits as compiled code reads them; None for a queue, which keeps none.
+
+        Parameters
+        ----------
         week_offset_ms : int
             Local time of instant zero, from Monday 00:00.
         """
+        if self.discipline != "planning":
+            return None
         windows = [
             (1 << k, *span) for k, limit in enumerate(self.limits) if limit.window for span in _spans(limit.window)
         ]
-        caps = [(-1, nodes, False)]
-        for k, limit in enumerate(self.limits):
-            if limit.max_nodes is not None:
-                caps.append((1 << k, limit.max_nodes, False))
-            if limit.max_jobs is not None:
-                caps.append((1 << k, limit.max_jobs, True))
+        caps = [(0, False)]
+        caps += [(1 << k, limit.max_jobs is not None) for k, limit in enumerate(self.limits) if limit.window is None]
         window_bit, window_from_ms, window_to_ms = np.array(windows, np.int64).reshape(-1, 3).T.copy()
         return LimitArrays(
             window_bit=window_bit,
             window_from_ms=window_from_ms,
             window_to_ms=window_to_ms,
-            cap_bit=np.array([cap[0] for cap in caps], np.int64),
-            cap_total=np.array([cap[1] for cap in caps], np.int64),
-            cap_counts_jobs=np.array([cap[2] for cap in caps], np.bool_),
+            cap_bit=np.array([bit for bit, _ in caps], np.int64),
+            cap_counts_jobs=np.array([counts_jobs for _, counts_jobs in caps], np.bool_),
             week_offset_ms=week_offset_ms,
         )
 
@@ -255,7 +266,8 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         for k, limit in enumerate(self.limits):
             if limits & (1 << k) and limit.max_nodes is not None and width > limit.max_nodes:
                 return f"it needs {width} nodes and limit {k + 1} lets such jobs hold {limit.max_nodes}"
-        if next_open(self.limit_arrays(nodes), np.int64(limits), np.int64(0)) == NEVER_MS:
+        arrays = self.limit_arrays()
+        if arrays is not None and next_open(arrays, np.int64(limits), np.int64(0)) == NEVER_MS:
             return "the windows of the limits that apply to it leave no time of the week"
         return None
 

@@ -30,9 +30,7 @@ class LimitArrays(NamedTuple):
     window_from_ms, window_to_ms : numpy.ndarray of int64, shape (windows,)
         Within the week, from Monday 00:00 local time; ``0 <= from < to <= WEEK_MS``.
     cap_bit : numpy.ndarray of int64, shape (profiles,)
-        The limit, as a mask, that a profile belongs to; row 0, the nodes, applies to all (-1).
-    cap_total : numpy.ndarray of int64, shape (profiles,)
-        What is free in the profile when nothing runs.
+        The limit, as a mask, that a profile belongs to; profile 0, the nodes, belongs to none.
     cap_counts_jobs : numpy.ndarray of bool, shape (profiles,)
         Whether a job takes 1 from the profile, rather than its width.
     week_offset_ms : int
@@ -43,7 +41,6 @@ class LimitArrays(NamedTuple):
     window_from_ms: npt.NDArray[np.int64]
     window_to_ms: npt.NDArray[np.int64]
     cap_bit: npt.NDArray[np.int64]
-    cap_total: npt.NDArray[np.int64]
     cap_counts_jobs: npt.NDArray[np.bool_]
     week_offset_ms: int
 
@@ -71,6 +68,8 @@ def next_open(limits, mask, from_ms):
 
 
 @kernel_part
-def amount(limits, profile, width):
-    """Return what a job of this width takes from a profile."""
+def amount(limits, profile, width, mask):
+    """Return what a job of this width takes from a profile: nothing if its limits, a bit mask, are others."""
+    if limits.cap_bit[profile] & mask == 0:
+        return 0
     return 1 if limits.cap_counts_jobs[profile] else width

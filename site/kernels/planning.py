@@ -34,35 +34,33 @@ OVERDUE_MS = 1000
 @kernel
 def earliest_start(plan, limits, from_ms, width, length_ms, mask):
     """Return the earliest start that the profiles and the windows allow, not before ``from_ms``; or ``NEVER_MS``."""
-    start_ms = from_ms
-    while True:
+    start_ms = earliest_fit(plan.step_ms[0], plan.step_free[0], plan.n_steps[0], from_ms, width, length_ms)
+    if limits is None or mask == NO_LIMITS:
+        return start_ms
+    # Each profile and the windows may move the start on; the earliest that suits all is where none moves it any more.
+    before_ms = NEVER_MS
+    while start_ms not in (before_ms, NEVER_MS):
         before_ms = start_ms
+        start_ms = next_open(limits, mask, start_ms)
         for p in range(len(plan.n_steps)):
-            if limits.cap_bit[p] & mask != 0 or p == 0:
+            if start_ms < NEVER_MS:
+                needed = width if p == 0 else amount(limits, p, width, mask)
                 start_ms = earliest_fit(
-                    plan.step_ms[p],
-                    plan.step_free[p],
-                    plan.n_steps[p],
-                    start_ms,
-                    amount(limits, p, width),
-                    length_ms,
+                    plan.step_ms[p], plan.step_free[p], plan.n_steps[p], start_ms, needed, length_ms
                 )
-                if start_ms == NEVER_MS:
-                    return NEVER_MS
-        if mask != 0:
-            start_ms = next_open(limits, mask, start_ms)
-        if start_ms in (before_ms, NEVER_MS) or (len(plan.n_steps) == 1 and mask == 0):
-            return start_ms
+    return start_ms
 
 
 @kernel
 def hold(plan, limits, start_ms, end_ms, width, mask, sign):
     """Enter an occupation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``)."""
-    for p in range(len(plan.n_steps)):
-        if p == 0 or limits.cap_bit[p] & mask != 0:
-            plan.n_steps[p] = occupy(
-                plan.step_ms[p], plan.step_free[p], plan.n_steps[p], start_ms, end_ms, sign * amount(limits, p, width)
-            )
+    plan.n_steps[0] = occupy(plan.step_ms[0], plan.step_free[0], plan.n_steps[0], start_ms, end_ms, sign * width)
+    if limits is None:
+        return
+    for p in range(1, len(plan.n_steps)):
+        taken = sign * amount(limits, p, width, mask)
+        if taken != 0:
+            plan.n_steps[p] = occupy(plan.step_ms[p], plan.step_free[p], plan.n_steps[p], start_ms, end_ms, taken)
 
 
 @kernel
@@ -145,7 +143,7 @@ def _rebuild(state, plan, limits, now_ms, first):
     """Make the profiles from the running jobs, the reservations, and the waiting jobs ahead of a place, as promised."""
     counters = state.counters[0]
     for p in range(len(plan.n_steps)):
-        plan.n_steps[p] = clear(plan.step_ms[p], plan.step_free[p], now_ms, limits.cap_total[p])
+        plan.n_steps[p] = clear(plan.step_ms[p], plan.step_free[p], now_ms, plan.total[p])
     for i in range(counters.n_running):
         job = state.jobs[state.running[i].slot]
         end_ms = state.running[i].end_ms
@@ -207,7 +205,8 @@ def conservative_pass(state, plan, limits, now_ms):
     state : SiteState
     plan : Plan
         Both changed in place.
-    limits : LimitArrays
+    limits : None
+        A queue keeps none.
     now_ms : int
     """
     counters = state.counters[0]

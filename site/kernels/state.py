@@ -120,6 +120,8 @@ class Plan(NamedTuple):
     step_ms, step_free : numpy.ndarray of int64, shape (profiles, capacity)
         Availability profiles (profile.py): row 0 counts the nodes, each further row what a limit leaves.
     n_steps : numpy.ndarray of int64, shape (profiles,)
+    total : numpy.ndarray of int64, shape (profiles,)
+        What is free in each profile when nothing runs.
     reservations : numpy.ndarray of RESERVATION, shape (capacity,)
         The accepted ones, ascending (start, reservation id).
     """
@@ -127,6 +129,7 @@ class Plan(NamedTuple):
     step_ms: npt.NDArray[np.int64]
     step_free: npt.NDArray[np.int64]
     n_steps: npt.NDArray[np.int64]
+    total: npt.NDArray[np.int64]
     reservations: npt.NDArray[np.void]
 
 
@@ -159,14 +162,14 @@ def empty_state(nodes: int, *, slots: int) -> SiteState:
     return state
 
 
-def empty_plan(state: SiteState, *, profiles: int = 1, reservations: int = 0) -> Plan:
+def empty_plan(state: SiteState, total: npt.NDArray[np.int64], *, reservations: int = 0) -> Plan:
     """Return an empty plan with room for all that the site has room for.
 
     Parameters
     ----------
     state : SiteState
-    profiles : int
-        Availability profiles: 1, and one per limit with a cap.
+    total : numpy.ndarray of int64, shape (profiles,)
+        The nodes of the site, and what each limit with a cap allows.
     reservations : int
         Reservations that may be held at one time.
 
@@ -177,9 +180,10 @@ def empty_plan(state: SiteState, *, profiles: int = 1, reservations: int = 0) ->
     # Each occupation of nodes begins and ends at a step, and one step stands for now.
     steps = 2 * (len(state.jobs) + reservations) + 2
     return Plan(
-        step_ms=np.zeros((profiles, steps), np.int64),
-        step_free=np.zeros((profiles, steps), np.int64),
-        n_steps=np.zeros(profiles, np.int64),
+        step_ms=np.zeros((len(total), steps), np.int64),
+        step_free=np.zeros((len(total), steps), np.int64),
+        n_steps=np.zeros(len(total), np.int64),
+        total=total,
         reservations=np.zeros(reservations, RESERVATION),
     )
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.site.kernels.dispatch import CONSERVATIVE, PLANNING, QUEUE
 from gridweave.site.kernels.order import ORDERS, order_keys
 from gridweave.site.policy import DAY_MS, Limit, SitePolicy, Window
 
@@ -50,17 +49,19 @@ def test_a_limit_has_one_effect() -> None:
 
 def test_codes() -> None:
     """What compiled code reads says the same as the names."""
-    assert SitePolicy().codes() == (QUEUE, True, False, 0.0)
-    assert SitePolicy(backfill="none").codes() == (QUEUE, False, False, 0.0)
-    assert SitePolicy(backfill="slack", slack=0.25, choice="best-fit").codes() == (QUEUE, True, True, 0.25)
-    assert SitePolicy(backfill="conservative").codes().discipline == CONSERVATIVE
-    assert SitePolicy(discipline="planning").codes().discipline == PLANNING
+    assert SitePolicy().codes() == (True, False, 0.0)
+    assert SitePolicy(backfill="none").codes() == (False, False, 0.0)
+    assert SitePolicy(backfill="slack", slack=0.25, choice="best-fit").codes() == (True, True, 0.25)
+    kept = [SitePolicy(), SitePolicy(backfill="conservative"), SitePolicy(discipline="planning")]
+    assert [policy.makes_plan for policy in kept] == [False, True, True]
+    assert [policy.limit_arrays() is not None for policy in kept] == [False, False, True]
 
 
 def test_a_window_over_the_end_of_the_week_is_cut() -> None:
     """A window from Sunday night to Monday morning is two spans of the week."""
     limit = Limit(window=Window(days=(6,), from_ms=22 * 3_600_000, to_ms=6 * 3_600_000))
-    arrays = SitePolicy(discipline="planning", limits=(limit,)).limit_arrays(8)
+    arrays = SitePolicy(discipline="planning", limits=(limit,)).limit_arrays()
+    assert arrays is not None
     spans = sorted(zip(arrays.window_from_ms.tolist(), arrays.window_to_ms.tolist(), strict=True))
     assert spans == [(0, 6 * 3_600_000), (6 * DAY_MS + 22 * 3_600_000, 7 * DAY_MS)]
 

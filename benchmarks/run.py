@@ -1,0 +1,199 @@
+"""Speed and memory of one site in simulation: printed, and written to benchmarks/results/site.json.
+
+    make bench, or: python benchmarks/run.py
+
+The trace is CTC-SP2 where it is at hand (see README), otherwise a workload of the same length from the shipped model,
+and the output says which. Times are the best of several runs on one core.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from plain_easy import plain_easy
+
+from gridweave.errors import TraceError
+from gridweave.scenarios.generators.model_file import load_model
+from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.load import load_workload
+from gridweave.scenarios.simulator import BatchRun, simulate_policy
+from gridweave.scenarios.swf import write_swf
+from gridweave.scenarios.workload import Workload
+from gridweave.site.policy import SitePolicy
+
+TRACE, NODES = "CTC-SP2-1996-3.1-cln", 430
+RESULTS = Path(__file__).parent / "results" / "site.json"
+
+
+def best_s(run: Callable[[], float], times: int) -> float:
+    """Return the shortest of several runs, each of which returns its own seconds."""
+    return min(run() for _ in range(times))
+
+
+def loop_s(workload: Workload, policy: SitePolicy) -> float:
+    """Return the seconds that the compiled loop takes for a workload, arrays made and filled beforehand."""
+    run = BatchRun(workload, np.arange(len(workload)), NODES, policy)
+    began = time.perf_counter()
+    run.play(len(workload))
+    return time.perf_counter() - began
+
+
+def loops(workload: Workload) -> dict[str, float]:
+    """Return jobs per second of the loop, warm, for several policies."""
+    figures = {}
+    for times, policy in (
+        (50, SitePolicy()),
+        (50, SitePolicy(order="sjf")),
+        (10, SitePolicy(choice="best-fit")),
+        (10, SitePolicy(backfill="slack")),
+        (3, SitePolicy(backfill="conservative")),
+        (3, SitePolicy(discipline="planning")),
+        (3, SitePolicy(discipline="planning", order="sjf")),
+    ):
+        loop_s(workload, policy)
+        figures[f"loop {policy.label} [jobs/s]"] = len(workload) / best_s(
+            lambda policy=policy: loop_s(workload, policy),  # type: ignore[misc]
+            times,
+        )
+    return figures
+
+
+def against_plain_python(workload: Workload) -> dict[str, float]:
+    """Return the seconds of the bare Python simulator, and how many times longer that is; the schedules are equal."""
+    policy = SitePolicy()
+    began = time.perf_counter()
+    starts = plain_easy(workload, NODES)
+    plain_s = time.perf_counter() - began
+    assert starts == simulate_policy(workload, NODES, policy).start_ms.tolist(), "the two simulators disagree"
+    ours_s = best_s(lambda: loop_s(workload, policy), 20)
+    return {"plain Python [s]": plain_s, "plain Python / loop [ratio]": plain_s / ours_s}
+
+
+def core(workload: Workload) -> dict[str, float]:
+    """Return jobs per second of a SiteCore stepped event by event, on the first 10,000 jobs."""
+    part = workload.take(np.arange(10_000))
+    began = time.perf_counter()
+    simulate_policy(part, NODES, SitePolicy(), driver="core")
+    return {"SiteCore fcfs easy [jobs/s]": len(part) / (time.perf_counter() - began)}
+
+
+def growth() -> dict[str, float]:
+    """Return how the time grows from 100,000 to 1,000,000 jobs of one load."""
+    model = load_model("ctc-sp2")
+    figures = {}
+    for policy in (SitePolicy(), SitePolicy(discipline="planning")):
+        seconds = []
+        for jobs in (100_000, 1_000_000):
+            workload = generate(model, jobs, np.random.default_rng(1), nodes=NODES, load=0.66)
+            seconds.append(best_s(lambda workload=workload, policy=policy: loop_s(workload, policy), 2))  # type: ignore[misc]
+        figures[f"1,000,000 jobs / 100,000 jobs, {policy.label} [ratio]"] = seconds[1] / seconds[0]
+    return figures
+
+
+def shell(trace: str, folder: Path) -> dict[str, float]:
+    """Return the seconds from the shell to the table: when nothing is compiled yet, and when all is."""
+    command = [sys.executable, "-m", "gridweave.cli", "simulate", trace, "--nodes", str(NODES)]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "compiled")}
+    seconds = []
+    for _ in range(4):
+        began = time.perf_counter()
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        seconds.append(time.perf_counter() - began)
+    planning = [*command, "--discipline", "planning"]
+    began = time.perf_counter()
+    subprocess.run(planning, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    planning_s = time.perf_counter() - began
+    return {
+        "shell, first run [s]": seconds[0],
+        "shell, first run, planning [s]": planning_s,
+        "shell, compiled [s]": min(seconds[1:]),
+    }
+
+
+def help_s() -> dict[str, float]:
+    """Return the seconds that `gridweave --help` takes."""
+
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "gridweave.cli", "--help"], stdout=subprocess.DEVNULL, check=True)
+        return time.perf_counter() - began
+
+    return {"gridweave --help [s]": best_s(once, 5)}
+
+
+def memory(folder: Path) -> dict[str, float]:
+    """Return the peak memory of `gridweave simulate` on a trace of a million jobs, and its time."""
+    path = folder / "million.swf"
+    write_swf(generate(load_model("ctc-sp2"), 1_000_000, np.random.default_rng(1), nodes=NODES, load=0.66), path)
+    command = [sys.executable, "-m", "gridweave.cli", "simulate", str(path), "--nodes", str(NODES), "--out"]
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [*command, str(folder / "million")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, "gridweave simulate failed on a million jobs"
+    return {
+        "a million jobs, peak memory [MB]": usage.ru_maxrss / 1024,
+        "a million jobs, read, simulated, plotted, written [s]": time.perf_counter() - began,
+    }
+
+
+def reading() -> dict[str, float]:
+    """Return the time to read the longest trace at hand, scaled to 300,000 jobs."""
+    try:
+        began = time.perf_counter()
+        _, report = load_workload("HPC2N-2002-2.2-cln")
+    except TraceError:
+        return {}
+    return {"reading 300,000 jobs [s]": (time.perf_counter() - began) * 300_000 / report.records}
+
+
+def main() -> None:
+    """Run everything, print it, and write it down."""
+    figures: dict[str, Any] = {}
+    try:
+        workload, _ = load_workload(TRACE, nodes=NODES)
+        trace = TRACE
+    except TraceError:
+        workload = generate(load_model("ctc-sp2"), 77_205, np.random.default_rng(1), nodes=NODES)
+        trace = "model ctc-sp2"
+    print(f"{trace}, {len(workload):,} jobs, {NODES} nodes; Python {platform.python_version()}, {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if trace != TRACE:
+            write_swf(workload, folder / "model.swf")
+        file = trace if trace == TRACE else str(folder / "model.swf")
+        for part in (
+            lambda: loops(workload),
+            lambda: against_plain_python(workload),
+            lambda: core(workload),
+            growth,
+            reading,
+            help_s,
+            lambda: shell(file, folder),
+            lambda: memory(folder),
+        ):
+            measured = part()
+            figures |= measured
+            for label, value in measured.items():
+                print(f"{label:60} {value:14,.2f}" if value < 1000 else f"{label:60} {value:14,.0f}", flush=True)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"trace": trace, "own peak memory [MB]": own, **figures}, indent=2) + "\n")
+    print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Compiled loops that drive the kernels of sites through whole workloads."""
