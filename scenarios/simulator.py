@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
+import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.job_classes import load_zone
+from gridweave.scenarios.job_table import fill_jobs
 from gridweave.scenarios.kernels.batch import run_batch
 from gridweave.scenarios.load import columns_of, load_workload
 from gridweave.scenarios.results import NEVER, SimulationResult
-from gridweave.scenarios.workload import MAX_WIDTH, IntArray, Workload
+from gridweave.scenarios.workload import MAX_WIDTH, MS_PER_S, IntArray, Workload
 from gridweave.site.core import SiteCore
-from gridweave.site.kernels.order import order_keys
-from gridweave.site.kernels.state import SiteState, empty_plan, empty_state
+from gridweave.site.kernels.state import empty_plan, empty_state
 from gridweave.site.messages import (
-    Command,
     Event,
     Job,
     JobFinished,
@@ -33,8 +34,10 @@ DRIVERS = ("batch", "core")
 
 Progress = Callable[[int, int], None]
 
-# Jobs that the compiled loop plays before it reports progress: about a hundredth of a second of EASY.
+# Jobs that are played before progress is reported: about a hundredth of a second of EASY in the compiled loop, and a
+# tenth of a second in a core.
 _SLICE = 20_000
+_CORE_SLICE = 1_000
 
 
 def simulate(
@@ -62,7 +65,8 @@ def simulate(
     discipline, order, backfill, choice, slack, aging_ms, limits
         As in `gridweave.site.policy.SitePolicy`.
     reservations : sequence of (int, ReservationRequested)
-        Advance reservations, each with the instant in ms at which it is requested; for planning.
+        Advance reservations, each with the instant in ms at which it is requested; for planning. One that does not fit
+        when it is requested is refused, as by `SiteCore`, and changes nothing.
     driver : {"batch", "core"}
         The compiled loop, or a `SiteCore` stepped event by event. They give the same schedule, the second a hundred
         times slower. Reservations need the second, and take it by themselves.
@@ -96,8 +100,7 @@ def simulate(
         aging_ms=aging_ms,
         limits=tuple(limits),
     )
-    if driver not in DRIVERS:
-        raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
+    _check_driver(driver, policy, reservations)
     if not isinstance(workload, Workload):
         workload, _ = load_workload(workload, nodes=nodes, columns=columns_of(workload))
     return simulate_policy(workload, nodes, policy, reservations=reservations, driver=driver)
@@ -125,27 +128,39 @@ def simulate_policy(
     check : bool
         Whether the core's invariants are checked after every step (slow).
     progress : callable, optional
-        Called now and then with the number of jobs submitted so far and the number of all.
+        Called now and then, and at the end, with the number of jobs submitted so far and the number of all that are
+        not refused.
 
     Returns
     -------
     SimulationResult
+
+    Raises
+    ------
+    InputError
+        As for `simulate`.
     """
+    _check_driver(driver, policy, reservations)
+    _check_weights(workload)
     nodes = _checked_nodes(workload, nodes)
     refused = _refusals(workload, nodes, policy)
     start_ms = np.full(len(workload), NEVER, np.int64)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
-    offset_ms = week_offset_ms(workload)
-    if rows.size and (driver == "core" or reservations):
-        start_ms[rows] = _run_core(workload, rows, nodes, policy, offset_ms, reservations, check=check)
+    # Only a window asks what time of the week it is; without one, a zone that nobody knows does no harm.
+    has_window = any(limit.window is not None for limit in policy.limits)
+    offset_ms = week_offset_ms(workload) if has_window else 0
+    report = progress or _tell_nobody
+    if driver == "core" or reservations:
+        start_ms[rows] = _run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
     elif rows.size:
         run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms)
-        for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
+        for until in range(_SLICE, len(rows), _SLICE):
             run.play(until)
-            if progress is not None:
-                progress(until, len(rows))
+            report(until, len(rows))
+        run.play(len(rows))
         start_ms[rows] = run.start_ms
         assert (run.start_ms != NEVER).all(), "the batch loop ended with jobs that wait"
+    report(len(rows), len(rows))
     return SimulationResult(
         workload=workload,
         nodes=nodes,
@@ -163,7 +178,7 @@ def simulate_policy(
             "choice": policy.choice,
             "slack": policy.slack if policy.backfill == "slack" else None,
             "aging_ms": policy.aging_ms if np.isfinite(policy.aging_ms) else None,
-            "limits": len(policy.limits),
+            "limits": msgspec.to_builtins(policy.limits),
         },
     )
 
@@ -174,7 +189,7 @@ def week_offset_ms(workload: Workload) -> int:
     Raises
     ------
     InputError
-        If the workload's time zone is not known.
+        If the workload's time zone is not known, or its date is beyond the calendar.
 
     Notes
     -----
@@ -183,20 +198,46 @@ def week_offset_ms(workload: Workload) -> int:
     if workload.start_unix_s is None:
         return 0
     try:
-        zone = ZoneInfo(workload.timezone or "UTC")
-    except (KeyError, ValueError, OSError) as error:
-        raise InputError(f"{workload.name}: time zone {workload.timezone!r} is not known; an IANA name is") from error
-    start = datetime.fromtimestamp(workload.start_unix_s, zone)
-    return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * 1000
+        start = datetime.fromtimestamp(workload.start_unix_s, load_zone(workload.timezone))
+    except InputError as error:
+        raise InputError(f"{workload.name}: {error}") from None
+    except (OverflowError, ValueError, OSError):
+        problem = f"{workload.start_unix_s} s since 1970 is beyond the calendar (years 1 to 9999)"
+        raise InputError(f"{workload.name}: {problem}") from None
+    return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
+
+
+def _tell_nobody(done: int, total: int) -> None:
+    """Stand in for a progress report that nobody wants."""
+
+
+def _check_driver(driver: str, policy: SitePolicy, reservations: Sequence[object]) -> None:
+    if driver not in DRIVERS:
+        raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
+    if reservations and policy.discipline != "planning":
+        raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
+
+
+def _check_weights(workload: Workload) -> None:
+    """Refuse what a site would refuse at submission, whichever driver there is."""
+    weight = np.asarray(workload.columns.get("weight", ()), np.float64)
+    wrong = ~(weight > 0)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(f"{workload.name}: job {workload.job_id[row]}: weight {weight[row]} is not above 0")
 
 
 def _checked_nodes(workload: Workload, nodes: int | None) -> int:
     nodes = workload.nodes if nodes is None else nodes
     if nodes is None:
         raise OptionError("nodes", f"{workload.name} does not say how many its machine had; give a number")
-    if not 1 <= nodes <= MAX_WIDTH:
-        raise OptionError("nodes", f"is {nodes}; a site has from 1 to {MAX_WIDTH} nodes")
-    return int(nodes)
+    try:
+        number = operator.index(nodes)
+    except TypeError:
+        raise OptionError("nodes", f"is {nodes!r}; a whole number from 1 to {MAX_WIDTH}") from None
+    if not 1 <= number <= MAX_WIDTH:
+        raise OptionError("nodes", f"is {number}; a site has from 1 to {MAX_WIDTH} nodes")
+    return number
 
 
 def _limit_masks(workload: Workload, policy: SitePolicy) -> IntArray:
@@ -245,7 +286,8 @@ class BatchRun:
     ) -> None:
         self.start_ms = np.full(len(rows), NEVER, np.int64)
         self._state = empty_state(nodes, slots=len(rows))
-        _fill_jobs(self._state, workload, rows, policy)
+        fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
+        self._state.jobs["limits"] = _limit_masks(workload, policy)[rows]
         self._plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
         self._codes = policy.codes()
         self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
@@ -270,23 +312,6 @@ class BatchRun:
         )
 
 
-def _fill_jobs(state: SiteState, workload: Workload, rows: IntArray, policy: SitePolicy) -> None:
-    """Enter jobs into a site's table, one slot each, in the order of submission."""
-    for name in ("submit_ms", "job_id", "width", "estimate_ms"):
-        state.jobs[name] = getattr(workload, name)[rows]
-    columns = workload.columns
-    state.jobs["limits"] = _limit_masks(workload, policy)[rows]
-    state.jobs["key"] = order_keys(
-        policy.order,
-        submit_ms=workload.submit_ms[rows],
-        width=workload.width[rows],
-        estimate_ms=workload.estimate_ms[rows],
-        weight=columns["weight"][rows] if "weight" in columns else 1.0,
-        priority=columns["priority"][rows] if "priority" in columns else 0.0,
-        aging_ms=policy.aging_ms,
-    )
-
-
 def _run_core(
     workload: Workload,
     rows: IntArray,
@@ -294,6 +319,7 @@ def _run_core(
     policy: SitePolicy,
     offset_ms: int,
     reservations: Sequence[tuple[int, ReservationRequested]],
+    report: Progress,
     *,
     check: bool,
 ) -> IntArray:
@@ -301,29 +327,33 @@ def _run_core(
     core = SiteCore(nodes, policy, week_offset_ms=offset_ms)
     arrivals = _arrivals(workload, rows, reservations)
     row_of = {int(workload.job_id[row]): place for place, row in enumerate(rows)}
-    run_ms = {job_id: int(workload.run_ms[rows[place]]) for job_id, place in row_of.items()}
+    run_ms = workload.run_ms[rows].tolist()
     start_ms = np.full(len(rows), NEVER, np.int64)
     ends: list[tuple[int, int]] = []
-    next_arrival = 0
+    next_arrival = submitted = reported = 0
     while True:
-        instants = [arrivals[next_arrival][0]] if next_arrival < len(arrivals) else []
-        instants += [ends[0][0]] if ends else []
+        instants = [when for when, _ in (*arrivals[next_arrival : next_arrival + 1], *ends[:1])]
         wakeup_ms = core.next_wakeup_ms()
-        instants += [wakeup_ms] if wakeup_ms is not None else []
-        if not instants:
+        if not instants and wakeup_ms is None:
             return start_ms
-        now_ms = min(instants)
+        now_ms = min(instants if wakeup_ms is None else [*instants, wakeup_ms])
         events: list[Event] = []
         while ends and ends[0][0] == now_ms:
             events.append(JobFinished(heapq.heappop(ends)[1]))
         while next_arrival < len(arrivals) and arrivals[next_arrival][0] == now_ms:
             events.append(arrivals[next_arrival][1])
+            submitted += isinstance(events[-1], JobSubmitted)
             next_arrival += 1
-        for job_id in _started(core.handle(now_ms, *events)):
-            start_ms[row_of[job_id]] = now_ms
-            heapq.heappush(ends, (now_ms + run_ms[job_id], job_id))
+        for command in core.handle(now_ms, *events):
+            if isinstance(command, StartJob):
+                row = row_of[command.job_id]
+                start_ms[row] = now_ms
+                heapq.heappush(ends, (now_ms + run_ms[row], command.job_id))
         if check:
             core.check_invariants()
+        if submitted >= reported + _CORE_SLICE:
+            reported = submitted
+            report(submitted, len(rows))
 
 
 def _arrivals(
@@ -349,7 +379,3 @@ def _arrivals(
     ]
     arrivals.extend(reservations)
     return sorted(arrivals, key=lambda arrival: arrival[0])
-
-
-def _started(commands: Sequence[Command]) -> list[int]:
-    return [command.job_id for command in commands if isinstance(command, StartJob)]

@@ -5,6 +5,7 @@ Numbers are small and coarse so that ties, jobs that fit exactly and ends at one
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from reference.grid import SELECTIONS
 from reference.model import DAY, Job, Limit, Reservation, Window
 from reference.ordering import ORDERS
 
@@ -217,3 +219,123 @@ def to_workload(jobs: Sequence[Job], *, nodes: int | None = None) -> Workload:
         },
         nodes=nodes,
     )
+
+
+class GridCase(NamedTuple):
+    """Sites and jobs for them; of each job its home, and what it draws for the selection ``random``."""
+
+    nodes: tuple[int, ...]
+    jobs: list[Job]
+    home: dict[int, int]
+    draws: dict[int, float]
+
+
+@st.composite
+def grid_cases(
+    draw: st.DrawFn,
+    *,
+    max_sites: int = 4,
+    max_jobs: int = 16,
+    max_nodes: int = 6,
+    perfect: bool = False,
+    tick: int = 1,
+    for_one_site: bool = False,
+    too_wide: int = 0,
+) -> GridCase:
+    """Draw sites, often alike, and jobs in random order of submission, with ids that do not follow it.
+
+    Parameters
+    ----------
+    draw : callable
+        Given by hypothesis.
+    max_sites, max_jobs, max_nodes : int
+        Upper bounds; the last is of one site.
+    perfect : bool
+        Whether every job runs for exactly its estimate.
+    tick : int
+        All times are multiples of this many milliseconds.
+    for_one_site : bool
+        Whether no job is wider than the largest site. Otherwise jobs may be as wide as all sites together.
+    too_wide : int
+        Jobs may be wider than that by up to this many nodes.
+
+    Returns
+    -------
+    GridCase
+    """
+    nodes = tuple(draw(st.lists(st.integers(1, max_nodes), min_size=1, max_size=max_sites)))
+    widest = (max(nodes) if for_one_site else sum(nodes)) + too_wide
+    ids = draw(st.permutations(range(1, draw(st.integers(1, max_jobs)) + 1)))
+    jobs = []
+    submit = 0
+    for job_id in ids:
+        submit += draw(st.integers(0, 3)) * tick
+        estimate = draw(st.integers(1, 12))
+        run = estimate if perfect else draw(st.one_of(st.just(estimate), st.integers(1, estimate + 2)))
+        width = draw(st.one_of(st.integers(1, min(max(nodes), widest)), st.integers(1, widest)))
+        jobs.append(Job(job_id, submit, width, estimate * tick, run * tick))
+    home = {job_id: draw(st.integers(0, len(nodes) - 1)) for job_id in ids}
+    draws = {job_id: draw(st.integers(0, 63)) / 64 for job_id in ids}
+    return GridCase(nodes, jobs, home, draws)
+
+
+@st.composite
+def grid_options(
+    draw: st.DrawFn,
+    modes: Sequence[str] = ("local", "sharing", "multi-site", "adaptive"),
+    *,
+    backfills: Sequence[str] = ("easy", "none"),
+    orders: Sequence[str] = ("fcfs",),
+    limited: bool = True,
+) -> dict[str, Any]:
+    """Draw keyword arguments of `reference.grid.simulate_grid` but for ``home`` and ``draws``, which a case has.
+
+    With ``limited`` there may be a lower bound and a table of fragments.
+    """
+    tables = st.lists(st.tuples(st.integers(1, 16), st.integers(1, 4)), max_size=3, unique_by=lambda row: row[0])
+    return {
+        "mode": draw(st.sampled_from(modes)),
+        "order": draw(st.sampled_from(orders)),
+        "backfill": draw(st.sampled_from(backfills)),
+        "selection": draw(st.sampled_from(SELECTIONS)),
+        "overhead": draw(st.sampled_from((0.0, 0.1, 0.29, 0.3, 0.5, 1.0, 3.0))),
+        "lower_bound": draw(st.sampled_from((0, 0, 2, 5))) if limited else 0,
+        "max_fragments": draw(st.one_of(st.none(), tables.map(sorted))) if limited else None,
+    }
+
+
+def random_grid_jobs(
+    rng: np.random.Generator,
+    count: int,
+    nodes: Sequence[int],
+    *,
+    load: float = 0.9,
+    tick: int = 1,
+    perfect: bool = False,
+    widest: int | None = None,
+) -> GridCase:
+    """Return sites with the jobs of `random_jobs` on a machine as large as all of them; for long runs of comparisons.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Source of all randomness.
+    count : int
+        Number of jobs.
+    nodes : sequence of int
+        Nodes of each site.
+    load, tick, perfect
+        As for `random_jobs`.
+    widest : int, optional
+        Wider jobs are cut down to this width. Without it jobs are up to as wide as all sites together.
+
+    Returns
+    -------
+    GridCase
+    """
+    jobs = random_jobs(rng, count, sum(nodes), load=load, tick=tick, perfect=perfect)
+    if widest is not None:
+        jobs = [dataclasses.replace(job, width=min(job.width, widest)) for job in jobs]
+    home = {job.id: int(site) for job, site in zip(jobs, rng.integers(0, len(nodes), count), strict=True)}
+    draws = {job.id: float(drawn) for job, drawn in zip(jobs, rng.random(count), strict=True)}
+    return GridCase(tuple(nodes), jobs, home, draws)

@@ -234,24 +234,42 @@ def begin(state, place, now_ms):
     Its place in the queue stays, marked, until `drop_started`, so that a walk over the queue is not disturbed.
     """
     counters = state.counters[0]
-    running = state.running
     slot = state.waiting[place]
-    job = state.jobs[slot]
-    end_ms = now_ms + job.estimate_ms
+    join_running(state, slot, now_ms + state.jobs[slot].estimate_ms)
+    counters.free -= state.jobs[slot].width
+    state.started[counters.n_started] = slot
+    counters.n_started += 1
+    state.waiting[place] = GONE
+
+
+@kernel_part
+def join_running(state, slot, end_ms):
+    """Put a job among the running ones, at its place by end by estimate and job id."""
+    counters = state.counters[0]
+    running = state.running
+    job_id = state.jobs[slot].job_id
     i = counters.n_running
     while i > 0 and (
         running[i - 1].end_ms > end_ms
-        or (running[i - 1].end_ms == end_ms and state.jobs[running[i - 1].slot].job_id > job.job_id)
+        or (running[i - 1].end_ms == end_ms and state.jobs[running[i - 1].slot].job_id > job_id)
     ):
         running[i] = running[i - 1]
         i -= 1
     running[i].end_ms = end_ms
     running[i].slot = slot
     counters.n_running += 1
-    counters.free -= job.width
-    state.started[counters.n_started] = slot
-    counters.n_started += 1
-    state.waiting[place] = GONE
+
+
+@kernel_part
+def leave_running(state, place):
+    """Take the job at this place out of the running ones; return its slot."""
+    counters = state.counters[0]
+    running = state.running
+    slot = running[place].slot
+    counters.n_running -= 1
+    for i in range(place, counters.n_running):
+        running[i] = running[i + 1]
+    return slot
 
 
 @kernel_part
@@ -288,9 +306,5 @@ def running_place(state, end_ms, job_id):
 @kernel_part
 def finish(state, place):
     """Take the job at this place out of the running jobs; its nodes are free."""
-    counters = state.counters[0]
-    running = state.running
-    counters.free += state.jobs[running[place].slot].width
-    counters.n_running -= 1
-    for i in range(place, counters.n_running):
-        running[i] = running[i + 1]
+    slot = leave_running(state, place)
+    state.counters[0].free += state.jobs[slot].width

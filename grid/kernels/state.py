@@ -1,0 +1,185 @@
+"""The arrays that the grid queue works on.
+
+The queue itself is kept by the kernels of a site (`gridweave.site.kernels.state.enqueue` and its like): a `GridState`
+has the same ``jobs``, ``waiting`` and counters, with the nodes told apart by site.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.state import GONE, JOB, NEVER_MS, RUNNING, join_running, leave_running
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+FRAGMENT = np.dtype([("site", np.int64), ("width", np.int64)], align=True)
+"""A part of a job: so many nodes of one site."""
+
+COUNTERS = np.dtype(
+    [
+        ("nodes", np.int64),
+        ("largest", np.int64),
+        ("free", np.int64),
+        ("n_waiting", np.int64),
+        ("n_running", np.int64),
+        ("n_started", np.int64),
+        ("n_fragments", np.int64),
+        ("n_taken", np.int64),
+        ("first_new", np.int64),
+        ("narrowest", np.int64),
+        ("shadow_ms", np.int64),
+        ("n_horizon", np.int64),
+    ],
+    align=True,
+)
+"""The numbers of a grid: ``free`` of ``nodes`` on all sites, nodes of the ``largest``, and how full each array is."""
+
+
+class GridState(NamedTuple):
+    """All arrays of one grid queue.
+
+    Attributes
+    ----------
+    counters : numpy.ndarray of COUNTERS, shape (1,)
+    jobs : numpy.ndarray of JOB, shape (slots,)
+    stretched_ms : numpy.ndarray of int64, shape (slots,)
+        Estimates of the jobs when they are split.
+    draw : numpy.ndarray of float64, shape (slots,)
+        In [0, 1): what chance each job has, for the selection ``random``.
+    waiting : numpy.ndarray of int64, shape (slots,)
+        Slots in the order of the queue.
+    running : numpy.ndarray of RUNNING, shape (capacity,)
+        Ascending (end by estimate, job id).
+    started : numpy.ndarray of int64, shape (capacity,)
+        Slots of the jobs that the last pass started.
+    nodes, free : numpy.ndarray of int64, shape (sites,)
+    fragments : numpy.ndarray of FRAGMENT, shape (capacity,)
+        Of all jobs that ever started, one job after the other.
+    first_fragment, n_fragments : numpy.ndarray of int64, shape (slots,)
+        Where the fragments of a job stand, and how many they are.
+    taken : numpy.ndarray of FRAGMENT, shape (sites,)
+        What the last placement took.
+    available, extra, later : numpy.ndarray of int64, shape (sites,)
+        Room to work in: nodes that a candidate may take, nodes that can be spared beyond the shadow time, and nodes
+        free at some later instant.
+    horizon_ms, horizon_most : numpy.ndarray of int64, shape (capacity,)
+        The instants, by estimates, at which the most nodes free on one site become more, and how many they then are.
+    """
+
+    counters: npt.NDArray[np.void]
+    jobs: npt.NDArray[np.void]
+    stretched_ms: npt.NDArray[np.int64]
+    draw: npt.NDArray[np.float64]
+    waiting: npt.NDArray[np.int64]
+    running: npt.NDArray[np.void]
+    started: npt.NDArray[np.int64]
+    nodes: npt.NDArray[np.int64]
+    free: npt.NDArray[np.int64]
+    fragments: npt.NDArray[np.void]
+    first_fragment: npt.NDArray[np.int64]
+    n_fragments: npt.NDArray[np.int64]
+    taken: npt.NDArray[np.void]
+    available: npt.NDArray[np.int64]
+    extra: npt.NDArray[np.int64]
+    later: npt.NDArray[np.int64]
+    horizon_ms: npt.NDArray[np.int64]
+    horizon_most: npt.NDArray[np.int64]
+
+
+def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
+    """Return the state of an idle grid.
+
+    Parameters
+    ----------
+    nodes : numpy.ndarray of int64, shape (sites,)
+        Nodes of each site.
+    slots : int
+        Jobs that may wait or run at one time.
+
+    Returns
+    -------
+    GridState
+    """
+    sites = len(nodes)
+    running = int(min(nodes.sum(), slots))
+    state = GridState(
+        counters=np.zeros(1, COUNTERS),
+        jobs=np.zeros(slots, JOB),
+        stretched_ms=np.zeros(slots, np.int64),
+        draw=np.zeros(slots, np.float64),
+        waiting=np.zeros(slots, np.int64),
+        running=np.zeros(running, RUNNING),
+        started=np.zeros(running, np.int64),
+        nodes=nodes.astype(np.int64),
+        free=nodes.astype(np.int64),
+        fragments=np.zeros(slots + int(nodes.sum()), FRAGMENT),
+        first_fragment=np.zeros(slots, np.int64),
+        n_fragments=np.zeros(slots, np.int64),
+        taken=np.zeros(sites, FRAGMENT),
+        available=np.zeros(sites, np.int64),
+        extra=np.zeros(sites, np.int64),
+        later=np.zeros(sites, np.int64),
+        horizon_ms=np.zeros(running + 1, np.int64),
+        horizon_most=np.zeros(running + 1, np.int64),
+    )
+    state.counters["nodes"] = state.counters["free"] = nodes.sum()
+    state.counters["largest"] = nodes.max()
+    state.counters["first_new"] = state.counters["narrowest"] = NEVER_MS
+    return state
+
+
+@kernel_part
+def is_full(state):
+    """Whether the fragments of one more pass might not find room: a pass starts no more than one per node."""
+    return state.counters[0].n_fragments + state.counters[0].nodes > len(state.fragments)
+
+
+@kernel
+def begin_taken(state, place, now_ms):
+    """Start the job at this place of the queue on the nodes that were just taken for it; return its end by estimate.
+
+    Its place in the queue stays, marked, until `drop_started` of the site's kernels.
+    """
+    counters = state.counters[0]
+    slot = state.waiting[place]
+    job = state.jobs[slot]
+    length_ms = job.estimate_ms if counters.n_taken == 1 else state.stretched_ms[slot]
+    end_ms = now_ms + length_ms
+    state.first_fragment[slot] = counters.n_fragments
+    state.n_fragments[slot] = counters.n_taken
+    for k in range(counters.n_taken):
+        fragment = state.taken[k]
+        state.fragments[counters.n_fragments + k] = fragment
+        state.free[fragment.site] -= fragment.width
+    counters.n_fragments += counters.n_taken
+    counters.free -= job.width
+    join_running(state, slot, end_ms)
+    state.started[counters.n_started] = slot
+    counters.n_started += 1
+    state.waiting[place] = GONE
+    # What is free on one site, and when, has changed.
+    counters.n_horizon = 0
+    return end_ms
+
+
+@kernel_part
+def give_back(state, slot, free):
+    """Add the nodes of a job to a vector of free nodes."""
+    first = state.first_fragment[slot]
+    for k in range(first, first + state.n_fragments[slot]):
+        free[state.fragments[k].site] += state.fragments[k].width
+
+
+@kernel_part
+def finish_job(state, place):
+    """Take the job at this place out of the running jobs; its nodes are free."""
+    counters = state.counters[0]
+    slot = leave_running(state, place)
+    give_back(state, slot, state.free)
+    counters.free += state.jobs[slot].width
+    counters.n_horizon = 0

@@ -1,0 +1,207 @@
+"""A grid under full control in simulation: a workload, sites and a policy in, a schedule with its fragments out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError
+from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.job_table import fill_jobs
+from gridweave.scenarios.kernels.grid_batch import run_grid_batch
+from gridweave.scenarios.metrics import Metrics, compute_metrics
+from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.simulator import BatchRun
+from gridweave.scenarios.workload import MAX_WIDTH, IntArray, Workload
+from gridweave.site.policy import SitePolicy
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class GridResult:
+    """A workload and the schedule that a grid made of it.
+
+    Attributes
+    ----------
+    workload : Workload
+    nodes : numpy.ndarray of int64, shape (sites,)
+    policy : GridPolicy
+    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+        `NEVER` for jobs that were refused.
+    fragments : numpy.ndarray of FRAGMENT, shape (all fragments,)
+        Site and width of every fragment, job after job.
+    first_fragment, n_fragments : numpy.ndarray of int64, shape (n,)
+        Where the fragments of each job stand, and how many they are; 0 for refused jobs.
+    refused : tuple of (int, str)
+        Jobs that could never run, with the reason.
+    """
+
+    workload: Workload
+    nodes: IntArray
+    policy: GridPolicy
+    start_ms: IntArray
+    end_ms: IntArray
+    fragments: npt.NDArray[np.void]
+    first_fragment: IntArray
+    n_fragments: IntArray
+    refused: tuple[tuple[int, str], ...]
+
+    @property
+    def multi_site(self) -> npt.NDArray[np.bool_]:
+        """Which jobs ran on several sites, shape (n,)."""
+        return self.n_fragments > 1
+
+    def multi_site_area(self) -> float:
+        """Return the part of the squashed area (width x time run) that multi-site jobs have (Streit, Table 7.4)."""
+        area = self.workload.width * (self.end_ms - self.start_ms).astype(np.float64)
+        return float(area[self.multi_site].sum() / area.sum())
+
+    def metrics(self) -> Metrics:
+        """Return the metrics of all jobs that ran, over all nodes of the grid."""
+        ran = self.start_ms != NEVER
+        return compute_metrics(
+            self.workload.submit_ms[ran],
+            self.start_ms[ran],
+            self.end_ms[ran],
+            self.workload.width[ran],
+            int(self.nodes.sum()),
+        )
+
+    def fragments_of(self, row: int) -> list[tuple[int, int]]:
+        """Return (site, width) of each fragment of the job in a row, in the order in which they were taken."""
+        first = int(self.first_fragment[row])
+        taken = self.fragments[first : first + int(self.n_fragments[row])]
+        return [(int(fragment["site"]), int(fragment["width"])) for fragment in taken]
+
+
+def simulate_grid(
+    workload: Workload,
+    nodes: Sequence[int],
+    policy: GridPolicy,
+    *,
+    home: npt.ArrayLike | None = None,
+    rng: np.random.Generator | None = None,
+) -> GridResult:
+    """Simulate a grid under full control.
+
+    Parameters
+    ----------
+    workload : Workload
+    nodes : sequence of int
+        Nodes of each site.
+    policy : GridPolicy
+    home : array_like of int, shape (n,), optional
+        The site at which each job is submitted, for mode ``local``; round robin in the order of submission if left out.
+    rng : numpy.random.Generator, optional
+        For the selection ``random``, one draw per job.
+
+    Returns
+    -------
+    GridResult
+
+    Raises
+    ------
+    OptionError
+        If there is no site, one has no node, a home is none, or ``random`` has no generator.
+
+    Examples
+    --------
+    >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[3, 6], estimate_ms=[100, 50], run_ms=[100, 50])
+    >>> result = simulate_grid(jobs, [4, 4], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
+    >>> result.start_ms.tolist(), result.end_ms.tolist(), result.fragments_of(1)
+    ([0, 100], [100, 160], [(0, 4), (1, 2)])
+    """
+    sites = np.array(nodes, np.int64)
+    if sites.ndim != 1 or not len(sites) or sites.min() < 1 or sites.sum() > MAX_WIDTH:
+        raise OptionError(
+            "nodes", f"is {list(nodes)}; one number per site, each at least 1, {MAX_WIDTH} at most in all"
+        )
+    if policy.mode == "local":
+        return _simulate_local(workload, sites, policy, home)
+    reasons = {int(width): policy.why_never(sites, int(width)) for width in np.unique(workload.width)}
+    kept = np.array([reasons[int(width)] is None for width in workload.width], np.bool_)
+    rows = np.flatnonzero(kept)
+    state = empty_grid(sites, slots=max(len(rows), 1))
+    start_ms = np.full(len(workload), NEVER, np.int64)
+    n_fragments = np.zeros(len(workload), np.int64)
+    first_fragment = np.zeros(len(workload), np.int64)
+    if len(rows):
+        _fill(state, workload, rows, policy, rng)
+        state, start_ms[rows] = _play(state, workload, rows, policy)
+        n_fragments[rows], first_fragment[rows] = state.n_fragments, state.first_fragment
+    run_ms = np.where(n_fragments > 1, policy.stretched_ms(workload.run_ms), workload.run_ms)
+    return GridResult(
+        workload=workload,
+        nodes=sites,
+        policy=policy,
+        start_ms=start_ms,
+        end_ms=np.where(start_ms == NEVER, NEVER, start_ms + run_ms),
+        fragments=state.fragments[: int(state.counters[0]["n_fragments"])].copy(),
+        first_fragment=first_fragment,
+        n_fragments=n_fragments,
+        refused=tuple(
+            (int(workload.job_id[row]), str(reasons[int(workload.width[row])])) for row in np.flatnonzero(~kept)
+        ),
+    )
+
+
+def _fill(
+    state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy, rng: np.random.Generator | None
+) -> None:
+    """Enter jobs into the grid's table, one slot each, in the order of submission."""
+    fill_jobs(state.jobs, workload, rows, policy.order)
+    state.stretched_ms[:] = policy.stretched_ms(workload.estimate_ms[rows])
+    if policy.selection == "random":
+        if rng is None:
+            raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
+        state.draw[:] = rng.random(len(workload))[rows]
+
+
+def _play(state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy) -> tuple[GridState, IntArray]:
+    """Run the compiled loop to its end; return the state, whose room for fragments may have grown, and the starts."""
+    start_ms = np.full(len(rows), NEVER, np.int64)
+    room = len(state.running)
+    run_ms = np.ascontiguousarray(workload.run_ms[rows])
+    stretched_run_ms = policy.stretched_ms(run_ms)
+    ends, ends_row, clock = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(2, np.int64)
+    until = np.int64(len(rows))
+    while not run_grid_batch(state, policy.codes(), run_ms, stretched_run_ms, start_ms, ends, ends_row, clock, until):
+        larger = np.zeros(2 * len(state.fragments), FRAGMENT)
+        larger[: len(state.fragments)] = state.fragments
+        state = state._replace(fragments=larger)
+    assert (start_ms != NEVER).all(), "the grid loop ended with jobs that wait"
+    return state, start_ms
+
+
+def _simulate_local(workload: Workload, sites: IntArray, policy: GridPolicy, home: npt.ArrayLike | None) -> GridResult:
+    """Simulate each site by itself, with the jobs of its own users."""
+    homes = np.arange(len(workload)) % len(sites) if home is None else np.asarray(home, np.int64)
+    if homes.shape != (len(workload),) or (len(homes) and not 0 <= homes.min() <= homes.max() < len(sites)):
+        raise OptionError("home", f"names one of the sites 0 to {len(sites) - 1} for each of the {len(workload)} jobs")
+    fits = workload.width <= sites[homes]
+    start_ms = np.full(len(workload), NEVER, np.int64)
+    for site, nodes in enumerate(sites):
+        rows = np.flatnonzero((homes == site) & fits)
+        if len(rows):
+            run = BatchRun(workload, rows, int(nodes), SitePolicy(order=policy.order, backfill=policy.backfill))
+            run.play(len(rows))
+            start_ms[rows] = run.start_ms
+    fragments = np.zeros(int(fits.sum()), FRAGMENT)
+    fragments["site"], fragments["width"] = homes[fits], workload.width[fits]
+    return GridResult(
+        workload=workload,
+        nodes=sites,
+        policy=policy,
+        start_ms=start_ms,
+        end_ms=np.where(fits, start_ms + workload.run_ms, NEVER),
+        fragments=fragments,
+        first_fragment=np.where(fits, np.cumsum(fits) - 1, 0),
+        n_fragments=fits.astype(np.int64),
+        refused=tuple(
+            (int(workload.job_id[row]), f"it needs {workload.width[row]} nodes and its site has {sites[homes[row]]}")
+            for row in np.flatnonzero(~fits)
+        ),
+    )

@@ -1,0 +1,109 @@
+"""The grid queue's compiled loop against the slow reference: the same starts, on the same nodes of the same sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import grid_cases, grid_options, random_jobs, to_workload
+from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
+from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
+from gridweave.scenarios.simulator import simulate
+from reference.grid import simulate_grid as simulate_reference
+from reference.model import Job
+
+POLICIES: list[dict[str, Any]] = [
+    {"mode": "local"},
+    *(
+        {"mode": "sharing", "selection": selection}
+        for selection in ("best-fit", "biggest-free", "equal-util", "random")
+    ),
+    {"mode": "sharing", "backfill": "none"},
+    *({"mode": "multi-site", "overhead": overhead} for overhead in (0.0, 0.3, 1.7)),
+    {"mode": "multi-site", "overhead": 0.3, "lower_bound": 4},
+    {"mode": "multi-site", "overhead": 0.3, "max_fragments": ((4, 1), (8, 2), (16, 3))},
+    {"mode": "multi-site", "overhead": 0.1, "backfill": "none", "selection": "random"},
+    *({"mode": "adaptive", "overhead": overhead} for overhead in (0.0, 0.3, 1.7)),
+    {"mode": "adaptive", "overhead": 0.4, "selection": "equal-util", "max_fragments": ((8, 2),)},
+    {"mode": "adaptive", "overhead": 0.25, "lower_bound": 3, "order": "sjf"},
+]
+
+
+class SameDraws:
+    """A generator that gives draws made beforehand, so that kernel and reference see the same chance."""
+
+    def __init__(self, draws: Sequence[float]) -> None:
+        self._draws = draws
+
+    def random(self, count: int) -> np.ndarray:
+        """Return the draws, of which there are as many as jobs."""
+        assert count == len(self._draws)
+        return np.array(self._draws)
+
+
+def agree(jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rng: np.random.Generator) -> GridResult:
+    """Run both, hold them to each other, and return ours."""
+    workload = to_workload(jobs)
+    ids = workload.job_id.tolist()
+    draws = rng.random(len(ids)).tolist()
+    homes = rng.integers(0, len(nodes), len(ids))
+    want = simulate_reference(
+        jobs,
+        nodes,
+        home=dict(zip(ids, homes.tolist(), strict=True)),
+        draws=dict(zip(ids, draws, strict=True)),
+        **options,
+    )
+    policy = GridPolicy(**options | {"max_fragments": tuple(options.get("max_fragments") or ())})
+    got = simulate_grid(workload, nodes, policy, home=homes, rng=SameDraws(draws))  # type: ignore[arg-type]
+    ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
+    assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
+    assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
+    assert {job_id: tuple(got.fragments_of(row)) for job_id, row in ran.items()} == want.fragments
+    assert {job_id for job_id, _ in got.refused} == set(want.refused)
+    return got
+
+
+@pytest.mark.parametrize("number", range(len(POLICIES)), ids=[str(sorted(p.items())) for p in POLICIES])
+def test_random_workloads(number: int) -> None:
+    """On 40 random workloads per policy, of up to 60 jobs on up to 6 sites, both give one schedule."""
+    rng = np.random.default_rng([7, number])
+    split = 0
+    for _ in range(40):
+        nodes = rng.integers(1, 17, int(rng.integers(1, 7))).tolist()
+        jobs = random_jobs(rng, int(rng.integers(2, 60)), sum(nodes), load=float(rng.uniform(0.5, 1.6)))
+        split += int(agree(jobs, nodes, POLICIES[number], rng).multi_site.sum())
+    assert (split > 0) == (POLICIES[number]["mode"] in ("multi-site", "adaptive"))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
+    """Both agree where ends, submissions and shadow times fall on one instant, and sites are of one size."""
+    case = data.draw(grid_cases())
+    options = data.draw(grid_options())
+    agree(case.jobs, case.nodes, options, np.random.default_rng(data.draw(st.integers(0, 2**32))))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_one_site_is_a_queue(seed: int) -> None:
+    """A grid of one site, sharing, gives the very schedule of that site's own EASY queue."""
+    rng = np.random.default_rng(seed)
+    workload = to_workload(random_jobs(rng, 40, 12, load=1.0))
+    own = simulate(workload, 12, order="sjf").start_ms
+    assert simulate_grid(workload, [12], GridPolicy(mode="sharing", order="sjf")).start_ms.tolist() == own.tolist()
+
+
+def test_limited_fragments_are_the_table() -> None:
+    """Table 7.5: up to 64 nodes one fragment, up to 128 two, up to 512 eight."""
+    nodes = np.array([32] * 16)
+    policy = GridPolicy(mode="multi-site", max_fragments=LIMITED_FRAGMENTS)
+    allowed = {width: policy.why_never(nodes, width) is None for width in (32, 33, 64, 65, 128, 256, 257, 512)}
+    # On sites of 32 nodes the fewest fragments are width / 32, rounded up.
+    assert allowed == {32: True, 33: False, 64: False, 65: False, 128: False, 256: True, 257: False, 512: False}
