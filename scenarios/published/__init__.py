@@ -1,0 +1,1 @@
+"""Published tables and figures, transcribed, and what gridweave makes of the same workloads."""

@@ -1,0 +1,338 @@
+"""What a reproduction has to say: published numbers beside ours, and conclusions that hold or do not.
+
+A report is plain data: it goes to people as tables of text, to machines as JSON, and to spreadsheets as CSV.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+Record = dict[str, float | int | str | None]
+
+SHARED = "shared"
+"""Layout of a section: one published number per row, and several numbers of ours."""
+
+EACH = "each"
+"""Layout of a section: every column has a published number of its own."""
+
+OURS = "ours"
+"""Layout of a section: there is no published number."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """One published number and ours.
+
+    Parameters
+    ----------
+    published, ours : float or None
+        None where there is none.
+    decimals : int
+        Digits behind the point that are shown: those of the published number.
+    tolerance_pct : float, optional
+        Largest difference in per cent that counts as reproduced.
+    """
+
+    published: float | None = None
+    ours: float | None = None
+    decimals: int = 0
+    tolerance_pct: float | None = None
+
+    @property
+    def difference_pct(self) -> float | None:
+        """Ours less the published number, in per cent of the published one; None where that means nothing."""
+        if self.published is None or self.ours is None:
+            return None
+        if self.published == self.ours:
+            return 0.0
+        return 100 * (self.ours - self.published) / abs(self.published) if self.published else None
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the difference keeps the tolerance; None if there is no tolerance or no number of ours."""
+        difference = self.difference_pct
+        if self.tolerance_pct is None or difference is None:
+            return None
+        return abs(difference) <= self.tolerance_pct
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row of a section.
+
+    Parameters
+    ----------
+    labels : tuple of str
+        What the row is of, one text per heading of the section.
+    values : tuple of Value
+        One per column of the section.
+    """
+
+    labels: tuple[str, ...]
+    values: tuple[Value, ...]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of a report.
+
+    Parameters
+    ----------
+    title : str
+    headings : tuple of str
+        Of the labels.
+    columns : tuple of str
+        Names of the columns of values.
+    rows : tuple of Row
+    layout : str
+        `SHARED`, `EACH` or `OURS`.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    layout: str = SHARED
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether a conclusion holds for our numbers.
+
+    Parameters
+    ----------
+    holds : bool
+    figures : str
+        The numbers that decide.
+    """
+
+    holds: bool
+    figures: str
+
+
+class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
+    """A conclusion of a paper, and what becomes of it.
+
+    Parameters
+    ----------
+    source : str
+        Where the paper draws it.
+    claim : str
+        What it says.
+    verdicts : dict from str to Verdict
+        One for each reading of what the paper leaves open.
+    """
+
+    source: str
+    claim: str
+    verdicts: dict[str, Verdict]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A published table or figure, and ours.
+
+    Parameters
+    ----------
+    id : str
+        As on the command line.
+    title, source : str
+        What it shows, and where it was published.
+    sections : tuple of Section
+    conclusions : tuple of Conclusion
+    data : dict from str to list of dict
+        Further tables that are too long to print, by name: a list of records with the same keys each.
+    missing : tuple of str
+        Traces that are needed and not at hand. With all of them missing there is nothing else in the report.
+    notes : tuple of str
+        What a reader of the numbers must know.
+    """
+
+    id: str
+    title: str
+    source: str
+    sections: tuple[Section, ...] = ()
+    conclusions: tuple[Conclusion, ...] = ()
+    data: dict[str, list[Record]] = msgspec.field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing could be computed."""
+        return not self.sections and not self.conclusions
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as plain values, for JSON; a number that is not defined is None.
+
+        Returns
+        -------
+        dict
+        """
+        plain: dict[str, object] = msgspec.to_builtins(self)
+        sections = [
+            {
+                "title": section.title,
+                "headings": list(section.headings),
+                "rows": [{"labels": list(row.labels), "values": _plain_values(section, row)} for row in section.rows],
+            }
+            for section in self.sections
+        ]
+        return plain | {"sections": sections}
+
+
+def _plain_values(section: Section, row: Row) -> list[dict[str, object]]:
+    return [
+        {
+            "column": column,
+            "published": _finite(value.published),
+            "ours": _finite(value.ours),
+            "difference_pct": _finite(value.difference_pct),
+            "tolerance_pct": value.tolerance_pct,
+            "within": value.within,
+        }
+        for column, value in zip(section.columns, row.values, strict=True)
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def text_table(section: Section) -> tuple[list[str], list[list[str]]]:
+    """Return a section as text, for people.
+
+    Parameters
+    ----------
+    section : Section
+
+    Returns
+    -------
+    headings : list of str
+    rows : list of list of str
+    """
+    headings = list(section.headings)
+    judged = any(value.tolerance_pct is not None for row in section.rows for value in row.values)
+    if section.layout == SHARED:
+        headings.append("published")
+    for column in section.columns:
+        if section.layout == OURS:
+            headings.append(column)
+        else:
+            first = [column, "ours"] if section.layout == EACH else [column]
+            headings += [*first, "diff [%]", *(["tolerance"] if judged else [])]
+    return headings, [_text_row(section, row, judged=judged) for row in section.rows]
+
+
+def _text_row(section: Section, row: Row, *, judged: bool) -> list[str]:
+    cells = list(row.labels)
+    if section.layout == SHARED:
+        cells.append(_number(row.values[0].published, row.values[0].decimals))
+    for value in row.values:
+        if section.layout == EACH:
+            cells.append(_number(value.published, value.decimals))
+        cells.append(_number(value.ours, value.decimals))
+        if section.layout != OURS:
+            cells.append(_percent(value.difference_pct))
+            cells += [_mark(value)] if judged else []
+    return cells
+
+
+def _number(value: float | None, decimals: int) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:,.{decimals}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:+,.2f}"
+
+
+def _mark(value: Value) -> str:
+    if value.within is None:
+        return "–"
+    return f"{'within' if value.within else 'beyond'} {value.tolerance_pct:g}%"
+
+
+def conclusion_lines(conclusion: Conclusion) -> list[str]:
+    """Return a conclusion as lines of text: the claim, and below it one line for each reading.
+
+    Parameters
+    ----------
+    conclusion : Conclusion
+
+    Returns
+    -------
+    list of str
+    """
+    width = max((len(reading) for reading in conclusion.verdicts), default=0)
+    lines = [f"{conclusion.claim} ({conclusion.source})"]
+    for reading, verdict in conclusion.verdicts.items():
+        word = "holds" if verdict.holds else "does not hold"
+        lines.append(f"  {reading:<{width}}  {word}: {verdict.figures}")
+    return lines
+
+
+def tally(reports: Iterable[Report]) -> dict[str, tuple[int, int]]:
+    """Count the conclusions that hold, for each reading.
+
+    Parameters
+    ----------
+    reports : iterable of Report
+
+    Returns
+    -------
+    dict from str to (int, int)
+        Reading to the number that holds and the number of all, over the conclusions that have several readings.
+    """
+    counts: dict[str, tuple[int, int]] = {}
+    for report in reports:
+        for conclusion in report.conclusions:
+            if len(conclusion.verdicts) < 2:
+                continue
+            for reading, verdict in conclusion.verdicts.items():
+                held, judged = counts.get(reading, (0, 0))
+                counts[reading] = held + verdict.holds, judged + 1
+    return counts
+
+
+_VALUES_HEADER = ("section", "row", "column", "published", "ours", "difference_pct", "tolerance_pct", "within")
+
+
+def csv_files(report: Report) -> dict[str, str]:
+    """Return a report as CSV files.
+
+    Parameters
+    ----------
+    report : Report
+
+    Returns
+    -------
+    dict from str to str
+        Name of the file to its text: ``ID.csv`` with one line per number, ``ID-conclusions.csv``, and one file for
+        each table in ``data``. A file that would be empty is left out.
+    """
+    values = [
+        (section.title, " ".join(row.labels), *plain.values())
+        for section in report.sections
+        for row in section.rows
+        for plain in _plain_values(section, row)
+    ]
+    verdicts = [
+        (conclusion.source, conclusion.claim, reading, verdict.holds, verdict.figures)
+        for conclusion in report.conclusions
+        for reading, verdict in conclusion.verdicts.items()
+    ]
+    tables: dict[str, tuple[Sequence[str], Sequence[Iterable[object]]]] = {
+        f"{report.id}.csv": (_VALUES_HEADER, values),
+        f"{report.id}-conclusions.csv": (("source", "claim", "reading", "holds", "figures"), verdicts),
+    }
+    for name, records in report.data.items():
+        tables[f"{report.id}-{name}.csv"] = (list(records[0]) if records else (), [one.values() for one in records])
+    return {name: _csv(header, rows) for name, (header, rows) in tables.items() if rows}
+
+
+def _csv(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+    return text.getvalue()

@@ -1,0 +1,166 @@
+"""``gridweave reproduce``: published tables and figures beside ours."""
+
+from __future__ import annotations
+
+import functools
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.output import print_json, print_table, say
+from gridweave.cli.progress import delayed_progress
+from gridweave.errors import OptionError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from gridweave.scenarios.published.registry import Bench
+    from gridweave.scenarios.published.report import Report
+
+MAX_SEEDS = 1000
+
+
+def reproduce(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="Such as streit-5.1, zhang-5, or streit, zhang, all; none to list."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="zhang: baseline workloads to average over.")] = 3,
+    out: Annotated[str | None, typer.Option(help="Folder for the tables as CSV and the figures as PNG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+) -> None:
+    """Recompute published tables and figures, and print published numbers beside ours; without a name, list them.
+
+    Example: gridweave reproduce streit-3.6 streit-5.1 streit-A zhang --out published
+    """
+    if not tables:
+        _list(as_json=as_json)
+        return
+    from gridweave.scenarios.published.registry import TABLES, Bench, resolve
+
+    ids = resolve(tables)
+    if not 1 <= seeds <= MAX_SEEDS:
+        raise OptionError("--seeds", f"is {seeds}; a number from 1 to {MAX_SEEDS}")
+    folder = None if out is None else _check_folder(out)
+    with delayed_progress("Reading") as progress:
+        bench = Bench(seeds=seeds, progress=progress)
+        reports = [TABLES[table].compute(bench) for table in ids]
+    _check_something(reports)
+    if as_json:
+        print_json({"reports": [report.to_dict() for report in reports], "conclusions_that_hold": _tally(reports)})
+    else:
+        _print(reports)
+    if folder is not None:
+        _write(folder, reports, bench)
+
+
+def _list(*, as_json: bool) -> None:
+    """Print the tables that are known, with whether their traces are at hand."""
+    from gridweave.scenarios.published.registry import TABLES
+
+    at_hand = {name: table.at_hand() for name, table in TABLES.items()}
+    if as_json:
+        print_json(
+            {
+                name: {"title": table.title, "source": table.source, "traces": at_hand[name]}
+                for name, table in TABLES.items()
+            }
+        )
+        return
+    rows = []
+    for name, table in TABLES.items():
+        missing = [trace for trace, found in at_hand[name].items() if not found]
+        state = "at hand" if not missing else f"missing: {', '.join(missing)}"
+        rows.append((name, table.title, table.source, state))
+    print_table(rows, headings=("table", "what it shows", "published in", "traces"), left=4)
+    missing = [trace for trace, found in _all_traces(at_hand.values()).items() if not found]
+    for trace in missing:
+        say(f"get a missing trace with: gridweave trace fetch {trace}")
+
+
+def _all_traces(at_hand: Iterable[dict[str, bool]]) -> dict[str, bool]:
+    merged: dict[str, bool] = {}
+    for one in at_hand:
+        merged |= one
+    return merged
+
+
+def _check_folder(out: str) -> Path:
+    """Find out before the work, rather than after it, that the folder cannot be written to."""
+    import os
+    from pathlib import Path
+
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise OptionError("--out", f"{out} is a file; name a folder")
+    parent = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise OptionError("--out", f"{out} cannot be written to; name another folder")
+    return folder
+
+
+def _check_something(reports: Iterable[Report]) -> None:
+    """Refuse to report nothing at all."""
+    if all(report.empty for report in reports):
+        missing = list(dict.fromkeys(name for report in reports for name in report.missing))
+        commands = ", ".join(f"`gridweave trace fetch {name}`" for name in missing)
+        raise UnavailableError(f"none of the traces that this needs is at hand; get them with {commands}")
+
+
+def _tally(reports: Iterable[Report]) -> dict[str, dict[str, int]]:
+    from gridweave.scenarios.published.report import tally
+
+    return {reading: {"hold": held, "of": judged} for reading, (held, judged) in tally(reports).items()}
+
+
+def _print(reports: list[Report]) -> None:
+    from gridweave.scenarios.published.report import conclusion_lines, text_table
+
+    for report in reports:
+        typer.echo(f"{report.id}: {report.title} ({report.source})\n")
+        for section in report.sections:
+            headings, rows = text_table(section)
+            print_table(rows, headings=headings, title=section.title, left=len(section.headings))
+        for conclusion in report.conclusions:
+            typer.echo("\n".join(conclusion_lines(conclusion)))
+        if report.conclusions:
+            typer.echo("")
+        for note in report.notes:
+            typer.echo(f"- {note}")
+        for trace in report.missing:
+            typer.echo(f"- left out: {trace} is not at hand; get it with `gridweave trace fetch {trace}`")
+        typer.echo("")
+    counts = _tally(reports)
+    if counts:
+        parts = [f"{one['hold']} of {one['of']} with {reading}" for reading, one in counts.items()]
+        typer.echo(f"Conclusions that hold, by reading: {'; '.join(parts)}")
+
+
+def _write(folder: Path, reports: list[Report], bench: Bench) -> None:
+    """Write the tables and figures; all are made before the first is written."""
+    import io
+
+    from gridweave.scenarios.published.registry import TABLES
+    from gridweave.scenarios.published.report import csv_files
+    from gridweave.scenarios.trace_writing import write_file
+
+    files: dict[str, bytes] = {}
+    for report in reports:
+        files |= {name: text.encode() for name, text in csv_files(report).items()}
+        draw = TABLES[report.id].draw
+        for name, figure in (draw(bench) if draw is not None else {}).items():
+            picture = io.BytesIO()
+            figure.savefig(picture, format="png", metadata={"Software": None})
+            files[f"{name}.png"] = picture.getvalue()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError("--out", f"{folder} cannot be made a folder: {error.strerror or error}") from None
+    for name, data in files.items():
+        write_file(folder / name, functools.partial(_put, data))
+    say(f"wrote {len(files)} files to {folder}")
+
+
+def _put(data: bytes, stream: IO[bytes]) -> None:
+    stream.write(data)

@@ -1,0 +1,78 @@
+"""Chapter 7 of the thesis: the transcription, the extracts, and how near the grid queue comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, EXTRACTS, GridRuns
+from gridweave.scenarios.published.streit_grid import (
+    CTC,
+    OVERHEADS_PCT,
+    TABLE_7_3,
+    TABLE_7_4,
+    conclusions,
+    table_7_3,
+    table_7_4,
+    table_7_6,
+)
+
+
+@pytest.fixture(scope="module")
+def runs(trace_path: Callable[[str], Path]) -> GridRuns:
+    """Return the schedules of chapter 7, made as they are asked for."""
+    return GridRuns(trace_path(CTC))
+
+
+def test_every_configuration_has_512_nodes() -> None:
+    """Table 7.1: all sums are 512, and the sites stand in descending order."""
+    for nodes in CONFIGURATIONS.values():
+        assert sum(nodes) == 512
+        assert list(nodes) == sorted(nodes, reverse=True)
+
+
+def test_the_transcription_keeps_what_the_text_says() -> None:
+    """From p = 0% to 60% the published jobs grow by at least 30%, and their area by at least 50%, for every extract."""
+    for name in EXTRACTS:
+        assert len(TABLE_7_3[name]) == len(TABLE_7_4[name]) == len(OVERHEADS_PCT)
+        assert TABLE_7_3[name][-1] >= 1.3 * TABLE_7_3[name][0]
+        assert TABLE_7_4[name][-1] >= 1.5 * TABLE_7_4[name][0]
+
+
+@pytest.mark.parametrize("compute", [table_7_3, table_7_4, table_7_6, conclusions])
+def test_without_the_trace_it_is_named_as_missing(compute: object) -> None:
+    """A report without its trace has no numbers and says which trace would bring them."""
+    report = compute(None)  # type: ignore[operator]
+    assert report.empty
+    assert report.missing == (CTC,)
+
+
+@pytest.mark.trace
+def test_the_squashed_area_is_within_a_sixth(runs: GridRuns) -> None:
+    """Every cell of Table 7.4 comes out within 17%, and within 6% on average, on a log that lacks 2,080 jobs."""
+    differences = [abs(value.difference_pct or 0) for row in table_7_4(runs).sections[0].rows for value in row.values]
+    assert max(differences) <= 17
+    assert sum(differences) / len(differences) <= 6
+
+
+@pytest.mark.trace
+def test_the_number_of_multi_site_jobs_has_the_right_size(runs: GridRuns) -> None:
+    """Every cell of Table 7.3 comes out within 26%, and within 12% on average."""
+    differences = [abs(value.difference_pct or 0) for row in table_7_3(runs).sections[0].rows for value in row.values]
+    assert max(differences) <= 26
+    assert sum(differences) / len(differences) <= 12
+
+
+@pytest.mark.trace
+def test_which_conclusions_hold(runs: GridRuns) -> None:
+    """The conclusions of sections 7.3.1 to 7.3.3 hold for all extracts, but for the two cells that are named."""
+    report = conclusions(runs)
+    failing = {
+        (conclusion.claim.split(" ")[0], name)
+        for conclusion in report.conclusions
+        for name, verdict in conclusion.verdicts.items()
+        if not verdict.holds
+    }
+    assert failing == {("Multi-site", "60_70k_org"), ("On", "10_20k_org")}
