@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 .PHONY: demo test check format bench clean
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/demo.py out/demo
+	PATH="$(abspath $(BIN)):$$PATH" examples/demo.sh out/demo
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest

@@ -63,7 +63,7 @@ def write_result(result: SimulationResult, folder: Path, *, plots: bool = True) 
     InputError
         If the folder cannot be made or written to, or an option is no plain value.
     """
-    return _write_all(folder, _files_of(result, plots=plots))
+    return write_all(folder, _files_of(result, plots=plots))
 
 
 def write_comparison(
@@ -112,10 +112,10 @@ def write_comparison(
         }
         for name, result in zip(names, results, strict=True)
     ]
-    files["comparison.json"] = lambda path: _write_json(path, {"results": entries})
+    files["comparison.json"] = lambda path: write_json(path, {"results": entries})
     if plots:
-        files["comparison.png"] = lambda path: _save(path, _plots().plot_comparison(results))
-    return _write_all(Path(folder), files)
+        files["comparison.png"] = lambda path: save_figure(path, _plots().plot_comparison(results))
+    return write_all(Path(folder), files)
 
 
 def folder_name(label: str) -> str:
@@ -176,18 +176,18 @@ def _files_of(result: SimulationResult, *, plots: bool) -> dict[str, _Writer]:
     """Return the files of one result by name, each with the function that writes it."""
     files: dict[str, _Writer] = {
         "jobs.csv": lambda path: write_jobs_csv(result, path),
-        "summary.json": lambda path: _write_json(path, result.summary()),
+        "summary.json": lambda path: write_json(path, result.summary()),
     }
     if plots:
         files |= {
-            "utilisation.png": lambda path: _save(path, result.plot("utilisation")),
-            "waits.png": lambda path: _save(path, result.plot("waits")),
-            "schedule.png": lambda path: _save(path, result.plot("schedule")),
+            "utilisation.png": lambda path: save_figure(path, result.plot("utilisation")),
+            "waits.png": lambda path: save_figure(path, result.plot("waits")),
+            "schedule.png": lambda path: save_figure(path, result.plot("schedule")),
         }
     return files
 
 
-def _write_all(folder: Path, files: dict[str, _Writer]) -> tuple[Path, ...]:
+def write_all(folder: Path, files: dict[str, _Writer]) -> tuple[Path, ...]:
     """Write all files beside their places, and give them their names when all are complete."""
     try:
         with _scratch_folder(folder) as scratch:
@@ -220,7 +220,7 @@ def _scratch_folder(folder: Path) -> Iterator[Path]:
     shutil.rmtree(scratch)
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Write JSON with sorted keys: the same result gives the same bytes."""
     try:
         text = msgspec.json.encode(value, enc_hook=_plain, order="sorted")
@@ -236,7 +236,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} is a {type(value).__name__}")
 
 
-def _save(path: Path, figure: Figure) -> None:
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure as PNG: the same figure gives the same bytes."""
     figure.savefig(path, dpi=_DPI, metadata={"Software": None})
 
 

@@ -178,7 +178,7 @@ def simulate_policy(
             "choice": policy.choice,
             "slack": policy.slack if policy.backfill == "slack" else None,
             "aging_ms": policy.aging_ms if np.isfinite(policy.aging_ms) else None,
-            "limits": msgspec.to_builtins(policy.limits),
+            "limits": [msgspec.to_builtins(limit) for limit in policy.limits],
         },
     )
 

@@ -6,12 +6,14 @@ the error's exit status; it never shows a traceback for one of these.
     GridweaveError
     ├── InputError            what was given cannot be used (exit status 2)
     │   ├── TraceError        ... a trace or workload file, with file, line and field
-    │   └── OptionError       ... an argument or option, by its name
+    │   ├── OptionError       ... an argument or option, by its name
+    │   └── ScenarioError     ... a scenario, with all that is wrong with it at once
     └── UnavailableError      what was asked for is not to be had now (exit status 3)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -72,6 +74,20 @@ class OptionError(InputError):
         self.option = option
         self.problem = problem
         super().__init__(f"{option}: {problem}")
+
+
+class ScenarioError(InputError):
+    """A scenario that cannot be used, with all that is wrong with it.
+
+    Parameters
+    ----------
+    problems : iterable
+        At least one; as text each says where, what was wrong, and what would be right. The message has a line for each.
+    """
+
+    def __init__(self, problems: Iterable[object]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 class UnavailableError(GridweaveError):

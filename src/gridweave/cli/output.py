@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import typer
+
+from gridweave.errors import OptionError
 
 
 def say(text: str) -> None:
@@ -71,3 +75,39 @@ def print_table(
     with console.capture() as printed:
         console.print(table)
     typer.echo(printed.get(), nl=False)  # a reader that has gone is then noticed in the one place for it
+
+
+def check_folder(out: str) -> Path:
+    """Find out before the work, rather than after it, that a folder for results cannot be written to.
+
+    Parameters
+    ----------
+    out : str
+        What the user typed for ``--out``.
+
+    Returns
+    -------
+    pathlib.Path
+
+    Raises
+    ------
+    OptionError
+        If it is a file, no name, or in a place that cannot be written to.
+    """
+    import os
+
+    if not out.strip():
+        raise OptionError("--out", f"{out!r} names no folder")
+    folder = Path(out).absolute()
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()
+    except (OSError, ValueError):
+        raise OptionError("--out", f"{out!r} cannot be the name of a folder") from None
+    nearest = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+    if not nearest.is_dir():
+        problem = f"{out} is a file" if nearest == folder else f"{out} is below {nearest}, which is a file"
+        raise OptionError("--out", f"{problem}; name a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise OptionError("--out", f"{out} cannot be written to")
+    return folder

@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.output import print_json, print_table, say
+from gridweave.cli.output import check_folder, print_json, print_table, say
 from gridweave.cli.progress import delayed_progress
 from gridweave.errors import OptionError, UnavailableError
 
@@ -42,7 +42,7 @@ def reproduce(
     ids = resolve(tables)
     if not 1 <= seeds <= MAX_SEEDS:
         raise OptionError("--seeds", f"is {seeds}; a number from 1 to {MAX_SEEDS}")
-    folder = None if out is None else _check_folder(out)
+    folder = None if out is None else check_folder(out)
     with delayed_progress("Reading") as progress:
         bench = Bench(seeds=seeds, progress=progress)
         reports = [TABLES[table].compute(bench) for table in ids]
@@ -84,20 +84,6 @@ def _all_traces(at_hand: Iterable[dict[str, bool]]) -> dict[str, bool]:
     for one in at_hand:
         merged |= one
     return merged
-
-
-def _check_folder(out: str) -> Path:
-    """Find out before the work, rather than after it, that the folder cannot be written to."""
-    import os
-    from pathlib import Path
-
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise OptionError("--out", f"{out} is a file; name a folder")
-    parent = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not (parent.is_dir() and os.access(parent, os.W_OK)):
-        raise OptionError("--out", f"{out} cannot be written to; name another folder")
-    return folder
 
 
 def _check_something(reports: Iterable[Report]) -> None:

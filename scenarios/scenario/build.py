@@ -1,0 +1,253 @@
+"""From a scenario to what a simulation takes: a workload, the homes of its jobs, the sites' nodes, and the policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gridweave.errors import GridweaveError, InputError, OptionError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios import transform
+from gridweave.scenarios.estimates import with_estimates
+from gridweave.scenarios.generators.model_file import load_model
+from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.load import find_trace, load_workload
+from gridweave.scenarios.scenario.checks import grid_policy, site_policy, sites_of
+from gridweave.scenarios.scenario.homes import assign_homes, home_of, split_at_home
+from gridweave.scenarios.scenario.overrides import Overrides
+from gridweave.scenarios.scenario.problems import Report
+from gridweave.scenarios.scenario.reader import Draft, read_draft
+from gridweave.scenarios.scenario.structs import Scenario, Site, Transformation
+from gridweave.scenarios.workload import BoolArray, IntArray, Workload
+from gridweave.site.policy import SitePolicy
+
+# One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
+STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION = 1, 2, 3, 4
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Built:
+    """A scenario, ready to run.
+
+    Attributes
+    ----------
+    scenario : Scenario
+    workload : Workload
+        All of its jobs can run.
+    home : numpy.ndarray of int64, shape (n,)
+        The site at which each job is submitted.
+    site_names : tuple of str
+    nodes : numpy.ndarray of int64, shape (sites,)
+    policy : GridPolicy
+    site_policies : tuple of SitePolicy
+        Of each site, under mode ``local``.
+    remarks : tuple of str
+        What was done to the workload on the way, for people.
+    """
+
+    scenario: Scenario
+    workload: Workload
+    home: IntArray
+    site_names: tuple[str, ...]
+    nodes: IntArray
+    policy: GridPolicy
+    site_policies: tuple[SitePolicy, ...]
+    remarks: tuple[str, ...]
+
+
+def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> Built:
+    """Read a scenario and build what it says; this is also the whole check of a scenario.
+
+    Parameters
+    ----------
+    source, overrides
+        As for `gridweave.scenarios.scenario.reader.read_scenario`.
+
+    Returns
+    -------
+    Built
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong.
+    InputError
+        If there is no such scenario.
+    """
+    draft = read_draft(source, overrides)
+    scenario, report = draft.scenario, draft.report
+    policy = grid_policy(scenario.grid, report)
+    remarks: list[str] = []
+    workload = _workload(draft, policy, remarks)
+    report.raise_if_any()
+    assert workload is not None, "a workload that cannot be built is a problem"
+    sites = sites_of(scenario)
+    return Built(
+        scenario=scenario,
+        workload=workload,
+        home=home_of(workload),
+        site_names=tuple(site.name for site in sites),
+        nodes=np.array([site.nodes for site in sites], np.int64),
+        policy=policy,
+        site_policies=tuple(site_policy(site, scenario.grid) for site in sites),
+        remarks=tuple(remarks),
+    )
+
+
+def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
+    """Return the generator of random numbers for one use.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    stream : int
+        A number of this module's: what is drawn.
+
+    Returns
+    -------
+    numpy.random.Generator
+    """
+    return np.random.default_rng([scenario.header.seed, stream])
+
+
+def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> Workload | None:
+    """Return the workload; None, and problems, if it cannot be built or judged."""
+    scenario, report = draft.scenario, draft.report
+    table = scenario.workload
+    workload = _source(draft, remarks)
+    if workload is None:
+        return None
+    if report.is_clean(("workload", "estimates")):
+        workload = with_estimates(workload, table.estimates, rng_of(scenario, STREAM_ESTIMATES))
+    whole = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
+    if not whole or not report.is_clean(("workload", "transform")):
+        return None
+    nodes = np.array([site.nodes for site in sites_of(scenario)], np.int64)
+    transformed = _transformed(draft, workload, nodes)
+    if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):
+        return None
+    return _fitting(transformed, nodes, policy, table.drop_wide, report, remarks)
+
+
+def _source(draft: Draft, remarks: list[str]) -> Workload | None:
+    """Return the jobs of the trace or of the generator."""
+    table, report = draft.scenario.workload, draft.report
+    place = ("workload", "trace" if table.trace is not None else "generator")
+    try:
+        if table.trace is not None:
+            path = find_trace(_beside(draft, table.trace))
+            if not report.is_clean(("workload", "nodes")):
+                return None
+            columns = ("partition",) if table.home == "partition" else ()
+            workload, conversion = load_workload(path, nodes=table.nodes, columns=columns)
+            remarks.extend(conversion.lines())
+            return workload
+        if table.generator is None:
+            return None
+        model = load_model(_beside(draft, table.generator))
+        total = sum(site.nodes for site in sites_of(draft.scenario))
+        nodes = table.nodes or total
+        if table.jobs is None or not nodes or not report.is_clean(("workload", "nodes"), ("workload", "load")):
+            return None
+        rng = rng_of(draft.scenario, STREAM_GENERATOR)
+        return generate(model, table.jobs, rng, nodes=nodes, load=table.load)
+    except OptionError as error:
+        known = error.option in type(table).__struct_fields__
+        report.add(("workload", error.option) if known else place, error.problem if known else str(error))
+    except GridweaveError as error:
+        report.add(place, str(error))
+    return None
+
+
+def _beside(draft: Draft, name: str) -> str:
+    """Return a file beside the scenario's, if there is one of that name; else the name as it stands."""
+    if draft.folder is not None:
+        try:
+            if (draft.folder / name).is_file():
+                return str(draft.folder / name)
+        except (OSError, ValueError):
+            pass
+    return name
+
+
+def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:
+    """Return the workload after all transformations, with homes: given before the first split, or at the end."""
+    scenario, report = draft.scenario, draft.report
+    at_home = False
+    for number, step in enumerate(scenario.workload.transform):
+        if step.split is not None and not at_home:
+            homed = _homed(draft, workload, len(nodes))
+            if homed is None:
+                return None
+            workload, at_home = homed, True
+        try:
+            workload = _step(workload, step, nodes)
+        except InputError as error:
+            problem = error.problem if isinstance(error, OptionError) else str(error)
+            report.add(("workload", "transform", number, step.named[0]), problem)
+            return None
+    return workload if at_home else _homed(draft, workload, len(nodes))
+
+
+def _homed(draft: Draft, workload: Workload, sites: int) -> Workload | None:
+    scenario, report = draft.scenario, draft.report
+    if not report.is_clean(("workload", "home"), ("sites",)) and isinstance(scenario.workload.home, dict):
+        return None
+    names = [site.name for site in sites_of(scenario)]
+    try:
+        return assign_homes(workload, scenario.workload.home, names, rng_of(scenario, STREAM_HOMES))
+    except InputError as error:
+        report.add(("workload", "home"), str(error))
+        return None
+
+
+def _step(workload: Workload, step: Transformation, nodes: IntArray) -> Workload:
+    """Return the workload after one transformation."""
+    if step.cut is not None:
+        return transform.cut(workload, first=step.cut.first, last=step.cut.last)
+    if step.shrink is not None:
+        return transform.shrink(workload, step.shrink)
+    if step.stretch is not None:
+        return transform.stretch(workload, step.stretch)
+    if step.split == "site":
+        return split_at_home(workload, nodes)
+    assert step.split is not None
+    return transform.split(workload, int(nodes.max()) if isinstance(step.split, str) else step.split)
+
+
+def _fitting(
+    workload: Workload, nodes: IntArray, policy: GridPolicy, drop: bool, report: Report, remarks: list[str]
+) -> Workload | None:
+    """Return the jobs that can run; without ``drop_wide`` it is a problem if these are not all."""
+    fits, why = _fits(workload, nodes, policy)
+    if not fits.all():
+        count = int(np.count_nonzero(~fits))
+        jobs = "1 job can never run" if count == 1 else f"{count} jobs can never run"
+        widest = np.flatnonzero(~fits)[np.argmax(workload.width[~fits])]
+        reason = f"{jobs}; the widest, job {workload.job_id[widest]}: {why}"
+        if not drop:
+            report.add(("workload",), f"{reason}; split them (transform), or leave them out (drop_wide = true)")
+            return None
+        remarks.append(f"{reason}; left out, as drop_wide says")
+        if not fits.any():
+            report.add(("workload",), f"no job is left; {reason}")
+            return None
+    return workload.take(fits)
+
+
+def _fits(workload: Workload, nodes: IntArray, policy: GridPolicy) -> tuple[BoolArray, str]:
+    """Return which jobs can ever run, and why the widest of the others cannot."""
+    if policy.mode == "local":
+        room = nodes[home_of(workload)]
+        fits = workload.width <= room
+        if fits.all():
+            return fits, ""
+        row = np.flatnonzero(~fits)[np.argmax(workload.width[~fits])]
+        return fits, f"in mode local it needs {workload.width[row]} nodes and its site has {room[row]}"
+    widths, of_job = np.unique(workload.width, return_inverse=True)
+    reasons = [policy.why_never(nodes, int(width)) for width in widths]
+    never = [reason for reason in reasons if reason is not None]
+    fits = np.array([reason is None for reason in reasons], np.bool_)[of_job]
+    return fits, never[-1] if never else ""

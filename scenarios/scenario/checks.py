@@ -1,0 +1,201 @@
+"""What a scenario must fulfil beyond the types of its keys, as far as no workload is needed to tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import OptionError
+from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
+from gridweave.scenarios.estimates import with_estimates
+from gridweave.scenarios.metrics import Metrics
+from gridweave.scenarios.scenario.problems import Report
+from gridweave.scenarios.scenario.structs import (
+    FRAGMENT_TABLES,
+    HOMES,
+    SPLITS,
+    GridTable,
+    Scenario,
+    Site,
+    Transformation,
+    WorkloadTable,
+)
+from gridweave.scenarios.workload import MAX_WIDTH, Workload
+from gridweave.site.policy import SitePolicy
+
+
+def check_scenario(scenario: Scenario, report: Report) -> None:
+    """Check a scenario without its workload.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Sites and transformations that could not be read are UNSET.
+    report : Report
+        Is told of every problem.
+    """
+    _check_sites(scenario, report)
+    _check_source(scenario.workload, report)
+    _check_workload(scenario.workload, report)
+    _check_home(scenario, report)
+    _check_fragments(scenario.grid, report)
+    grid_policy(scenario.grid, report)
+    for number, metric in enumerate(scenario.output.metrics):
+        if metric not in Metrics.__struct_fields__:
+            report.add(("output", "metrics", number), f"{metric!r} is no metric; docs/metrics.md names them")
+
+
+def sites_of(scenario: Scenario) -> list[Site]:
+    """Return the sites that could be read.
+
+    Parameters
+    ----------
+    scenario : Scenario
+
+    Returns
+    -------
+    list of Site
+    """
+    return [site for site in scenario.sites if isinstance(site, Site)]
+
+
+def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
+    """Return the policy of a grid.
+
+    Parameters
+    ----------
+    table : GridTable
+    report : Report, optional
+        Is told of each value that is refused, which then has its default; without it the first one is an error.
+
+    Returns
+    -------
+    GridPolicy
+
+    Raises
+    ------
+    OptionError
+        If a value is refused, and there is no report.
+    """
+    values: dict[str, Any] = msgspec.structs.asdict(table)
+    rows = table.max_fragments
+    if isinstance(rows, str):
+        rows = list(LIMITED_FRAGMENTS) if rows == "limited" else []
+    values["max_fragments"] = tuple(rows)
+    if report is None:
+        return GridPolicy(**values)
+    kept = {}
+    for name, value in values.items():
+        try:
+            GridPolicy(**{name: value})
+            kept[name] = value
+        except OptionError as error:
+            report.add(("grid", name), error.problem)
+    return GridPolicy(**kept)
+
+
+def site_policy(site: Site, grid: GridTable) -> SitePolicy:
+    """Return how a site schedules under mode ``local``.
+
+    Parameters
+    ----------
+    site : Site
+    grid : GridTable
+        For what the site leaves open.
+
+    Returns
+    -------
+    SitePolicy
+
+    Raises
+    ------
+    OptionError
+        If its options are not known, or do not go together.
+    """
+    return SitePolicy(
+        discipline=site.discipline, order=site.order or grid.order, backfill=site.backfill or grid.backfill
+    )
+
+
+def _check_sites(scenario: Scenario, report: Report) -> None:
+    if not scenario.sites and not report.stands_at(("sites",)):
+        report.add(("sites",), "is empty; a grid has at least one site")
+    seen: set[str] = set()
+    for number, site in enumerate(scenario.sites):
+        if not isinstance(site, Site):
+            continue
+        if site.name in seen:
+            report.add(("sites", number, "name"), f"{site.name!r} is the name of another site too; each has its own")
+        seen.add(site.name)
+        # One by one, since the first that is wrong hides the others.
+        alone = Site(name=site.name, nodes=site.nodes)
+        for changed in ({"order": site.order}, {"discipline": site.discipline, "backfill": site.backfill}):
+            try:
+                site_policy(msgspec.structs.replace(alone, **changed), GridTable())
+            except OptionError as error:
+                report.add(("sites", number, error.option), error.problem)
+    if sum(site.nodes for site in sites_of(scenario)) > MAX_WIDTH:
+        report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
+
+
+def _check_source(table: WorkloadTable, report: Report) -> None:
+    at = ("workload",)
+    if report.stands_at(at) or not report.is_clean((*at, "trace"), (*at, "generator")):
+        return
+    if table.trace is None and table.generator is None:
+        report.add(at, "has no source; give trace or generator")
+    elif table.trace is not None and table.generator is not None:
+        report.add((*at, "generator"), "stands beside a trace; give one of them")
+    elif table.generator is not None:
+        if table.jobs is None and report.is_clean((*at, "jobs")):
+            report.add((*at, "jobs"), "is missing; say how many jobs the generator is to make")
+    else:
+        for name in ("jobs", "load"):
+            if getattr(table, name) is not None:
+                report.add((*at, name), "is for a generator, and this workload is a trace; cut, shrink or stretch it")
+
+
+def _check_workload(table: WorkloadTable, report: Report) -> None:
+    none = np.zeros(0, np.int64)
+    try:
+        with_estimates(Workload(none, none, none, none, none), table.estimates, np.random.default_rng(0))
+    except OptionError as error:
+        report.add(("workload", "estimates"), error.problem)
+    steps: list[object] = list(table.transform)
+    for number, step in enumerate(steps):
+        if not isinstance(step, Transformation):
+            continue
+        place = ("workload", "transform", number)
+        if len(step.named) != 1 and report.is_clean(place):
+            wrong = f"has {' and '.join(step.named)}" if step.named else "is empty"
+            report.add(place, f"{wrong}; a transformation is one of cut, shrink, stretch and split")
+        if isinstance(step.split, str) and step.split not in SPLITS:
+            report.add((*place, "split"), f"{step.split!r} is no width; give a number of nodes, {' or '.join(SPLITS)}")
+
+
+def _check_home(scenario: Scenario, report: Report) -> None:
+    home, place = scenario.workload.home, ("workload", "home")
+    if isinstance(home, str):
+        if home not in HOMES:
+            report.add(place, f"{home!r} is not known; give {' or '.join(HOMES)}, or shares such as {{alpha = 0.6}}")
+        return
+    names = list(dict.fromkeys(site.name for site in sites_of(scenario)))
+    sites_are_known = bool(names) and len(sites_of(scenario)) == len(scenario.sites)
+    for name, share in home.items():
+        if name not in names and sites_are_known:
+            report.add((*place, name), f"there is no site {name!r}; there are {', '.join(names)}")
+        if not np.isfinite(share):
+            report.add((*place, name), f"is {share}; a share is a number from 0 up")
+    if not sum(home.values()) > 0:
+        report.add(place, "gives no site a share above 0")
+
+
+def _check_fragments(table: GridTable, report: Report) -> None:
+    rows = table.max_fragments
+    if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
+        report.add(
+            ("grid", "max_fragments"),
+            f"{rows!r} is not known; give {' or '.join(FRAGMENT_TABLES)}, or pairs of (width up to, fragments)",
+        )

@@ -1,0 +1,123 @@
+"""From plain values to typed structs, field by field: what is wrong is reported, and the rest is still of use."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import re
+from typing import Any, Final
+
+import msgspec
+
+from gridweave.scenarios.scenario.problems import Report
+from gridweave.scenarios.scenario.structs import SITE_NAME, Cut, Site, Transformation
+from gridweave.scenarios.scenario.toml_lines import Path
+
+BROKEN: Final = msgspec.UNSET
+"""Stands for a value that could not be read."""
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+_GOT = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "a table",
+}
+_MATCHING = f"`str` matching regex {SITE_NAME!r}"
+_QUOTED = re.compile(r"`([^`]*)`")
+_LISTS: dict[str, type[msgspec.Struct]] = {"sites": Site, "transform": Transformation}
+
+
+def convert_table(raw: object, kind: type[msgspec.Struct], path: Path, report: Report) -> Any:
+    """Read a table into a struct.
+
+    Parameters
+    ----------
+    raw : object
+        What was written.
+    kind : type of msgspec.Struct
+        What is to come of it.
+    path : tuple
+        Where it stands.
+    report : Report
+        Is told of every key that is unknown, missing or of the wrong type.
+
+    Returns
+    -------
+    Struct or UNSET
+        A key that could not be read has its default; without a default there is no struct.
+    """
+    if not isinstance(raw, dict):
+        report.add(path, f"is {_named(raw)}; a table with keys is needed")
+        return BROKEN
+    fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
+    for key in raw:
+        if key not in fields:
+            report.add((*path, key), f"is not known{_meant(key, list(fields))}; known are {', '.join(fields)}")
+    values = {}
+    whole = True
+    for name, one in fields.items():
+        value: Any = BROKEN
+        if name in raw:
+            value = _convert(raw[name], one.type, (*path, name), report)
+        elif one.required:
+            report.add((*path, name), "is missing")
+        if value is not BROKEN:
+            values[one.name] = value
+        elif one.required:
+            whole = False
+    return kind(**values) if whole else BROKEN
+
+
+def _convert(raw: Any, kind: Any, path: Path, report: Report) -> Any:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return convert_table(raw, kind, path, report)
+    element = _LISTS.get(str(path[-1]))
+    if element is not None and isinstance(raw, list):
+        return [convert_table(value, element, (*path, number), report) for number, value in enumerate(raw)]
+    if path[-1] == "cut":
+        return convert_table(raw, Cut, path, report)
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        report.add(path, _told(raw, str(error)))
+        return BROKEN
+
+
+def _told(raw: object, message: str) -> str:
+    """Say in plain words what msgspec says of a value."""
+    needed, _, place = message.partition(" - at ")
+    needed = needed.removeprefix("Expected ").partition(", got ")[0]
+    needed = needed.replace(_MATCHING, "a text of letters, digits, hyphens and underscores")
+    words = _QUOTED.sub(
+        lambda found: " or ".join(_TYPES.get(name, name) for name in found.group(1).split(" | ") if name != "null"),
+        needed,
+    )
+    inside = place.strip("`").removeprefix("$")
+    return f"is {_named(raw)}{' in which' + inside + ' is wrong' if inside else ''}; {words} is needed"
+
+
+def _named(raw: object) -> str:
+    """Name a value by its type, with the value itself where it is short."""
+    kind = _GOT.get(type(raw))
+    if isinstance(raw, (datetime.date, datetime.time)):
+        return f"a date or time, {raw}"
+    if isinstance(raw, (list, dict)) or kind is None:
+        return kind or f"a {type(raw).__name__}"
+    text = str(raw).lower() if isinstance(raw, bool) else repr(raw)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _meant(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    return f" (perhaps {close[0]} was meant)" if close else ""

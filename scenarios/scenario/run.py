@@ -1,0 +1,111 @@
+"""A scenario, run in the batch driver under full control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from gridweave.grid.kernels.state import FRAGMENT
+from gridweave.scenarios.grid_results import GridRun
+from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
+from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.scenario.build import STREAM_SELECTION, Built, build_scenario, rng_of
+from gridweave.scenarios.scenario.overrides import Overrides
+from gridweave.scenarios.scenario.structs import Scenario
+from gridweave.scenarios.simulator import simulate_policy
+
+Progress = Callable[[int, int, str], None]
+"""How much is done, how much there is, and what is going on."""
+
+
+def run_scenario(
+    source: str | Path | Scenario, *, overrides: Overrides = (), progress: Progress | None = None
+) -> GridRun:
+    """Run a scenario.
+
+    Parameters
+    ----------
+    source : str, pathlib.Path or Scenario
+        A file, the name of a scenario in the catalogue, or a scenario that stands already.
+    overrides : mapping or sequence of str
+        Changes: values by dotted key, or texts ``key=value``.
+    progress : callable, optional
+        Told now and then how far it is.
+
+    Returns
+    -------
+    GridRun
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong with the scenario.
+    InputError
+        If there is no such scenario.
+
+    Examples
+    --------
+    >>> run = run_scenario("two-sites", overrides={"workload.jobs": 200, "workload.transform": []})
+    >>> len(run.result.workload), run.site_names, run.result.policy.label
+    (200, ('north', 'south'), 'adaptive p=25%')
+    """
+    built = build_scenario(source, overrides)
+    if progress is not None:
+        progress(0, len(built.workload), "Compiling and simulating")
+    run = run_built(built)
+    if progress is not None:
+        progress(len(built.workload), len(built.workload), "Simulated")
+    return run
+
+
+def run_built(built: Built) -> GridRun:
+    """Run a scenario that has been built.
+
+    Parameters
+    ----------
+    built : Built
+
+    Returns
+    -------
+    GridRun
+    """
+    if built.policy.mode == "local":
+        result = _run_local(built)
+    else:
+        rng = rng_of(built.scenario, STREAM_SELECTION)
+        result = simulate_grid(built.workload, built.nodes.tolist(), built.policy, rng=rng)
+    return GridRun(
+        result=result,
+        site_names=built.site_names,
+        home=built.home,
+        name=built.scenario.header.name or "scenario",
+        options=msgspec.to_builtins(built.scenario),
+        shown=tuple(built.scenario.output.metrics),
+        remarks=built.remarks,
+    )
+
+
+def _run_local(built: Built) -> GridResult:
+    """Run each site by itself, with the jobs of its own users and its own discipline."""
+    workload = built.workload
+    start_ms = np.full(len(workload), NEVER, np.int64)
+    for site, policy in enumerate(built.site_policies):
+        rows = np.flatnonzero(built.home == site)
+        if len(rows):
+            start_ms[rows] = simulate_policy(workload.take(rows), int(built.nodes[site]), policy).start_ms
+    fragments = np.zeros(len(workload), FRAGMENT)
+    fragments["site"], fragments["width"] = built.home, workload.width
+    return GridResult(
+        workload=workload,
+        nodes=built.nodes,
+        policy=built.policy,
+        start_ms=start_ms,
+        end_ms=start_ms + workload.run_ms,
+        fragments=fragments,
+        first_fragment=np.arange(len(workload)),
+        n_fragments=np.ones(len(workload), np.int64),
+        refused=(),
+    )

@@ -1,0 +1,226 @@
+"""What a scenario file says, as typed structs; the JSON schema for editors is made from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gridweave.grid.policy import BACKFILLS, MODES, SELECTIONS
+from gridweave.scenarios.metrics import Metrics
+from gridweave.scenarios.workload import MAX_WIDTH
+from gridweave.site.kernels.order import ORDERS
+from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
+
+HOMES = ("round-robin", "partition")
+SPLITS = ("site", "largest")
+FRAGMENT_TABLES = ("limited", "unlimited")
+DEFAULT_METRICS = (
+    "awrt_area_ms",
+    "awwt_area_ms",
+    "awrt_width_ms",
+    "awwt_width_ms",
+    "awt_ms",
+    "art_ms",
+    "sldwa",
+    "bounded_slowdown_10s",
+    "util",
+    "loss_of_capacity",
+    "makespan_ms",
+)
+
+_MAX_INT = 2**63 - 1
+
+
+def _one_of(names: tuple[str, ...], description: str) -> Meta:
+    """Return what tells an editor the names; the reader refuses others with a message of its own."""
+    return Meta(description=description, extra_json_schema={"enum": list(names)})
+
+
+SITE_NAME = "^[A-Za-z0-9_-]+$"
+_ESTIMATES = "^(keep|perfect|omega:.+|phi:.+)$"
+SiteName = Annotated[
+    str,
+    Meta(description="Letters, digits, hyphens and underscores.", pattern=SITE_NAME),
+]
+Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
+Factor = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0)]
+Order = Annotated[str, _one_of(tuple(ORDERS), "Order of the queue.")]
+Metric = Annotated[str, _one_of(Metrics.__struct_fields__, "A metric of docs/metrics.md.")]
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all tables: unknown keys are refused."""
+
+
+class Header(_Table, frozen=True, kw_only=True):
+    """The table ``[scenario]``.
+
+    Attributes
+    ----------
+    name : str
+        What tables and plots call it; the name of the file if left out.
+    description : str
+        One sentence for the reader.
+    seed : int
+        From which all that is drawn is drawn, >= 0.
+    """
+
+    name: str = ""
+    description: str = ""
+    seed: Annotated[int, Meta(ge=0, le=_MAX_INT, description="Of all that is drawn.")] = 1
+
+
+class Site(_Table, frozen=True, kw_only=True):
+    """One of ``[[sites]]``.
+
+    Attributes
+    ----------
+    name : str
+    nodes : int
+    discipline, order, backfill : str, optional
+        How the site schedules under mode ``local``, as in `gridweave.site.policy.SitePolicy`; order and backfilling
+        are those of ``[grid]`` if left out. Under full control a site only starts what the grid decides.
+    """
+
+    name: SiteName
+    nodes: Nodes
+    discipline: Annotated[str, _one_of(tuple(SITE_BACKFILLS), "How the site schedules under mode local.")] = "queue"
+    order: Order | None = None
+    backfill: Annotated[str, _one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")] | None = (
+        None
+    )
+
+
+class Cut(_Table, frozen=True, kw_only=True):
+    """A piece of the workload by job number: positions in the order of submission, both included, the first is 1."""
+
+    first: Annotated[int, Meta(ge=1, le=_MAX_INT)] | None = None
+    last: Annotated[int, Meta(ge=1, le=_MAX_INT)] | None = None
+
+
+class Transformation(_Table, frozen=True, kw_only=True):
+    """One step of ``workload.transform``: exactly one of these.
+
+    Attributes
+    ----------
+    cut : Cut, optional
+    shrink, stretch : float, optional
+        Factor of all submit times; factor of all run times and estimates.
+    split : int or str, optional
+        Wide jobs become parts: of at most this many nodes, of at most the size of their home ("site"; Streit,
+        section 7.2, modification 1) or of the largest site ("largest", modification 2).
+    """
+
+    cut: Cut | None = None
+    shrink: Factor | None = None
+    stretch: Factor | None = None
+    split: Annotated[int, Meta(ge=1, le=MAX_WIDTH)] | Annotated[str, _one_of(SPLITS, "Width of a part.")] | None = None
+
+    @property
+    def named(self) -> list[str]:
+        """The transformations that are given, of which there is to be one."""
+        return [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+
+
+class WorkloadTable(_Table, frozen=True, kw_only=True):
+    """The table ``[workload]``: a trace or a generator, what is done to it, and whose jobs they are.
+
+    Attributes
+    ----------
+    trace : str, optional
+        A file, relative to the scenario's, or the name of a trace.
+    generator : str, optional
+        The name of a workload model, or a model file. Excludes ``trace``.
+    jobs : int, optional
+        Of the generator, which needs it.
+    load : float, optional
+        Of the generator: offered load on ``nodes``.
+    nodes : int, optional
+        Size of the machine that a trace is converted for (what the trace says, if left out), or that a generator makes
+        jobs for (all sites together, if left out).
+    estimates : str
+        ``keep``, ``perfect``, ``omega:X`` or ``phi:X``; applied before the transformations.
+    transform : list of Transformation
+        Applied in this order.
+    home : str or dict from str to float
+        At which site each job is submitted: ``round-robin``, ``partition``, or shares of the jobs by site.
+    drop_wide : bool
+        Whether jobs that can never run are left out; otherwise they make the scenario invalid.
+    """
+
+    trace: str | None = None
+    generator: str | None = None
+    jobs: Annotated[int, Meta(ge=1, le=_MAX_INT)] | None = None
+    load: Factor | None = None
+    nodes: Nodes | None = None
+    estimates: Annotated[str, Meta(extra_json_schema={"pattern": _ESTIMATES})] = "keep"
+    transform: list[Annotated[Transformation, Meta(extra_json_schema={"minProperties": 1, "maxProperties": 1})]] = (
+        msgspec.field(default_factory=list)
+    )
+    home: Annotated[str, _one_of(HOMES, "At which site each job is submitted.")] | dict[str, Share] = "round-robin"
+    drop_wide: bool = False
+
+
+class GridTable(_Table, frozen=True, kw_only=True):
+    """The table ``[grid]``: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments."""
+
+    mode: Annotated[str, _one_of(MODES, "How jobs come to sites.")] = "adaptive"
+    order: Order = "fcfs"
+    backfill: Annotated[str, _one_of(BACKFILLS, "Backfilling.")] = "easy"
+    selection: Annotated[str, _one_of(tuple(SELECTIONS), "Of a single site.")] = "best-fit"
+    overhead: Annotated[float, Meta(description="0.3: a split job takes 30% longer.")] = 0.0
+    lower_bound: Annotated[int, Meta(description="Jobs that are split are wider than this.", le=MAX_WIDTH)] = 0
+    max_fragments: (
+        Annotated[str, _one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]
+        | list[tuple[Annotated[int, Meta(ge=1, le=_MAX_INT)], Annotated[int, Meta(ge=1, le=_MAX_INT)]]]
+    ) = "unlimited"
+
+
+class Output(_Table, frozen=True, kw_only=True):
+    """The table ``[output]``.
+
+    Attributes
+    ----------
+    metrics : list of str
+        What the printed table shows, by the names of docs/metrics.md; files have all.
+    """
+
+    metrics: list[Metric] = msgspec.field(default_factory=lambda: list(DEFAULT_METRICS))
+
+
+class Scenario(_Table, frozen=True, kw_only=True):
+    """A whole scenario file.
+
+    Attributes
+    ----------
+    sites : list of Site or str
+        The sites, or the name of a machine configuration out of `gridweave.scenarios.scenario.catalogue`.
+    workload : WorkloadTable
+    header : Header
+        The table ``[scenario]``.
+    grid : GridTable
+    output : Output
+    """
+
+    sites: list[Site] | str
+    workload: WorkloadTable
+    header: Header = msgspec.field(default_factory=Header, name="scenario")
+    grid: GridTable = msgspec.field(default_factory=GridTable)
+    output: Output = msgspec.field(default_factory=Output)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of scenario files, for editors that check TOML.
+
+    Returns
+    -------
+    dict
+    """
+    schema = msgspec.json.schema(Scenario)
+    for table in schema["$defs"].values():
+        # An editor shows the first sentence; the rest of a docstring is for readers of the code.
+        table["description"] = " ".join(table["description"].partition("\n\n")[0].split())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A gridweave scenario", **schema}

@@ -1,0 +1,101 @@
+"""The command ``gridweave``: where all sub-commands hang, and how every error ends."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from gridweave import __version__
+from gridweave.cli.models import register as register_models
+from gridweave.cli.reproduce import reproduce
+from gridweave.cli.run import run_scenario
+from gridweave.cli.scenario import app as scenario_app
+from gridweave.cli.simulate import simulate
+from gridweave.cli.trace import app as trace_app
+from gridweave.errors import GridweaveError, InputError
+
+INTERRUPTED_STATUS = 130
+
+# Base of typer's errors about how the command was called; it has no public name that all versions know.
+_UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="gridweave",
+    help="Schedules parallel jobs over several sites as if they were one machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+register_models(trace_app)
+app.add_typer(trace_app, name="trace")
+app.command("simulate")(simulate)
+app.command("run")(run_scenario)
+app.add_typer(scenario_app, name="scenario")
+app.command("reproduce")(reproduce)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gridweave {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Schedules parallel jobs over several sites as if they were one machine."""
+
+
+def run() -> None:
+    """Run the command; end with 0, or 2 for bad input, 3 for what is not to be had, 130 when interrupted.
+
+    What the system fails at, such as writing to a full disk, ends with 1.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has not all letters still gets the figures
+    try:
+        status = app(standalone_mode=False)
+    except GridweaveError as error:
+        _end(str(error), error.exit_status)
+    except _UsageError as error:
+        _end(_usage_line(error), InputError.exit_status)
+    except OSError as error:
+        _end(f"{error.filename or 'standard output'}: {error.strerror or error}", GridweaveError.exit_status)
+    except KeyboardInterrupt:
+        _end_interrupted()
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        # Whoever read the output has gone (`gridweave ... | head`): nothing is wrong, and nobody is there to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    if status == INTERRUPTED_STATUS:  # typer makes this of Ctrl-C
+        _end_interrupted()
+    sys.exit(status)
+
+
+def _usage_line(error: Any) -> str:
+    """Return in one line what typer has to say of a call that it does not understand."""
+    problem = " ".join(error.format_message().split())
+    if not problem:  # the help has been printed in place of an error
+        return ""
+    return f"{problem.rstrip('.')}; see: {error.ctx.command_path if error.ctx else 'gridweave'} --help"
+
+
+def _end(message: str, status: int) -> NoReturn:
+    if message:
+        typer.echo(f"gridweave: {' '.join(message.splitlines())}", err=True)  # the name of a file may have many
+    sys.exit(status)
+
+
+def _end_interrupted() -> NoReturn:
+    typer.echo("gridweave: interrupted", err=True)
+    # Compiled code may still run in a thread (see `interruptible`), and its ground is not to be taken from under it.
+    os._exit(INTERRUPTED_STATUS)

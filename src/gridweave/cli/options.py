@@ -1,0 +1,242 @@
+"""Values of options as people write them, made into what the library takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from gridweave.errors import OptionError
+
+if TYPE_CHECKING:
+    from gridweave.site.policy import Limit, SitePolicy, Window
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)
+_TIME_OF_DAY = re.compile(r"(\d{1,2}):([0-5]\d)", re.ASCII)
+_PER_CENT = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%", re.ASCII)
+_MAX_DIGITS = 15
+
+_LIMIT_KEYS = ("wider-than", "longer-than", "user", "days", "from", "to", "max-nodes", "max-jobs")
+_WINDOW_KEYS = ("days", "from", "to")
+
+# What the library calls its arguments, where that is not what one types.
+_TYPED = {
+    "aging_ms": "--aging",
+    "factor": "--shrink",
+    "limits": "--limit",
+    "omega": "--estimates omega",
+    "phi": "--estimates phi",
+}
+
+
+@contextmanager
+def named_as_typed() -> Iterator[None]:
+    """Have errors that name an argument of the library name the option of the command instead.
+
+    Raises
+    ------
+    OptionError
+        As raised within, with the option as the user typed it.
+    """
+    try:
+        yield
+    except OptionError as error:
+        if error.option.startswith("--"):
+            raise
+        raise OptionError(_TYPED.get(error.option, f"--{error.option}"), error.problem) from None
+
+
+def split_names(option: str, text: str) -> list[str]:
+    """Return the names in a comma-separated list, in small letters, each once.
+
+    Raises
+    ------
+    OptionError
+        If there is none.
+    """
+    names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+    if not names:
+        raise OptionError(option, f"{text!r} holds no name; write one, or several with commas")
+    return names
+
+
+def parse_time_ms(option: str, text: str) -> int:
+    """Return a time span such as ``90``, ``10m``, ``1h30m`` or ``2d`` in ms; a bare number is seconds.
+
+    Raises
+    ------
+    OptionError
+        If it is none, or too long for any workload.
+    """
+    from gridweave.scenarios.workload import MAX_TIME_MS
+
+    text = text.strip().lower()
+    parts = list(_SPAN.finditer(text))
+    if not parts or "".join(part.group(0) for part in parts) != text or any(not p.group(2) for p in parts[:-1]):
+        raise OptionError(option, f"{text!r} is not a time; write 90 (seconds), 10m, 1h30m or 2d")
+    total_ms = sum(float(part.group(1)) * _UNITS_MS[part.group(2) or "s"] for part in parts)
+    if total_ms > MAX_TIME_MS:
+        raise OptionError(option, f"{text!r} is more than {MAX_TIME_MS} ms, which no time may be")
+    return round(total_ms)
+
+
+def parse_limit(text: str, nodes: int) -> Limit:
+    """Return a limit of a planning site from ``key=value`` pairs.
+
+    Parameters
+    ----------
+    text : str
+        For example ``wider-than=75%,days=mon-fri,from=8:00,to=18:00`` or ``wider-than=33%,max-jobs=2``.
+    nodes : int
+        Nodes of the site, of which widths in per cent are parts.
+
+    Raises
+    ------
+    OptionError
+        If a key or a value is none, or the limit would limit nothing, or more than one thing.
+    """
+    from gridweave.site.policy import Limit
+
+    values: dict[str, str] = {}
+    for pair in text.split(","):
+        key, separator, value = (part.strip() for part in pair.partition("="))
+        key = key.lower()
+        if not separator or key not in _LIMIT_KEYS:
+            raise OptionError("--limit", f"{pair!r} is not key=value with a key of {', '.join(_LIMIT_KEYS)}")
+        if key in values:
+            raise OptionError("--limit", f"{key} stands twice in {text!r}; give it once, or use --limit twice")
+        values[key] = value
+    effects = sum((bool(values.keys() & set(_WINDOW_KEYS)), "max-nodes" in values, "max-jobs" in values))
+    if effects != 1:
+        problem = "limits nothing" if effects == 0 else "limits more than one thing (use --limit twice)"
+        raise OptionError(
+            "--limit", f"{text!r} {problem}; give either a window (days, from, to), max-nodes or max-jobs"
+        )
+    return Limit(
+        wider_than=_nodes("wider-than", values["wider-than"], nodes) if "wider-than" in values else 0,
+        longer_than_ms=parse_time_ms("--limit longer-than", values.get("longer-than", "0")),
+        user=_whole("user", values["user"]) if "user" in values else None,
+        window=_window(values) if values.keys() & set(_WINDOW_KEYS) else None,
+        max_nodes=_cap("max-nodes", values, nodes),
+        max_jobs=_cap("max-jobs", values, nodes),
+    )
+
+
+def _cap(key: str, values: dict[str, str], nodes: int) -> int | None:
+    if key not in values:
+        return None
+    cap = _nodes(key, values[key], nodes) if key == "max-nodes" else _whole(key, values[key])
+    if cap < 1:
+        raise OptionError(f"--limit {key}", f"{values[key]!r} is less than 1, so no job under the limit could start")
+    return cap
+
+
+def _whole(key: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise OptionError(f"--limit {key}", f"{text!r} is not a whole number of at most {_MAX_DIGITS} digits")
+    return int(text)
+
+
+def _nodes(key: str, text: str, nodes: int) -> int:
+    """Return a number of nodes, or a percentage of them rounded down."""
+    if not text.endswith("%"):
+        return _whole(key, text)
+    match = _PER_CENT.fullmatch(text)
+    share = Decimal(match.group(1)) if match else Decimal(101)
+    if share > 100:
+        raise OptionError(f"--limit {key}", f"{text!r} is not a part of the nodes; write 75% or a number")
+    return int(nodes * share / 100)
+
+
+def _window(values: dict[str, str]) -> Window:
+    from gridweave.site.policy import DAY_MS, Window
+
+    from_ms = _time_of_day_ms("from", values.get("from", "0:00"))
+    if from_ms == DAY_MS:
+        raise OptionError("--limit from", f"{values['from']!r} is the end of a day; write 0:00")
+    return Window(
+        days=_days(values.get("days", "mon-sun")),
+        from_ms=from_ms,
+        to_ms=_time_of_day_ms("to", values.get("to", "24:00")) or DAY_MS,
+    )
+
+
+def _days(text: str) -> tuple[int, ...]:
+    days: set[int] = set()
+    for part in text.lower().split("+"):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        last = last if dash else first
+        if first not in DAYS or last not in DAYS:
+            raise OptionError("--limit days", f"{text!r} is not a list of days; write mon-fri, sat or mon+wed")
+        start, stop = DAYS.index(first), DAYS.index(last)
+        days.update(day % 7 for day in range(start, stop + (7 if stop < start else 0) + 1))
+    return tuple(sorted(days))
+
+
+def _time_of_day_ms(key: str, text: str) -> int:
+    match = _TIME_OF_DAY.fullmatch(text)
+    minutes = int(match.group(1)) * 60 + int(match.group(2)) if match else 24 * 60 + 1
+    if minutes > 24 * 60:
+        raise OptionError(f"--limit {key}", f"{text!r} is not a time of day; write 8:00 or 18:30")
+    return minutes * 60_000
+
+
+def policies(
+    discipline: str, orders: str, backfills: str, choices: str, slack: float, aging: str, limits: list[str], nodes: int
+) -> list[SitePolicy]:
+    """Return the policies that the options of a command name: every combination of the lists.
+
+    Parameters
+    ----------
+    discipline : str
+        One of the disciplines.
+    orders, backfills, choices : str
+        Lists with commas.
+    slack : float
+    aging : str
+        A time span, or ``none``.
+    limits : list of str
+        As for `parse_limit`.
+    nodes : int
+        Nodes of the site.
+
+    Raises
+    ------
+    OptionError
+        If a name is unknown or does not go with the others.
+    """
+    from gridweave.site.policy import BACKFILLS, SitePolicy
+
+    discipline = discipline.strip().lower()
+    if discipline not in BACKFILLS:
+        raise OptionError("--discipline", f"{discipline!r} is not known; one of {', '.join(BACKFILLS)}")
+    aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
+    if aging_ms == 0:
+        raise OptionError("--aging", f"{aging!r} is no time to wait; write a longer one such as 2h, or none")
+    if limits and discipline != "planning":
+        raise OptionError("--limit", "goes with --discipline planning; a queue keeps no limits")
+    parsed = tuple(parse_limit(limit, nodes) for limit in limits)
+    names = [
+        (order, backfill, choice)
+        for order in split_names("--order", orders)
+        for backfill in split_names("--backfill", backfills)
+        for choice in split_names("--choice", choices)
+    ]
+    with named_as_typed():
+        return [
+            SitePolicy(
+                discipline=discipline,
+                order=order,
+                backfill=backfill,
+                choice=choice,
+                slack=slack,
+                aging_ms=aging_ms,
+                limits=parsed,
+            )
+            for order, backfill, choice in names
+        ]

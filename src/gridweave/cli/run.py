@@ -1,0 +1,77 @@
+"""``gridweave run``: a scenario, from its file to tables, files and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.output import check_folder, print_json, print_table, say
+from gridweave.cli.progress import delayed_progress
+from gridweave.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.grid_results import GridRun
+
+Source = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of one that ships.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a key, such as grid.overhead=0.3 or sites=m256; repeatable."
+    ),
+]
+
+
+def run_scenario(
+    scenario: Source,
+    overrides: Overrides = None,
+    out: Annotated[str | None, typer.Option(help="Folder for jobs.csv, summary.json and the plots.")] = None,
+    plots: Annotated[bool, typer.Option(help="Whether --out draws plots too.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines what summary.json says.")] = False,
+) -> None:
+    """Run a scenario and print what became of its sites and its jobs.
+
+    Example: gridweave run two-sites --set grid.mode=sharing --out result
+    """
+    from gridweave.scenarios.scenario import run
+
+    if out is not None:
+        check_folder(out)
+    with problems_as_lines(), delayed_progress("Reading") as report:
+        done = run.run_scenario(scenario, overrides=overrides or [], progress=report)
+    for remark in done.remarks:
+        say(remark)
+    if as_json:
+        print_json(done.summary())
+    else:
+        _print(done)
+    if out is not None:
+        with delayed_progress("Writing files"):
+            files = done.write(out, plots=plots)
+        say(f"wrote {len(files)} files to {out}")
+
+
+@contextmanager
+def problems_as_lines() -> Iterator[None]:
+    """Print all that is wrong with a scenario, one line each, and end as bad input ends.
+
+    Raises
+    ------
+    typer.Exit
+        After a `ScenarioError` within.
+    """
+    try:
+        yield
+    except ScenarioError as error:
+        for problem in error.problems:
+            say(f"gridweave: {problem}")
+        raise typer.Exit(error.exit_status) from None
+
+
+def _print(done: GridRun) -> None:
+    from gridweave.scenarios.scenario.grid_tables import SITE_HEADINGS, metric_rows, site_rows
+
+    print_table(site_rows(done), headings=SITE_HEADINGS, title=f"{done.name}: {done.result.policy.label}")
+    print_table(metric_rows(done), headings=("whole grid", "", ""))

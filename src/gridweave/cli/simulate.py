@@ -1,0 +1,207 @@
+"""``gridweave simulate``: one site, one trace, one policy or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.options import named_as_typed, policies
+from gridweave.cli.output import check_folder, print_json, say
+from gridweave.cli.progress import Report, delayed_progress, interruptible
+from gridweave.errors import OptionError
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.results import SimulationResult
+    from gridweave.scenarios.workload import Workload
+    from gridweave.site.policy import SitePolicy
+
+_MIN_WIDTH = 80
+
+
+def simulate(
+    trace: Annotated[
+        str,
+        typer.Argument(metavar="TRACE", help="A file (SWF or MuPSiE; plain, .gz or .xz), or the name of a trace."),
+    ],
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", help="Nodes of the site; if left out, what the trace says.")
+    ] = None,
+    discipline: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="queue: start jobs from a queue. planning: plan the start of every job, and plan anew when one is "
+            "submitted or ends.",
+        ),
+    ] = "queue",
+    order: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Who goes first: fcfs, sjf, ljf (by estimate), saf, laf (by area), bfit, wfit (widest, narrowest), "
+            "smith (area by weight), weight, priority. Several are compared.",
+        ),
+    ] = "fcfs",
+    backfill: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Who may overtake: easy, none, conservative, slack (planning: easy, none). Several are compared.",
+        ),
+    ] = "easy",
+    choice: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Of the jobs that may overtake under easy or slack: first-fit or best-fit. Several are compared.",
+        ),
+    ] = "first-fit",
+    slack: Annotated[
+        float,
+        typer.Option(metavar="X", help="For slack: a head may be held back by X times its estimate."),
+    ] = 0.5,
+    aging: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="For priority: the wait that is worth one level, such as 2h; or none."),
+    ] = "none",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="For planning: whom (wider-than=75%, longer-than=2h, user=7; all if left out) and what: a time in "
+            "which they do not start (days=mon-fri, from=8:00, to=18:00), max-nodes=50% or max-jobs=2 at once. May "
+            "be given several times.",
+        ),
+    ] = None,
+    estimates: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="keep those of the trace; perfect; omega:X (uniform, up to 1+X times the run time) or phi:X (a "
+            "fraction X perfect), as in Zhang et al., section 2.1.",
+        ),
+    ] = "keep",
+    shrink: Annotated[
+        float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of what omega and phi draw.")] = 1,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots there; made if need be."),
+    ] = None,
+    plots: Annotated[bool, typer.Option(help="Whether to draw plots for --out.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics for machines.")] = False,
+) -> None:
+    """Simulate one site and print its metrics; several orders or backfillings are compared side by side.
+
+    Example: gridweave simulate CTC-SP2-1996-3.1-cln --nodes 430 --discipline planning --order fcfs,sjf,ljf --out result
+    """
+    from gridweave.scenarios.conversion import check_nodes
+    from gridweave.scenarios.workload import MAX_WIDTH
+
+    if out is not None:
+        check_folder(out)
+    if seed < 0:
+        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    given = (discipline, order, backfill, choice, slack, aging, limit or [])
+    with named_as_typed(), delayed_progress("Reading") as report:
+        check_nodes(nodes)
+        # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
+        policies(*given, nodes or MAX_WIDTH)
+        workload, remarks = _prepared(trace, nodes, estimates, shrink, seed)
+        chosen = policies(*given, nodes or workload.nodes or MAX_WIDTH)
+        for line in [*remarks, *_without_effect(workload, chosen)]:
+            say(line)
+        results = _simulated(workload, nodes, chosen, report)
+    made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
+    results = [replace(result, options={**result.options, **made_with}) for result in results]
+    if as_json:
+        print_json([_as_json(result) for result in results])
+    else:
+        _print(results)
+    if out is not None:
+        with delayed_progress("Writing files"):
+            written = _write(results, out, plots=plots)
+        say(f"wrote {written} files to {out}")
+
+
+def _prepared(
+    trace: str, nodes: int | None, estimates: str, shrink: float, seed: int
+) -> tuple[Workload, Sequence[str]]:
+    """Read the trace and apply what the options ask for; return it with what is to be said of it."""
+    import numpy as np
+
+    from gridweave.scenarios import transform
+    from gridweave.scenarios.estimates import with_estimates
+    from gridweave.scenarios.load import columns_of, load_workload
+
+    workload, report = load_workload(trace, nodes=nodes, columns=columns_of(trace))
+    if shrink != 1.0:
+        workload = transform.shrink(workload, shrink)
+    return with_estimates(workload, estimates, np.random.default_rng(seed)), report.lines()
+
+
+def _without_effect(workload: Workload, chosen: list[SitePolicy]) -> list[str]:
+    """Return what to say of policies that ask for what the trace does not tell."""
+    lines = []
+    orders = [policy.order for policy in chosen]
+    if "priority" not in workload.columns and "priority" in orders:
+        lines.append(f"{workload.name} gives no priorities: the order priority is the same as fcfs")
+    if "weight" not in workload.columns and {"weight", "smith"} & set(orders):
+        lines.append(f"{workload.name} gives no weights: all jobs weigh 1")
+    if "user" not in workload.columns and any(limit.user is not None for limit in chosen[0].limits):
+        lines.append(f"{workload.name} gives no users: a limit for one applies to nobody")
+    return lines
+
+
+def _simulated(
+    workload: Workload, nodes: int | None, chosen: list[SitePolicy], report: Report
+) -> list[SimulationResult]:
+    from gridweave.scenarios.simulator import simulate_policy
+
+    def run(number: int, policy: SitePolicy) -> SimulationResult:
+        def progress(done: int, total: int) -> None:
+            report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
+
+        return simulate_policy(workload, nodes, policy, progress=progress)
+
+    report(0, len(workload) * len(chosen), "Compiling and simulating")
+    return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
+
+
+def _print(results: list[SimulationResult]) -> None:
+    from rich.console import Console
+
+    from gridweave.scenarios.metrics_table import metrics_table
+
+    for job_id, reason in results[0].refused[:5]:
+        say(f"job {job_id} is refused: {reason}")
+    if len(results[0].refused) > 5:
+        say(f"... and {len(results[0].refused) - 5} more jobs are refused")
+    # In a narrower window long lines are better than numbers cut into pieces.
+    console = Console(width=max(Console().width, _MIN_WIDTH))
+    with console.capture() as printed:
+        console.print(metrics_table(results))
+    typer.echo(printed.get(), nl=False)
+
+
+def _as_json(result: SimulationResult) -> dict[str, object]:
+    return {
+        "label": result.label,
+        "options": dict(result.options),
+        "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in result.refused],
+        "metrics": result.metrics().to_dict(),
+    }
+
+
+def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
+    from pathlib import Path
+
+    from gridweave.scenarios.result_files import write_comparison, write_result
+
+    if len(results) == 1:
+        return len(write_result(results[0], Path(out), plots=plots))
+    return len(write_comparison(results, Path(out), plots=plots))

@@ -1,0 +1,34 @@
+"""The command as the script runs it, for tests of its exit statuses and of what it prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from gridweave.cli import main
+
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Return a function that runs the command with arguments: status, standard output and standard error."""
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gridweave", *map(str, arguments)])
+        monkeypatch.setattr(os, "_exit", leave)
+        with pytest.raises(SystemExit) as end:
+            main.run()
+        printed = capsys.readouterr()
+        status = end.value.code or 0
+        assert isinstance(status, int)
+        return status, printed.out, printed.err
+
+    return call

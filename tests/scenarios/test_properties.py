@@ -1,0 +1,186 @@
+"""What must hold of every schedule, whatever the workload: on the compiled loop, and on a SiteCore as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import Case, cases, planning_options, queue_options, reservation_lists, to_workload
+from gridweave.scenarios.results import SimulationResult
+from gridweave.scenarios.simulator import simulate_policy
+from gridweave.site.core import SiteCore
+from gridweave.site.messages import CloseReservation, JobFinished, JobSubmitted, OpenReservation, StartJob
+from reference.model import Job
+from reference.ordering import ORDERS
+from stepping import site_job, site_policy, step
+
+EXAMPLES = settings(max_examples=120, deadline=None)
+AGING = st.sampled_from([1.0, 3.0, float("inf")])
+OPTIONS = st.builds(
+    lambda options, aging_ms: options | {"aging_ms": aging_ms}, st.one_of(queue_options(), planning_options()), AGING
+)
+SLACKS = st.sampled_from([0.0, 0.5, 1.0, 2.5])
+
+
+def played(case: Case, options: dict[str, Any]) -> SimulationResult:
+    """Return what the compiled loop makes of a workload."""
+    return simulate_policy(to_workload(case.jobs), case.nodes, site_policy(options))
+
+
+def steps(core: SiteCore, jobs: list[Job]) -> Iterator[tuple[int, set[int]]]:
+    """Drive a core through a workload; yield each instant and the jobs started then, when the core is done with it."""
+    length = {job.id: job.length for job in jobs}
+    arriving = sorted(jobs, key=lambda job: (job.submit, job.id), reverse=True)
+    ends: dict[int, int] = {}
+    while arriving or ends:
+        now = min([*ends.values(), *(job.submit for job in arriving[-1:])])
+        finished = [job_id for job_id, end in ends.items() if end == now]
+        for job_id in finished:
+            del ends[job_id]
+        events: list[JobFinished | JobSubmitted] = [JobFinished(job_id) for job_id in finished]
+        while arriving and arriving[-1].submit == now:
+            events.append(JobSubmitted(site_job(arriving.pop())))
+        started = {command.job_id for command in core.handle(now, *events) if isinstance(command, StartJob)}
+        ends |= {job_id: now + length[job_id] for job_id in started}
+        yield now, started
+
+
+@EXAMPLES
+@given(cases(max_jobs=30), OPTIONS)
+def test_every_job_runs_once_and_no_node_is_used_twice(case: Case, options: dict[str, Any]) -> None:
+    """Every job runs for its time, not before its submission; at no instant more nodes are in use than there are."""
+    result = played(case, options)
+    assert result.ran.all()
+    assert (result.start_ms >= result.workload.submit_ms).all()
+    assert (result.end_ms - result.start_ms == result.workload.run_ms).all()
+    for instant in result.start_ms:
+        runs = (result.start_ms <= instant) & (instant < result.end_ms)
+        assert result.workload.width[runs].sum() <= case.nodes
+
+
+@EXAMPLES
+@given(cases(max_jobs=30))
+def test_fcfs_without_backfilling_starts_in_order(case: Case) -> None:
+    """FCFS without backfilling starts jobs in the order in which they were submitted."""
+    result = played(case, {"discipline": "queue", "order": "fcfs", "backfill": "none"})
+    assert (np.diff(result.start_ms) >= 0).all()
+
+
+@EXAMPLES
+@given(cases(max_jobs=25), st.sampled_from(["first-fit", "best-fit"]))
+def test_the_head_of_easy_starts_when_promised(case: Case, choice: str) -> None:
+    """Under FCFS with EASY no start that the waiting head was shown is later than one before, and it starts by all."""
+    core = SiteCore(case.nodes, site_policy({"discipline": "queue", "backfill": "easy", "choice": choice}))
+    shown: dict[int, int] = {}
+    for now, started in steps(core, case.jobs):
+        assert all(now <= shown.get(job_id, now) for job_id in started)
+        for place, (job, promise_ms) in enumerate(core.waiting()):
+            explained_ms = core.explain(now, job.job_id).start_ms
+            if place > 0:
+                assert promise_ms is explained_ms is None
+                continue
+            assert explained_ms is not None
+            assert now < explained_ms <= shown.get(job.job_id, explained_ms)
+            assert promise_ms is None or promise_ms >= explained_ms
+            shown[job.job_id] = explained_ms
+
+
+@EXAMPLES
+@given(cases(max_jobs=25), st.sampled_from(ORDERS))
+def test_conservative_promises_are_kept(case: Case, order: str) -> None:
+    """Under conservative backfilling every waiting job has a promise from its submission on, and none moves later."""
+    core = SiteCore(case.nodes, site_policy({"discipline": "queue", "order": order, "backfill": "conservative"}))
+    promised: dict[int, int] = {}
+    for now, started in steps(core, case.jobs):
+        assert all(now <= promised.get(job_id, now) for job_id in started)
+        for job, promise_ms in core.waiting():
+            assert promise_ms is not None
+            assert now < promise_ms <= promised.get(job.job_id, promise_ms)
+            promised[job.job_id] = promise_ms
+
+
+@EXAMPLES
+@given(cases(max_jobs=25), SLACKS)
+def test_slack_bounds_the_delay_of_the_head(case: Case, slack: float) -> None:
+    """Under FCFS with slack a head starts no later than the part of its estimate after any start it was shown."""
+    core = SiteCore(case.nodes, site_policy({"discipline": "queue", "backfill": "slack", "slack": slack}))
+    latest: dict[int, int] = {}
+    for now, started in steps(core, case.jobs):
+        assert all(now <= latest.get(job_id, now) for job_id in started)
+        for head, _ in list(core.waiting())[:1]:
+            shown_ms = core.explain(now, head.job_id).start_ms
+            assert shown_ms is not None
+            bound_ms = shown_ms + int(slack * head.estimate_ms)
+            latest[head.job_id] = min(bound_ms, latest.get(head.job_id, bound_ms))
+
+
+@EXAMPLES
+@given(cases(max_jobs=25), queue_options(backfills=("none", "easy")))
+def test_a_head_that_fits_does_not_wait(case: Case, options: dict[str, Any]) -> None:
+    """Whatever the order of a queue, after every pass its head needs more nodes than are free."""
+    core = SiteCore(case.nodes, site_policy(options | {"aging_ms": 3.0}))
+    for _ in steps(core, case.jobs):
+        for head, _ in list(core.waiting())[:1]:
+            assert head.width > core.free
+
+
+@EXAMPLES
+@given(cases(max_jobs=25, tick=2), OPTIONS, SLACKS, st.integers(2, 10**6))
+def test_scaled_times_make_a_scaled_schedule(case: Case, options: dict[str, Any], slack: float, factor: int) -> None:
+    """The unit of time does not matter: all times multiplied by a whole number multiply every start by it."""
+    # Half of an even estimate is whole, so no slack is rounded.
+    want = played(case, options | {"slack": slack}).start_ms * factor
+    scaled = [
+        replace(job, submit=job.submit * factor, estimate=job.estimate * factor, run=job.run * factor)
+        for job in case.jobs
+    ]
+    got = played(
+        Case(case.nodes, scaled), options | {"slack": slack, "aging_ms": options["aging_ms"] * factor}
+    ).start_ms
+    assert got.tolist() == want.tolist()
+
+
+@EXAMPLES
+@given(cases(max_jobs=25), OPTIONS, st.integers(1, 10**9))
+def test_a_later_time_zero_moves_the_schedule_alone(case: Case, options: dict[str, Any], by_ms: int) -> None:
+    """All submissions later by some time make all starts later by that time."""
+    later = [replace(job, submit=job.submit + by_ms) for job in case.jobs]
+    want = played(case, options).start_ms + by_ms
+    assert played(Case(case.nodes, later), options).start_ms.tolist() == want.tolist()
+
+
+@EXAMPLES
+@given(cases(max_jobs=25), OPTIONS, st.data())
+def test_a_job_after_all_others_changes_nothing(case: Case, options: dict[str, Any], data: st.DataObject) -> None:
+    """A job that is submitted when all others have ended starts at once and leaves their schedule as it was."""
+    before = played(case, options)
+    submit = int(before.end_ms.max()) + data.draw(st.integers(0, 5))
+    width = data.draw(st.integers(1, case.nodes))
+    last = Job(0, submit, width, estimate=5, run=3, priority=5, weight=7.0)
+    after = played(Case(case.nodes, [*case.jobs, last]), options)
+    assert after.start_ms.tolist() == [*before.start_ms.tolist(), submit]
+
+
+@EXAMPLES
+@given(st.data())
+def test_accepted_reservations_open_at_their_start(data: st.DataObject) -> None:
+    """A planning site opens every reservation that it accepted at its start and closes it after its length."""
+    case = data.draw(cases(max_jobs=25))
+    requests = {request.id: request for request in data.draw(reservation_lists(case, max_size=6))}
+    policy = site_policy(data.draw(planning_options()) | {"aging_ms": 3.0})
+    did = step(SiteCore(case.nodes, policy), case.jobs, reservations=requests.values())
+    accepted = sorted(request_id for request_id, (is_accepted, _) in did.answers.items() if is_accepted)
+    opened = {
+        command.reservation_id: (now, sum(stop - start for start, stop in command.nodes))
+        for now, command in did.commands
+        if isinstance(command, OpenReservation)
+    }
+    closed = {command.reservation_id: now for now, command in did.commands if isinstance(command, CloseReservation)}
+    assert sorted(did.answers) == sorted(requests)
+    assert opened == {rid: (requests[rid].start, requests[rid].width) for rid in accepted}
+    assert closed == {rid: requests[rid].start + requests[rid].length for rid in accepted}

@@ -1,0 +1,251 @@
+"""Scenarios that are run: homes, transformations, streams of random numbers, modes, and the simulators below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import TracePath
+from gridweave.errors import InputError, ScenarioError
+from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
+from gridweave.scenarios.generators.model_file import load_model
+from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.grid_simulator import simulate_grid
+from gridweave.scenarios.load import save_workload
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.homes import assign_homes, home_of, split_at_home
+from gridweave.scenarios.scenario.run import run_scenario
+from gridweave.scenarios.scenario.structs import Scenario, Site, WorkloadTable
+from gridweave.scenarios.simulator import simulate
+from gridweave.scenarios.workload import Workload
+
+SMALL = ["workload.jobs=300"]
+
+
+def workload_of(widths: Sequence[int], **columns: Sequence[int]) -> Workload:
+    """Return jobs of these widths, one a second, ids from 1."""
+    n = len(widths)
+    times = np.full(n, 5000)
+    return Workload(
+        np.arange(1, n + 1),
+        np.arange(n) * 1000,
+        np.array(widths, np.int64),
+        times,
+        times,
+        columns={name: np.array(values) for name, values in columns.items()},
+    )
+
+
+def scenario_of(widths: Sequence[int], folder: Path, sites: dict[str, int], **table: object) -> Scenario:
+    """Return a scenario on a trace with jobs of these widths."""
+    path = folder / "jobs.swf"
+    save_workload(workload_of(widths).replace(nodes=1000), path)
+    return Scenario(
+        sites=[Site(name=name, nodes=nodes) for name, nodes in sites.items()],
+        workload=WorkloadTable(trace=str(path), **table),  # type: ignore[arg-type]
+    )
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    """A run repeats to the last bit, and another seed gives another."""
+    first, again, other = (run_scenario("two-sites", overrides=[*SMALL, f"scenario.seed={seed}"]) for seed in (1, 1, 2))
+    assert first.result.start_ms.tolist() == again.result.start_ms.tolist()
+    assert first.sites_of_jobs() == again.sites_of_jobs()
+    assert first.result.workload.width.tolist() != other.result.workload.width.tolist()
+
+
+def test_streams_do_not_shift_each_other() -> None:
+    """Estimates that are drawn change neither the jobs nor their homes."""
+    kept, drawn = (build_scenario("two-sites", [*SMALL, f"workload.estimates={name}"]) for name in ("keep", "omega:3"))
+    for name in ("submit_ms", "width", "run_ms"):
+        assert getattr(kept.workload, name).tolist() == getattr(drawn.workload, name).tolist()
+    assert kept.home.tolist() == drawn.home.tolist()
+    assert kept.workload.estimate_ms.tolist() != drawn.workload.estimate_ms.tolist()
+
+
+def test_the_generator_is_the_first_stream() -> None:
+    """The jobs are those that the model gives for default_rng([seed, 1]), on all nodes if the file gives none."""
+    built = build_scenario("two-sites", {"workload.jobs": 100, "workload.transform": []})
+    rng = np.random.default_rng([1, 1])
+    expected = generate(load_model("ctc-sp2"), 100, rng, nodes=384, load=0.8)
+    assert built.workload.submit_ms.tolist() == expected.submit_ms.tolist()
+    assert built.workload.width.tolist() == expected.width.tolist()
+
+
+@pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
+@pytest.mark.parametrize("selection", ["best-fit", "random"])
+def test_a_run_is_the_grid_simulator(mode: str, selection: str) -> None:
+    """What a scenario gives is what simulate_grid gives for the same jobs, nodes and policy."""
+    changes = [*SMALL, f"grid.mode={mode}", f"grid.selection={selection}", "grid.max_fragments=limited"]
+    run = run_scenario("two-sites", overrides=changes)
+    policy = GridPolicy(mode=mode, selection=selection, overhead=0.25, max_fragments=LIMITED_FRAGMENTS)
+    rng = np.random.default_rng([1, 4])
+    expected = simulate_grid(run.result.workload, [256, 128], policy, rng=rng)
+    assert run.result.start_ms.tolist() == expected.start_ms.tolist()
+    assert run.result.fragments.tolist() == expected.fragments.tolist()
+
+
+def test_local_runs_are_the_local_mode_of_the_grid_simulator() -> None:
+    """Without disciplines of their own, sites under mode local do what simulate_grid does."""
+    run = run_scenario("two-sites", overrides=[*SMALL, "grid.mode=local", "grid.order=sjf"])
+    policy = GridPolicy(mode="local", order="sjf")
+    expected = simulate_grid(run.result.workload, [256, 128], policy, home=run.home)
+    assert run.result.start_ms.tolist() == expected.start_ms.tolist()
+    assert run.result.end_ms.tolist() == expected.end_ms.tolist()
+    assert [run.result.fragments_of(row) for row in range(20)] == [expected.fragments_of(row) for row in range(20)]
+
+
+def test_local_sites_have_disciplines_of_their_own() -> None:
+    """Under mode local each site schedules as it says, and as the grid says where it says nothing."""
+    changes = ["grid.mode=local", "grid.backfill=none", "sites.north.discipline=planning", "sites.north.order=sjf"]
+    run = run_scenario("two-sites", overrides=[*SMALL, "sites.south.backfill=conservative", *changes])
+    for site, nodes, options in (
+        (0, 256, {"discipline": "planning", "order": "sjf", "backfill": "none"}),
+        (1, 128, {"discipline": "queue", "order": "fcfs", "backfill": "conservative"}),
+    ):
+        rows = np.flatnonzero(run.home == site)
+        expected = simulate(run.result.workload.take(rows), nodes, **options)  # type: ignore[arg-type]
+        assert run.result.start_ms[rows].tolist() == expected.start_ms.tolist()
+
+
+def test_round_robin_homes() -> None:
+    """Job i, in order of submission, belongs to site i mod S."""
+    jobs = assign_homes(workload_of([1] * 7), "round-robin", ["a", "b", "c"], np.random.default_rng(0))
+    assert home_of(jobs).tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_homes_by_partition() -> None:
+    """The partitions of a trace, by their numbers, are the sites in their order."""
+    jobs = workload_of([1] * 5, partition=[9, 2, 5, 2, 9])
+    homed = assign_homes(jobs, "partition", ["a", "b", "c"], np.random.default_rng(0))
+    assert home_of(homed).tolist() == [2, 0, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({}, "has none"),
+        ({"partition": [1, -1, 2]}, "1 of the jobs have none"),
+        ({"partition": [1, 2, 3]}, "there are 2 sites"),
+    ],
+)
+def test_partitions_that_are_no_homes(columns: dict[str, list[int]], message: str) -> None:
+    """A workload without partitions, with jobs of none, or with more than there are sites is refused."""
+    with pytest.raises(InputError, match=message):
+        assign_homes(workload_of([1, 1, 1], **columns), "partition", ["a", "b"], np.random.default_rng(0))
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=5).filter(lambda shares: sum(shares) > 0.1), st.integers(0, 99))
+def test_homes_by_share(shares: list[float], seed: int) -> None:
+    """Jobs are at sites in proportion to the shares, and none is at a site whose share is zero."""
+    names = [f"s{number}" for number in range(len(shares))]
+    home = dict(zip(names, shares, strict=True))
+    homes = home_of(assign_homes(workload_of([1] * 4000), home, names, np.random.default_rng(seed)))
+    parts = np.bincount(homes, minlength=len(shares)) / 4000
+    assert np.abs(parts - np.array(shares) / sum(shares)).max() < 0.05
+    assert all(part == 0 for part, share in zip(parts, shares, strict=True) if share == 0)
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    st.lists(st.integers(1, 20), min_size=1, max_size=4),
+)
+def test_splitting_at_home(widths: list[int], nodes: list[int]) -> None:
+    """No part is wider than its home; the parts of a job have its home, its times and together its width."""
+    jobs = assign_homes(workload_of(widths), "round-robin", [str(n) for n in nodes], np.random.default_rng(0))
+    parts = split_at_home(jobs, np.array(nodes, np.int64))
+    home = home_of(parts)
+    assert (parts.width <= np.array(nodes)[home]).all()
+    stride = int(parts.job_id[0])  # of job 1, whose first part has the number 0
+    owner = parts.job_id // stride - 1
+    assert home.tolist() == (owner % len(nodes)).tolist()
+    assert np.bincount(owner, parts.width).tolist() == widths
+    assert parts.submit_ms.tolist() == (owner * 1000).tolist()
+    fewest = [-(-width // nodes[row % len(nodes)]) for row, width in enumerate(widths)]
+    assert np.bincount(owner).tolist() == fewest
+
+
+def test_homes_are_given_before_the_first_split(tmp_path: Path) -> None:
+    """Round robin counts the jobs that a cut left, before they are split; the parts stay together."""
+    transform = [{"cut": {"first": 2}}, {"split": 3}, {"shrink": 0.5}]
+    scenario = scenario_of([9, 5, 1, 7], tmp_path, {"a": 8, "b": 8})
+    built = build_scenario(scenario, {"workload.transform": transform})
+    assert built.workload.width.tolist() == [3, 2, 1, 3, 3, 1]
+    assert built.home.tolist() == [0, 0, 1, 0, 0, 0]
+    assert built.workload.submit_ms.tolist() == [0, 0, 500, 1000, 1000, 1000]
+
+
+@pytest.mark.parametrize(("split", "expected"), [("site", [8, 1, 4, 3]), ("largest", [8, 1, 7]), (5, [5, 4, 5, 2])])
+def test_modifications_of_the_thesis(tmp_path: Path, split: str | int, expected: list[int]) -> None:
+    """Wide jobs become parts for their home, for the largest site, or of a fixed width (Streit, section 7.2)."""
+    scenario = scenario_of([9, 7], tmp_path, {"a": 8, "b": 4})
+    built = build_scenario(scenario, {"workload.transform": [{"split": split}], "grid.mode": "sharing"})
+    assert built.workload.width.tolist() == expected
+
+
+def test_jobs_that_are_too_wide(tmp_path: Path) -> None:
+    """Too wide is what the mode cannot place: the home, the largest site, the grid, or what the bounds allow."""
+    scenario = scenario_of([3, 7, 12, 13], tmp_path, {"a": 8, "b": 4})
+    kept = {"local": [3], "sharing": [3, 7], "multi-site": [3, 7, 12], "adaptive": [3, 7, 12]}
+    for mode, widths in kept.items():
+        with pytest.raises(ScenarioError, match="can never run"):
+            build_scenario(scenario, {"grid.mode": mode})
+        built = build_scenario(scenario, {"grid.mode": mode, "workload.drop_wide": True})
+        assert built.workload.width.tolist() == widths
+        assert len(built.home) == len(widths)
+        assert any("can never run" in remark for remark in built.remarks)
+    bounded = build_scenario(scenario, {"grid.max_fragments": [[12, 1]], "workload.drop_wide": True})
+    assert bounded.workload.width.tolist() == [3, 7]
+
+
+def test_no_job_left_is_a_problem(tmp_path: Path) -> None:
+    """A scenario whose jobs are all left out cannot be run."""
+    scenario = scenario_of([9, 9], tmp_path, {"a": 8})
+    with pytest.raises(ScenarioError, match="no job is left"):
+        build_scenario(scenario, {"workload.drop_wide": True})
+
+
+def test_a_trace_beside_the_scenario_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative trace is looked for in the folder of the scenario file, whatever the working directory."""
+    save_workload(workload_of([1, 2]).replace(nodes=4), tmp_path / "jobs.swf")
+    (tmp_path / "s.toml").write_text('sites = "m512"\n[workload]\ntrace = "jobs.swf"\n')
+    monkeypatch.chdir("/")
+    assert build_scenario(tmp_path / "s.toml").workload.width.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["two-sites", "national-grid", "one-big-many-small"])
+@pytest.mark.parametrize("mode", ["local", "sharing", "multi-site", "adaptive"])
+def test_shipped_scenarios_run_offline_in_every_mode(name: str, mode: str) -> None:
+    """The scenarios for newcomers run without a trace, in every mode, on the same jobs, and every job ends."""
+    run = run_scenario(name, overrides=["workload.jobs=200", f"grid.mode={mode}"])
+    adaptive = build_scenario(name, ["workload.jobs=200"])
+    assert run.result.workload.job_id.tolist() == adaptive.workload.job_id.tolist()
+    assert (run.result.end_ms > run.result.start_ms).all()
+    assert (run.result.start_ms >= run.result.workload.submit_ms).all()
+
+
+@settings(max_examples=15)
+@given(st.sampled_from(["m64", "m128", "m384"]), st.sampled_from(["local", "sharing"]), st.integers(0, 9))
+def test_chapter_7_local_and_sharing(machines: str, mode: str, seed: int) -> None:
+    """Modification 1 makes the generated workload of chapter 7 fit every configuration, in mode local too."""
+    split = "workload.transform.split=site"
+    changes = [f"sites={machines}", f"grid.mode={mode}", split, "workload.jobs=100", f"scenario.seed={seed}"]
+    run = run_scenario("streit-7-syn", overrides=changes)
+    assert not run.result.multi_site.any()
+    assert run.result.n_fragments.tolist() == [1] * len(run.result.workload)
+
+
+@pytest.mark.trace
+def test_extracts_of_chapter_7(trace_path: TracePath) -> None:
+    """Each extract has 10,000 jobs, and more of them run multi-site the higher the overhead (Streit, Table 7.3)."""
+    trace_path("CTC-SP2-1996-3.1-cln")
+    for name in ("streit-7-10-20k", "streit-7-30-40k", "streit-7-60-70k"):
+        none, much = (run_scenario(name, overrides={"grid.overhead": p}).result for p in (0.0, 0.6))
+        assert len(none.workload) == 10_000
+        assert 0 < none.multi_site.sum() < much.multi_site.sum() < 1500
+        assert none.multi_site_area() < much.multi_site_area()

@@ -1,0 +1,396 @@
+"""`simulate`: what it refuses, what it returns, and that both drivers return the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gridweave.errors import InputError, OptionError, TraceError
+from gridweave.scenarios import simulator
+from gridweave.scenarios.load import load_workload, save_workload
+from gridweave.scenarios.result_files import JOBS_HEADER
+from gridweave.scenarios.results import SimulationResult
+from gridweave.scenarios.simulator import DRIVERS, simulate, simulate_policy, week_offset_ms
+from gridweave.scenarios.workload import MAX_WIDTH, Workload
+from gridweave.site.messages import ReservationRequested
+from gridweave.site.policy import Limit, SitePolicy, Window
+
+HOUR_MS = 3_600_000
+# Monday, 23 September 1996, 14:00:31 in Stockholm (summer time: two hours ahead of UTC).
+MONDAY_UNIX_S = 843480031
+
+BOTH = pytest.mark.parametrize("driver", DRIVERS)
+
+
+def jobs(rows: Sequence[tuple[int, int, int, int]], **fields: Any) -> Workload:
+    """Return a workload of (submit, width, estimate, run) with ids from 1 on; a run beyond the estimate is cut."""
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    submit, width, estimate, run = table.T
+    return Workload(
+        np.arange(1, len(table) + 1),
+        submit,
+        width,
+        estimate,
+        np.minimum(run, estimate),
+        overran=run > estimate,
+        **fields,
+    )
+
+
+THREE = jobs([(0, 3, 100, 100), (1, 4, 50, 50), (2, 1, 90, 90)])
+EMPTY = jobs([])
+
+
+# -- what is refused
+
+
+@BOTH
+def test_jobs_wider_than_the_site_are_refused_and_the_rest_runs(driver: str) -> None:
+    """A job that is wider than the site never starts, says why, and takes no part in the schedule of the others."""
+    result = simulate(jobs([(0, 5, 10, 10), (0, 4, 10, 10), (3, 9, 10, 10), (4, 1, 10, 10)]), nodes=4, driver=driver)
+    assert result.refused == (
+        (1, "it needs 5 nodes and the site has 4"),
+        (3, "it needs 9 nodes and the site has 4"),
+    )
+    assert result.start_ms.tolist() == [-1, 0, -1, 10]
+    assert result.end_ms.tolist() == [-1, 10, -1, 20]
+    assert result.ran.tolist() == [False, True, False, True]
+    assert result.metrics().jobs == 2
+
+
+@BOTH
+def test_a_job_that_limits_never_let_start_is_refused(driver: str) -> None:
+    """A job wider than a limit ever allows, or closed out all week long, is refused; a narrower one runs."""
+    limits = (Limit(wider_than=2, max_nodes=3), Limit(longer_than_ms=500, window=Window()))
+    work = jobs([(0, 4, 10, 10), (0, 3, 10, 10), (0, 1, 501, 501), (0, 1, 500, 500)])
+    result = simulate(work, nodes=8, discipline="planning", limits=limits, driver=driver)
+    assert [job_id for job_id, _ in result.refused] == [1, 3]
+    assert "limit 1" in result.refused[0][1]
+    assert "windows" in result.refused[1][1]
+    assert result.start_ms.tolist() == [-1, 0, -1, 0]
+
+
+def test_nodes_must_be_known() -> None:
+    """Without a number of nodes, from the caller or the workload, an error names the option."""
+    with pytest.raises(OptionError, match="nodes: workload does not say how many"):
+        simulate(THREE)
+    assert simulate(THREE.replace(nodes=4)).nodes == 4
+    assert simulate(THREE.replace(nodes=4), nodes=7).nodes == 7
+
+
+@pytest.mark.parametrize("nodes", [0, -5, MAX_WIDTH + 1, 10**30, 4.5, 4.0, "4", float("nan")])
+def test_absurd_nodes_are_refused(nodes: Any) -> None:
+    """A number of nodes that no site has is refused, and so is what is no whole number."""
+    with pytest.raises(OptionError) as caught:
+        simulate(THREE, nodes=nodes)
+    assert caught.value.option == "nodes"
+    assert f"{MAX_WIDTH}" in caught.value.problem
+
+
+def test_the_largest_site_works() -> None:
+    """The most nodes that a site may have, and a whole number of numpy's, are taken."""
+    result = simulate(THREE, nodes=np.int64(MAX_WIDTH))  # type: ignore[arg-type]  # as users of numpy do
+    assert type(result.nodes) is int
+    assert result.start_ms.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"order": "lifo"}, "order"),
+        ({"backfill": "hard"}, "backfill of a queue site"),
+        ({"discipline": "planning", "backfill": "conservative"}, "backfill of a planning site"),
+        ({"discipline": "gang"}, "discipline"),
+        ({"choice": "worst-fit"}, "choice"),
+        ({"driver": "live"}, "driver"),
+        ({"slack": -1.0}, "slack"),
+        ({"aging_ms": 0.0}, "aging_ms"),
+        ({"limits": [Limit(max_jobs=1)]}, "limits"),
+        ({"reservations": [(0, ReservationRequested(1, 0, 1, 1))]}, "reservations"),
+    ],
+    ids=str,
+)
+def test_unknown_options_are_refused_by_name(options: dict[str, Any], option: str, tmp_path: Path) -> None:
+    """An option that cannot be used is named, before any trace is looked for."""
+    for workload in (THREE, tmp_path / "not-there.swf"):
+        with pytest.raises(OptionError) as caught:
+            simulate(workload, nodes=4, **options)
+        assert caught.value.option == option
+    with pytest.raises(OptionError, match="driver: 'batsch' is not known; one of batch, core"):
+        simulate_policy(THREE, 4, SitePolicy(), driver="batsch")
+
+
+@BOTH
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
+def test_weights_above_zero(driver: str, weight: float) -> None:
+    """A weight that is not above 0 is refused by both drivers alike, with the job."""
+    work = THREE.replace(columns={"weight": [1.0, weight, 2.0]})
+    with pytest.raises(InputError, match=r"workload: job 2: weight .* is not above 0"):
+        simulate(work, nodes=4, order="smith", driver=driver)
+
+
+def test_a_trace_by_its_path(tmp_path: Path) -> None:
+    """A file is loaded, with jobs too wide dropped on the way; one that is not there is named."""
+    path = tmp_path / "three.swf"
+    save_workload(jobs([(0, 3, 100_000, 90_000), (1000, 4, 50_000, 50_000), (1000, 5, 1000, 1000)], nodes=8), path)
+    for trace in (path, str(path)):
+        result = simulate(trace, nodes=4)
+        assert result.start_ms.tolist() == [0, 90_000]
+        assert result.options["trace"] == "three"
+    assert simulate(path).nodes == 8
+    with pytest.raises(TraceError, match="no such file"):
+        simulate(tmp_path / "none.swf", nodes=4)
+
+
+# -- what is returned
+
+
+@BOTH
+def test_hand_computed_schedules(driver: str) -> None:
+    """The three jobs of the example: EASY lets the third go ahead, without backfilling it waits for the second."""
+    assert simulate(THREE, nodes=4, driver=driver).start_ms.tolist() == [0, 100, 2]
+    assert simulate(THREE, nodes=4, backfill="none", driver=driver).start_ms.tolist() == [0, 100, 150]
+    planned = simulate(THREE, nodes=4, discipline="planning", order="ljf", driver=driver)
+    assert planned.start_ms.tolist() == [0, 100, 2]
+
+
+@BOTH
+def test_killed_jobs_are_those_that_overran(driver: str) -> None:
+    """A job that overran its estimate ends there and is marked as killed; a refused one is not, though it overran."""
+    result = simulate(jobs([(0, 1, 10, 25), (0, 1, 10, 10), (0, 5, 10, 25)]), nodes=4, driver=driver)
+    assert result.killed.tolist() == [True, False, False]
+    assert result.end_ms.tolist() == [10, 10, -1]
+
+
+@BOTH
+@pytest.mark.parametrize("discipline", ["queue", "planning"])
+def test_no_jobs(driver: str, discipline: str) -> None:
+    """A workload without jobs gives an empty result."""
+    result = simulate(EMPTY, nodes=4, discipline=discipline, driver=driver)
+    assert len(result.start_ms) == len(result.end_ms) == len(result.killed) == 0
+    assert result.refused == ()
+    assert result.metrics().jobs == 0
+    assert result.to_pandas().shape == (0, 10)
+
+
+@BOTH
+@pytest.mark.parametrize("backfill", ["none", "easy", "conservative", "slack"])
+def test_one_job(driver: str, backfill: str) -> None:
+    """A job alone starts when it is submitted, on all nodes if it likes."""
+    result = simulate(jobs([(7, 4, 30, 20)]), nodes=4, backfill=backfill, driver=driver)
+    assert result.start_ms.tolist() == [7]
+    assert result.end_ms.tolist() == [27]
+
+
+@BOTH
+def test_all_jobs_at_one_instant(driver: str) -> None:
+    """Off-line scheduling: on one node the orders are the sorted jobs, ties by id."""
+    work = jobs([(5, 1, estimate, estimate) for estimate in (30, 10, 20, 10)])
+    starts = {
+        order: simulate(work, nodes=1, order=order, driver=driver).start_ms.tolist() for order in ("fcfs", "sjf", "ljf")
+    }
+    assert starts == {"fcfs": [5, 35, 45, 65], "sjf": [45, 5, 25, 15], "ljf": [5, 55, 35, 65]}
+
+
+def test_what_the_result_says_of_itself() -> None:
+    """The options that made a result are in it as plain values, those without meaning as None."""
+    limit = Limit(wider_than=3, max_jobs=2)
+    result = simulate(THREE, nodes=4, discipline="planning", order="sjf", limits=[limit])
+    assert result.label == "planning sjf"
+    assert result.options["limits"] == [
+        {"wider_than": 3, "longer_than_ms": 0, "user": None, "window": None, "max_nodes": None, "max_jobs": 2}
+    ]
+    said = {name: result.options[name] for name in ("trace", "nodes", "discipline", "order", "backfill")}
+    assert list(said.values()) == ["workload", 4, "planning", "sjf", "easy"]
+    assert result.options["slack"] is result.options["aging_ms"] is None
+    aged = simulate(THREE, nodes=4, order="priority", aging_ms=60.0, backfill="slack", slack=0.25)
+    assert (aged.options["slack"], aged.options["aging_ms"]) == (0.25, 60.0)
+
+
+def test_to_pandas() -> None:
+    """The table has the columns of jobs.csv and one row per job, refused ones included."""
+    frame = simulate(jobs([(0, 1, 10, 25), (2, 9, 10, 10)]), nodes=4).to_pandas()
+    assert tuple(frame.columns) == JOBS_HEADER
+    assert frame.to_dict("list") == {
+        "job_id": [1, 2],
+        "submit_ms": [0, 2],
+        "start_ms": [0, -1],
+        "end_ms": [10, -1],
+        "width": [1, 9],
+        "estimate_ms": [10, 10],
+        "run_ms": [10, 0],
+        "site": ["site", "site"],
+        "fragments": [1, 0],
+        "killed": [True, False],
+    }
+
+
+@BOTH
+def test_the_same_input_gives_the_same_schedule(driver: str) -> None:
+    """Simulating twice changes neither the workload nor the schedule."""
+    rng = np.random.default_rng(5)
+    table = rng.integers(1, 9, (200, 4))
+    table[:, 0] = np.sort(table[:, 0])
+    work = jobs(table.tolist())
+    before = work.submit_ms.copy(), work.run_ms.copy()
+    first, second = (simulate(work, nodes=8, order="sjf", driver=driver) for _ in range(2))
+    assert first.start_ms.tolist() == second.start_ms.tolist()
+    assert (work.submit_ms == before[0]).all()
+    assert (work.run_ms == before[1]).all()
+
+
+# -- progress
+
+
+@BOTH
+@pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
+def test_progress_rises_and_ends_at_all(driver: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports never go back, speak of the jobs that are not refused, and the last says that all are done."""
+    monkeypatch.setattr(simulator, "_SLICE", 3)
+    monkeypatch.setattr(simulator, "_CORE_SLICE", 3)
+    told: list[tuple[int, int]] = []
+    work = jobs([(i, 1, 5, 5) for i in range(count)] + [(count, 9, 5, 5)])
+    simulate_policy(work, 2, SitePolicy(), driver=driver, progress=lambda *report: told.append(report))
+    done = [report[0] for report in told]
+    assert done == sorted(done)
+    assert told[-1] == (count, count)
+    assert {report[1] for report in told} == {count}
+    assert len(told) >= count // 3
+
+
+# -- time of the week
+
+
+@pytest.mark.parametrize(
+    ("start_unix_s", "timezone", "offset_ms"),
+    [
+        (None, "Europe/Stockholm", 0),
+        (MONDAY_UNIX_S, "Europe/Stockholm", 14 * HOUR_MS + 31_000),
+        (MONDAY_UNIX_S, None, 12 * HOUR_MS + 31_000),
+        (MONDAY_UNIX_S, "Asia/Kolkata", 17 * HOUR_MS + 30 * 60_000 + 31_000),
+        (MONDAY_UNIX_S, "Pacific/Kiritimati", (24 + 2) * HOUR_MS + 31_000),
+        (MONDAY_UNIX_S - 13 * 3600, "UTC", (6 * 24 + 23) * HOUR_MS + 31_000),
+        (MONDAY_UNIX_S + 60 * 86_400, "Europe/Stockholm", (4 * 24 + 13) * HOUR_MS + 31_000),
+        (0, "UTC", 3 * 24 * HOUR_MS),
+        (-1, "UTC", (3 * 24 * 3600 - 1) * 1000),
+    ],
+)
+def test_week_offset(start_unix_s: int | None, timezone: str | None, offset_ms: int) -> None:
+    """The offset is the local time since Monday 00:00, summer time included; a Thursday is where the epoch begins."""
+    assert week_offset_ms(THREE.replace(start_unix_s=start_unix_s, timezone=timezone)) == offset_ms
+
+
+@pytest.mark.parametrize("timezone", ["Mars/Olympus", "../passwd", "Europe", "\0"])
+def test_an_unknown_zone_is_an_error(timezone: str) -> None:
+    """A zone that nobody knows is named where the time of the week counts, and does no harm where it does not."""
+    work = THREE.replace(start_unix_s=MONDAY_UNIX_S, timezone=timezone)
+    with pytest.raises(InputError, match=r"workload: time zone .* is not known"):
+        week_offset_ms(work)
+    assert simulate(work, nodes=4).start_ms.tolist() == [0, 100, 2]
+    with pytest.raises(InputError, match="is not known"):
+        simulate(work, nodes=4, discipline="planning", limits=[Limit(wider_than=3, window=Window(days=(0,)))])
+
+
+@pytest.mark.parametrize("start_unix_s", [10**12, 10**18, 10**30, -(10**14)])
+def test_a_date_beyond_the_calendar_is_an_error(start_unix_s: int) -> None:
+    """A workload that begins in a year that no calendar has is refused where the time of the week counts."""
+    with pytest.raises(InputError, match="beyond the calendar"):
+        week_offset_ms(THREE.replace(start_unix_s=start_unix_s))
+
+
+@BOTH
+def test_limits_go_by_local_time(driver: str) -> None:
+    """On a Monday that begins at 07:00 local time, a wide job of 09:00 waits for the end of prime time at 18:00."""
+    work = jobs(
+        [(2 * HOUR_MS, 80, HOUR_MS, HOUR_MS), (2 * HOUR_MS, 70, HOUR_MS, HOUR_MS)],
+        start_unix_s=MONDAY_UNIX_S - 7 * 3600 - 31,
+        timezone="Europe/Stockholm",
+    )
+    window = Window(days=(0, 1, 2, 3, 4), from_ms=8 * HOUR_MS, to_ms=18 * HOUR_MS)
+    options: dict[str, Any] = {"discipline": "planning", "limits": [Limit(wider_than=75, window=window)]}
+    assert simulate(work, nodes=100, driver=driver, **options).start_ms.tolist() == [11 * HOUR_MS, 2 * HOUR_MS]
+    in_utc = replace(work, timezone=None)  # two hours earlier by the clock
+    assert simulate(in_utc, nodes=100, driver=driver, **options).start_ms.tolist() == [2 * HOUR_MS, 3 * HOUR_MS]
+
+
+# -- reservations
+
+
+def test_reservations_hold_nodes_for_others() -> None:
+    """Accepted reservations keep jobs off their nodes; one that does not fit is refused and keeps nobody off."""
+    work = jobs([(0, 4, 10, 10), (1, 4, 30, 30)])
+    reserved = [(0, ReservationRequested(1, start_ms=20, length_ms=15, width=2))]
+    too_early = [(0, ReservationRequested(2, start_ms=5, length_ms=15, width=2))]
+    for driver in DRIVERS:
+        options: dict[str, Any] = {"nodes": 4, "discipline": "planning", "driver": driver}
+        assert simulate(work, **options).start_ms.tolist() == [0, 10]
+        assert simulate(work, reservations=reserved, **options).start_ms.tolist() == [0, 35]
+        assert simulate(work, reservations=too_early, **options).start_ms.tolist() == [0, 10]
+        assert len(simulate(EMPTY, reservations=reserved, **options).start_ms) == 0
+
+
+# -- real jobs
+
+
+@pytest.fixture(scope="module")
+def excerpt(trace_path: Callable[[str], Path]) -> Workload:
+    """Return the first 3,000 jobs of KTH-SP2."""
+    workload, _ = load_workload(trace_path("KTH-SP2-1996-2"), nodes=100, columns=("user",))
+    return workload.take(np.arange(3000))
+
+
+PRIME_TIME = Window(days=(0, 1, 2, 3, 4), from_ms=8 * HOUR_MS, to_ms=18 * HOUR_MS)
+REAL: dict[str, dict[str, Any]] = {
+    "fcfs easy": {},
+    "sjf conservative": {"order": "sjf", "backfill": "conservative"},
+    "ljf slack best-fit": {"order": "ljf", "backfill": "slack", "choice": "best-fit"},
+    "planning ljf": {"discipline": "planning", "order": "ljf"},
+    "planning fcfs with limits": {
+        "discipline": "planning",
+        "limits": [
+            Limit(wider_than=50, window=PRIME_TIME),
+            Limit(longer_than_ms=12 * HOUR_MS, max_nodes=60),
+            Limit(user=3, max_jobs=2),
+        ],
+    },
+}
+
+
+@pytest.mark.trace
+@pytest.mark.parametrize("options", REAL.values(), ids=REAL)
+def test_drivers_agree_on_real_jobs(excerpt: Workload, options: dict[str, Any]) -> None:
+    """The compiled loop and a SiteCore give 3,000 real jobs the same starts, and refuse the same."""
+    batch, core = (simulate(excerpt, driver=driver, **options) for driver in DRIVERS)
+    assert batch.start_ms.tolist() == core.start_ms.tolist()
+    assert batch.refused == core.refused
+    assert batch.ran.sum() + len(batch.refused) == len(excerpt)
+
+
+@pytest.mark.trace
+def test_real_jobs_keep_off_reserved_nodes(excerpt: Workload) -> None:
+    """Reservations of 60 nodes, made ten days ahead, keep 3,000 real jobs off; without them jobs would be there."""
+    day_ms = 24 * HOUR_MS
+    asked = [
+        (day * day_ms, ReservationRequested(day, (day + 10) * day_ms, day_ms // 2, width=60)) for day in range(27, 38)
+    ]
+    result = simulate_policy(excerpt, None, SitePolicy(discipline="planning"), reservations=asked, check=True)
+    assert result.ran.all()
+    assert most_in_use(result, asked) <= 100
+    assert most_in_use(simulate(excerpt, discipline="planning"), asked) > 100
+
+
+def most_in_use(result: SimulationResult, asked: Sequence[tuple[int, ReservationRequested]]) -> int:
+    """Return the most nodes that jobs and reservations have together at any time."""
+    starts = [*result.start_ms.tolist(), *(request.start_ms for _, request in asked)]
+    ends = [*result.end_ms.tolist(), *(request.start_ms + request.length_ms for _, request in asked)]
+    widths = [*result.workload.width.tolist(), *(request.width for _, request in asked)]
+    changes = sorted(
+        [(end, -width) for end, width in zip(ends, widths, strict=True)]
+        + [(start, width) for start, width in zip(starts, widths, strict=True)]
+    )
+    return int(np.max(np.cumsum([width for _, width in changes])))

@@ -1,0 +1,44 @@
+"""The examples in the documentation say what really comes out."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "gridweave"
+PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))]
+MODULES = [
+    "gridweave." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    for folder in (PACKAGE, *(PACKAGE / name for name in ("grid", "site", "netmodel", "scenarios", "cli")))
+    for path in sorted(folder.glob("*.py") if folder == PACKAGE else folder.rglob("*.py"))
+    if ">>>" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_in_docstrings(module: str) -> None:
+    """Every example in a docstring prints what it says."""
+    failed, tried = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert tried > 0
+    assert failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_in_pages(page: str) -> None:
+    """Every Python example in a page prints what it says."""
+    failed, _ = doctest.testfile(str(ROOT / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_in_pages(page: str) -> None:
+    """Every relative link in a page leads to a file."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
