@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +13,9 @@ from gridweave.site.kernels.order import ORDERS
 MODES = ("local", "sharing", "multi-site", "adaptive")
 SELECTIONS = {"best-fit": BEST_FIT, "biggest-free": BIGGEST_FREE, "equal-util": EQUAL_UTIL, "random": RANDOM}
 BACKFILLS = ("easy", "none")
+
+MAX_OVERHEAD = 10_000
+"""No stretched time is to leave int64."""
 
 LIMITED_FRAGMENTS = ((64, 1), (128, 2), (512, 8))
 """Streit's Table 7.5, the configuration *limited*: (width up to, fragments allowed)."""
@@ -63,7 +64,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if getattr(self, option) not in known:
                 raise OptionError(option, f"{getattr(self, option)!r} is not known; one of {', '.join(known)}")
-        if not (self.overhead >= 0 and math.isfinite(self.overhead)):
+        if not 0 <= self.overhead <= MAX_OVERHEAD:
             raise OptionError("overhead", f"is {self.overhead}; a number from 0 up, 0.3 for 30%")
         if self.lower_bound < 0:
             raise OptionError("lower_bound", f"is {self.lower_bound}; nodes, from 0 up")

@@ -57,7 +57,8 @@ class GridResult:
     def multi_site_area(self) -> float:
         """Return the part of the squashed area (width x time run) that multi-site jobs have (Streit, Table 7.4)."""
         area = self.workload.width * (self.end_ms - self.start_ms).astype(np.float64)
-        return float(area[self.multi_site].sum() / area.sum())
+        whole = float(area.sum())
+        return float(area[self.multi_site].sum()) / whole if whole else 0.0
 
     def metrics(self) -> Metrics:
         """Return the metrics of all jobs that ran, over all nodes of the grid."""

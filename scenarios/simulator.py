@@ -39,6 +39,9 @@ Progress = Callable[[int, int], None]
 _SLICE = 20_000
 _CORE_SLICE = 1_000
 
+# Half of what int64 can hold: what lies beyond is left for reservations and closed windows.
+_LAST_MS = 2**62
+
 
 def simulate(
     workload: Workload | str | Path,
@@ -142,6 +145,7 @@ def simulate_policy(
     """
     _check_driver(driver, policy, reservations)
     _check_weights(workload)
+    _check_times(workload)
     nodes = _checked_nodes(workload, nodes)
     refused = _refusals(workload, nodes, policy)
     start_ms = np.full(len(workload), NEVER, np.int64)
@@ -225,6 +229,13 @@ def _check_weights(workload: Workload) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(f"{workload.name}: job {workload.job_id[row]}: weight {weight[row]} is not above 0")
+
+
+def _check_times(workload: Workload) -> None:
+    """Refuse jobs that, one after the other, would run beyond the last instant that int64 can name."""
+    last_ms = workload.submit_ms.max(initial=0) + workload.estimate_ms.sum(dtype=np.float64)
+    if last_ms > _LAST_MS:
+        raise InputError(f"{workload.name}: its estimates add up to {last_ms:.3g} ms; there is room for {_LAST_MS:.3g}")
 
 
 def _checked_nodes(workload: Workload, nodes: int | None) -> int:

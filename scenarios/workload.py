@@ -11,16 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
+from gridweave.site.messages import MAX_TIME_MS, MAX_WIDTH
+
+__all__ = ["MAX_TIME_MS", "MAX_WIDTH", "MS_PER_S", "OPTIONAL_COLUMNS", "BoolArray", "IntArray", "Workload"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 MS_PER_S = 1000
-
-# A value beyond these (ten million nodes, three thousand years) is a broken record, not a big machine; and no sum of
-# two times can leave int64.
-MAX_WIDTH = 10**7
-MAX_TIME_MS = 10**14
 
 OPTIONAL_COLUMNS = ("user", "group", "job_class", "partition", "priority", "weight")
 

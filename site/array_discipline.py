@@ -22,7 +22,6 @@ from gridweave.site.kernels.state import (
     NO_LIMITS,
     REPLAN,
     TAKE,
-    UNPLACED_MS,
     Plan,
     empty_plan,
     empty_state,
@@ -169,11 +168,11 @@ class ArrayDiscipline:
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any."""
         for place, slot in enumerate(self._waiting_slots()):
-            entry = self._state.jobs[slot]
-            promised_ms = int(entry["promised_ms"])
-            # In a queue only the head has a promise that still stands.
-            stands = promised_ms != UNPLACED_MS and (place == 0 or self._plan is not None)
-            yield self._jobs[int(entry["job_id"])], promised_ms if stands else None
+            job = self._jobs[int(self._state.jobs[slot]["job_id"])]
+            if self._plan is not None:
+                yield job, int(self._state.jobs[slot]["promised_ms"])
+            else:
+                yield job, self._shadow_ms(job) if place == 0 else None
 
     def explain(self, now_ms: int, job_id: int) -> Explanation:
         """Return when a waiting job will start, and why not earlier."""
@@ -185,7 +184,7 @@ class ArrayDiscipline:
             start_ms: int | None = promised_ms
             reason = self._why_planned_then(job, place, promised_ms, now_ms)
         elif place == 0:
-            start_ms = int(shadow_time(self._state, np.int64(job.width)))
+            start_ms = max(self._shadow_ms(job), now_ms)
             reason = (
                 f"it is the head of the queue and needs {job.width} nodes, of which {counters['free']} are free now"
             )
@@ -196,22 +195,28 @@ class ArrayDiscipline:
             job_id=job_id,
             place=place,
             start_ms=start_ms,
-            is_bound=start_ms is not None and self._limits is None,
+            is_bound=start_ms is not None and start_ms > now_ms and self._limits is None and self._codes.slack == 0,
             width=job.width,
             free=int(counters["free"]),
             waits_for=() if start_ms is None else self._must_end_by(start_ms),
             reason=reason,
         )
 
+    def _shadow_ms(self, head: Job) -> int:
+        return int(shadow_time(self._state, np.int64(head.width)))
+
     def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> str:
         """Say what holds a planned or reserved start back: a window, the nodes, or a cap."""
-        if self._limits is not None and start_ms == next_open(
-            self._limits, np.int64(self._mask(job)), np.int64(now_ms)
-        ):
+        mask = np.int64(self._mask(job))
+        if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
             return "a limit of the site lets no such job start before then"
+        if not self._codes.backfills and place > 0:
+            return "this site starts no job before the one ahead of it"
         kept = "the jobs that run" if place == 0 else f"the jobs that run and the {place} ahead of it"
         if self._state.counters[0]["n_reservations"]:
             kept += " and the reservations"
+        if mask:
+            kept += ", under the limits that apply to it,"
         return f"it needs {job.width} nodes for {job.estimate_ms} ms, and {kept} leave no earlier room for that"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> str:
@@ -271,9 +276,11 @@ class ArrayDiscipline:
         ends = [(int(entry["end_ms"]), int(jobs[entry["slot"]]["job_id"])) for entry in running]
         assert ends == sorted(ends), "the running jobs are out of order"
         if self._plan is not None:
+            # A job past its limit may sit on the nodes of a reservation; nothing starts on what is less than nothing.
+            overdue = len(running) and running["end_ms"][0] <= self._plan.step_ms[0, 0]
             for p, n_steps in enumerate(self._plan.n_steps):
                 free = self._plan.step_free[p, :n_steps]
-                assert (free >= 0).all(), "a profile is overbooked"
+                assert (free >= 0).all() or overdue, "a profile is overbooked"
                 assert (free <= self._plan.total[p]).all(), "a profile has more than there is"
                 assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
 

@@ -6,13 +6,18 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries o
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
+
+import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool
 from gridweave.site.disciplines import DISCIPLINES
 from gridweave.site.explain import Explanation
 from gridweave.site.messages import (
+    MAX_TIME_MS,
+    MAX_WIDTH,
     AcceptReservation,
     CloseReservation,
     Command,
@@ -33,6 +38,8 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import SitePolicy
 
+MAX_ID = 2**63 - 1
+
 
 class SiteCore:
     """The nodes, the queue and the plan of one site.
@@ -48,7 +55,8 @@ class SiteCore:
     Notes
     -----
     An event that repeats what is known already, or speaks of a job that is not here, changes nothing: messages may come
-    twice.
+    twice. The ids of jobs that have left are not kept, so whoever drives a core must not tell it of their submission
+    again; nor of a cancellation before the submission.
 
     Examples
     --------
@@ -92,7 +100,8 @@ class SiteCore:
             The instant; never earlier than in the call before.
         *events
             What happened at this instant. They are taken in the order completions (by job id), cancellations,
-            submissions and requests (as given), whatever their order here. None for a wakeup.
+            submissions and requests (as given; a tie in the queue goes by job id), whatever their order here. None is a
+            wakeup.
 
         Returns
         -------
@@ -134,10 +143,9 @@ class SiteCore:
         running = (running.end_by_estimate_ms for running in self._discipline.running() if self._may_be_killed(running))
         instants = [*itertools.islice(running, 1)]
         for reservation in self._reservations.values():
-            if reservation.reservation_id in self._reserved_nodes:
-                instants.append(reservation.start_ms + reservation.length_ms)
-            else:
-                instants.append(reservation.start_ms)
+            # One that is due but not open waits for a job past its limit, whose end will be told.
+            begun = reservation.start_ms <= self._now_ms
+            instants.append(reservation.start_ms + (reservation.length_ms if begun else 0))
         planned_ms = self._discipline.next_wakeup_ms()
         if planned_ms is not None:
             instants.append(planned_ms)
@@ -154,7 +162,8 @@ class SiteCore:
         if job_id not in self._waiting:
             state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
-        return self._discipline.explain(now_ms, job_id)
+        # The discipline does not see the nodes that open reservations hold.
+        return msgspec.structs.replace(self._discipline.explain(now_ms, job_id), free=self.free)
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""
@@ -188,11 +197,9 @@ class SiteCore:
             raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
         for event in events:
             if isinstance(event, JobSubmitted):
-                job = event.job
-                if job.width < 1 or job.estimate_ms < 1 or job.job_id < 0 or not job.weight > 0:
-                    raise InputError(f"job {job.job_id}: id from 0, width and estimate_ms from 1, weight above 0")
-            elif isinstance(event, ReservationRequested) and (event.width < 1 or event.length_ms < 1):
-                raise InputError(f"reservation {event.reservation_id}: width and length_ms are at least 1")
+                _check_job(event.job)
+            elif isinstance(event, ReservationRequested):
+                _check_request(event)
 
     def _submit(self, job: Job) -> list[Command]:
         if job.job_id in self._waiting or job.job_id in self._nodes_of:
@@ -253,9 +260,7 @@ class SiteCore:
         if self._reservations.pop(reservation_id, None) is None:
             return []
         self._discipline.unreserve(self._now_ms, reservation_id)
-        if reservation_id not in self._reserved_nodes:
-            return []
-        self._pool.release(self._reserved_nodes.pop(reservation_id))
+        self._pool.release(self._reserved_nodes.pop(reservation_id, ()))
         return [CloseReservation(reservation_id)]
 
     def _close_reservations(self) -> list[Command]:
@@ -272,3 +277,30 @@ class SiteCore:
                 self._reserved_nodes[reservation.reservation_id] = nodes
                 commands.append(OpenReservation(reservation.reservation_id, nodes))
         return commands
+
+
+def _check_job(job: Job) -> None:
+    problem = None
+    if not 0 <= job.job_id <= MAX_ID:
+        problem = f"job_id is not within 0 to {MAX_ID}"
+    elif not 1 <= job.width <= MAX_WIDTH:
+        problem = f"width {job.width} is not within 1 to {MAX_WIDTH}"
+    elif not 1 <= job.estimate_ms <= MAX_TIME_MS:
+        problem = f"estimate_ms {job.estimate_ms} is not within 1 to {MAX_TIME_MS}"
+    elif not (0 < job.weight < math.inf and math.isfinite(job.priority)):
+        problem = f"weight {job.weight} is not above 0, or priority {job.priority} no number"
+    if problem is not None:
+        raise InputError(f"job {job.job_id}: {problem}")
+
+
+def _check_request(request: ReservationRequested) -> None:
+    if not (
+        0 <= request.reservation_id <= MAX_ID
+        and 1 <= request.width <= MAX_WIDTH
+        and 1 <= request.length_ms <= MAX_TIME_MS
+        and abs(request.start_ms) <= MAX_TIME_MS
+    ):
+        raise InputError(
+            f"reservation {request.reservation_id}: id from 0, width from 1 to {MAX_WIDTH}, "
+            f"length_ms from 1 and start_ms up to {MAX_TIME_MS}"
+        )

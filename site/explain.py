@@ -18,11 +18,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         promises nothing (a queue, to the jobs behind the head).
     is_bound : bool
         Whether ``start_ms`` is guaranteed: it can only become earlier, as long as no estimate is exceeded and (in a
-        queue) no job goes ahead of this one.
+        queue) no job goes ahead of this one. Never on a planning site, whose plan is made anew, nor with slack.
     width, free : int
         The nodes that it needs, and those that are free now.
     waits_for : tuple of int
-        Ids of the jobs that must end first, by their ends by estimate.
+        Ids of the running jobs that end by then, by their estimates; empty where no start is promised.
     reason : str
         One sentence for a person.
     """

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+MAX_WIDTH = 10**7
+MAX_TIME_MS = 10**14
+"""A value beyond these (ten million nodes, three thousand years) is a broken record, not a big machine."""
+
 NodeIntervals = tuple[tuple[int, int], ...]
 """Nodes as half-open intervals of their numbers, ascending."""
 

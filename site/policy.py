@@ -21,6 +21,11 @@ BACKFILLS = {"queue": ("easy", "none", "conservative", "slack"), "planning": ("e
 
 CHOICES = ("first-fit", "best-fit")
 
+MAX_SLACK = 10_000
+"""No product of slack and estimate is to leave int64."""
+
+MAX_CAP = 10**9
+
 MAX_LIMITS = 62
 """Limits that a site may have: one bit of an int64 each."""
 
@@ -90,8 +95,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("limit", "has exactly one of window, max_nodes and max_jobs")
         for name in ("max_nodes", "max_jobs"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(name, f"is {value}; at least 1, or the jobs it applies to could never start")
+            if value is not None and not 1 <= value <= MAX_CAP:
+                raise OptionError(name, f"is {value}; at least 1, or its jobs could never start, and at most {MAX_CAP:,}")
 
     def applies_to(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
@@ -154,8 +159,8 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         _check_name("order", self.order, tuple(ORDERS))
         _check_name(f"backfill of a {self.discipline} site", self.backfill, BACKFILLS[self.discipline])
         _check_name("choice", self.choice, CHOICES)
-        if not (self.slack >= 0 and math.isfinite(self.slack)):
-            raise OptionError("slack", f"is {self.slack}; a number from 0 up")
+        if not 0 <= self.slack <= MAX_SLACK:
+            raise OptionError("slack", f"is {self.slack}; a number from 0 to {MAX_SLACK:,}")
         if not self.aging_ms > 0:
             raise OptionError("aging_ms", f"is {self.aging_ms}; milliseconds above 0, or infinite for no aging")
         if self.limits and self.discipline != "planning":

@@ -51,14 +51,14 @@ def _compiled(function: Callable[P, R], **options: Any) -> Callable[P, R]:
 
 
 def _stamp() -> str:
-    """Return a hash of the sources of all kernels.
+    """Return a hash of the sources of all kernels, and of this file.
 
     Numba compiles a function anew when its own file has changed, but not when a function that it calls has; so what was
     compiled is kept apart for each state of all the sources.
     """
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    for path in sorted(package.glob("*/kernels/*.py")):
+    for path in [Path(__file__), *sorted(package.glob("*/kernels/*.py"))]:
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

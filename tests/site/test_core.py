@@ -111,9 +111,55 @@ def test_impossible_input_changes_nothing() -> None:
     core.handle(5, submitted(1, 1, 10))
     with pytest.raises(InputError, match="earlier than 5"):
         core.handle(4, submitted(2, 1, 10))
-    with pytest.raises(InputError, match="width and estimate_ms from 1"):
+    with pytest.raises(InputError, match="job 3: width 0 is not within 1 to"):
         core.handle(6, submitted(2, 1, 10), submitted(3, 0, 10))
     assert [job.job.job_id for job in core.running()] == [1]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(job_id=-1, width=1, estimate_ms=1),
+        Job(job_id=2**63, width=1, estimate_ms=1),
+        Job(job_id=2, width=10**12, estimate_ms=1),
+        Job(job_id=2, width=1, estimate_ms=2**63 - 1),
+        Job(job_id=2, width=1, estimate_ms=1, weight=0.0),
+        Job(job_id=2, width=1, estimate_ms=1, priority=float("nan")),
+    ],
+)
+def test_absurd_jobs_are_refused(job: Job) -> None:
+    """A number that the arrays cannot hold, or that has no place in an order, is refused, and nothing has changed."""
+    core = SiteCore(4, SitePolicy())
+    with pytest.raises(InputError, match=f"job {job.job_id}: "):
+        core.handle(0, submitted(1, 1, 10), JobSubmitted(job))
+    assert core.handle(0, submitted(1, 1, 10)) == [StartJob(1, ((0, 1),))]
+    core.check_invariants()
+
+
+@pytest.mark.parametrize("request_", [(2**64, 5, 1, 1), (1, 2**62, 1, 1), (1, 5, 2**62, 1), (1, 5, 1, 0)])
+def test_absurd_requests_are_refused(request_: tuple[int, int, int, int]) -> None:
+    """The same of a request for a reservation."""
+    with pytest.raises(InputError, match="reservation"):
+        planning().handle(0, ReservationRequested(*request_))
+
+
+def test_a_reservation_waits_for_a_job_past_its_limit() -> None:
+    """A reservation that is due while a job overstays opens when the job has gone, and lapses if it never goes."""
+    for leaves_ms, want in ((120, OpenReservation(7, ((0, 4),))), (200, CloseReservation(7))):
+        core = planning()
+        core.handle(0, submitted(1, 4, 100), ReservationRequested(7, 100, 100, 4))
+        assert core.handle(100) == [KillJob(1, "reached its limit")]
+        assert core.next_wakeup_ms() == 200
+        core.check_invariants()
+        assert want in core.handle(leaves_ms, JobFinished(1))
+        core.check_invariants()
+
+
+def test_slack_binds_nobody() -> None:
+    """A head that may be held back is told its shadow time, but not that it is guaranteed."""
+    core = SiteCore(4, SitePolicy(backfill="slack", slack=2.0))
+    core.handle(0, submitted(1, 3, 100), submitted(2, 4, 50))
+    assert (core.explain(0, 2).start_ms, core.explain(0, 2).is_bound) == (100, False)
 
 
 def test_a_reservation_opens_and_closes() -> None:

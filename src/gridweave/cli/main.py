@@ -61,7 +61,7 @@ def run() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has not all letters still gets the figures
     try:
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False, prog_name="gridweave")
     except GridweaveError as error:
         _end(str(error), error.exit_status)
     except _UsageError as error:
