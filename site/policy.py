@@ -96,7 +96,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("max_nodes", "max_jobs"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MAX_CAP:
-                raise OptionError(name, f"is {value}; at least 1, or its jobs could never start, and at most {MAX_CAP:,}")
+                raise OptionError(name, f"is {value}; at least 1, so that its jobs can start, and up to {MAX_CAP:,}")
 
     def applies_to(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None

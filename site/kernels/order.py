@@ -9,15 +9,17 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-ORDERS: dict[str, Callable[[Floats, Floats, Floats, Floats, Floats, float], Floats]] = {
+# Columns come as they are, whole numbers or not: a million jobs would need 40 MB to have all as doubles. An area can
+# leave the range of whole numbers, so it is made of doubles from the start.
+ORDERS: dict[str, Callable[..., Floats]] = {
     "fcfs": lambda submit, width, estimate, weight, priority, aging: submit,
     "sjf": lambda submit, width, estimate, weight, priority, aging: estimate,
     "ljf": lambda submit, width, estimate, weight, priority, aging: -estimate,
-    "saf": lambda submit, width, estimate, weight, priority, aging: width * estimate,
-    "laf": lambda submit, width, estimate, weight, priority, aging: -(width * estimate),
+    "saf": lambda submit, width, estimate, weight, priority, aging: 1.0 * width * estimate,
+    "laf": lambda submit, width, estimate, weight, priority, aging: -1.0 * width * estimate,
     "bfit": lambda submit, width, estimate, weight, priority, aging: -width,
     "wfit": lambda submit, width, estimate, weight, priority, aging: width,
-    "smith": lambda submit, width, estimate, weight, priority, aging: width * estimate / weight,
+    "smith": lambda submit, width, estimate, weight, priority, aging: 1.0 * width * estimate / weight,
     "weight": lambda submit, width, estimate, weight, priority, aging: -weight,
     "priority": lambda submit, width, estimate, weight, priority, aging: (
         -priority if np.isinf(aging) else submit - priority * aging
@@ -61,7 +63,6 @@ def order_keys(
     >>> order_keys("saf", submit_ms=[0, 5], width=[4, 1], estimate_ms=[100, 250]).tolist()
     [400.0, 250.0]
     """
-    submit, width, estimate, weight, priority = np.broadcast_arrays(
-        *(np.asarray(column, np.float64) for column in (submit_ms, width, estimate_ms, weight, priority))
-    )
-    return np.array(ORDERS[order](submit, width, estimate, weight, priority, aging_ms), np.float64)
+    columns = [np.asarray(column) for column in (submit_ms, width, estimate_ms, weight, priority)]
+    keys = ORDERS[order](*columns, aging_ms)
+    return np.array(np.broadcast_to(keys, np.broadcast_shapes(*(column.shape for column in columns))), np.float64)
