@@ -299,9 +299,8 @@ class BatchRun:
         self._state = empty_state(nodes, slots=len(rows))
         fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
         self._state.jobs["limits"] = _limit_masks(workload, policy)[rows]
-        self._plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
-        self._codes = policy.codes()
-        self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
+        plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
+        self._discipline = policy.kernel_arguments(plan, policy.limit_arrays(week_offset_ms=week_offset_ms))
         self._run_ms = np.ascontiguousarray(workload.run_ms[rows])
         room = len(self._state.running)
         self._ends, self._ends_row = np.zeros(room, np.int64), np.zeros(room, np.int64)
@@ -311,9 +310,7 @@ class BatchRun:
         """Play on until this many jobs have been submitted; if that is all of them, until nothing is left."""
         run_batch(
             self._state,
-            self._plan,
-            self._codes,
-            self._limits,
+            *self._discipline,
             self._run_ms,
             self.start_ms,
             self._ends,

@@ -48,10 +48,10 @@ class ArrayDiscipline:
     def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
         self._nodes = nodes
         self._policy = policy
-        self._codes = policy.codes()
         self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
         self._state = empty_state(nodes, slots=_FIRST_SLOTS)
         self._plan = self._empty_plan(_FIRST_SLOTS)
+        self._discipline = policy.kernel_arguments(self._plan, self._limits)
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._end_ms: dict[int, int] = {}
@@ -94,27 +94,25 @@ class ArrayDiscipline:
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
-        found = job_ended(self._state, self._plan, self._limits, np.int64(end_ms), np.int64(job_id), np.int64(now_ms))
+        found = job_ended(self._state, *self._discipline, np.int64(end_ms), np.int64(job_id), np.int64(now_ms))
         assert found, f"job {job_id} is not among the running jobs"
         self._forget(job_id)
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
-        job_withdrawn(self._state, self._plan, self._limits, np.int64(self._place(job_id)))
+        job_withdrawn(self._state, self._discipline.promises, np.int64(self._place(job_id)))
         self._forget(job_id)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
-        if self._plan is None or self._limits is None or width > self._nodes:
+        if self._discipline.planning is None or width > self._nodes:
             return None
-        counters = self._state.counters[0]
-        if counters["n_reservations"] == len(self._plan.reservations):
+        if self._state.counters[0]["n_reservations"] == len(self._discipline.planning.plan.reservations):
             self._grow()
-        update_plan(self._state, self._plan, self._codes, self._limits, np.int64(now_ms))
+        plan, limits, backfills = self._discipline.planning
+        update_plan(self._state, plan, limits, backfills, np.int64(now_ms))
         from_ms = max(start_ms, now_ms)
-        fits_ms = int(
-            earliest_start(self._plan, self._limits, np.int64(from_ms), np.int64(width), np.int64(length_ms), NO_LIMITS)
-        )
+        fits_ms = int(earliest_start(plan, limits, np.int64(from_ms), np.int64(width), np.int64(length_ms), NO_LIMITS))
         if fits_ms == start_ms:
             self._enter(reservation_id, start_ms, start_ms + length_ms, width)
         return fits_ms
@@ -147,7 +145,7 @@ class ArrayDiscipline:
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start now; return these jobs, in the order in which they were started."""
-        site_pass(self._state, self._plan, self._codes, self._limits, np.int64(now_ms))
+        site_pass(self._state, *self._discipline, np.int64(now_ms))
         slots = self._state.started[: self._state.counters[0]["n_started"]]
         started = [self._jobs[int(job_id)] for job_id in self._state.jobs["job_id"][slots]]
         for job in started:
@@ -195,7 +193,7 @@ class ArrayDiscipline:
             job_id=job_id,
             place=place,
             start_ms=start_ms,
-            is_bound=start_ms is not None and start_ms > now_ms and self._limits is None and self._codes.slack == 0,
+            is_bound=start_ms is not None and start_ms > now_ms and self._policy.keeps_promises,
             width=job.width,
             free=int(counters["free"]),
             waits_for=() if start_ms is None else self._must_end_by(start_ms),
@@ -210,7 +208,7 @@ class ArrayDiscipline:
         mask = np.int64(self._mask(job))
         if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
             return "a limit of the site lets no such job start before then"
-        if not self._codes.backfills and place > 0:
+        if self._policy.backfill == "none" and place > 0:
             return "this site starts no job before the one ahead of it"
         kept = "the jobs that run" if place == 0 else f"the jobs that run and the {place} ahead of it"
         if self._state.counters[0]["n_reservations"]:
@@ -222,7 +220,7 @@ class ArrayDiscipline:
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> str:
         """Say which test of backfilling a job behind the head fails."""
         free = int(self._state.counters[0]["free"])
-        if not self._codes.backfills:
+        if self._policy.backfill == "none":
             return f"{place} jobs stand ahead of it, and this queue lets none be overtaken"
         if job.width > free:
             return f"it needs {job.width} nodes and {free} are free now; {place} jobs stand ahead of it"
@@ -260,6 +258,7 @@ class ArrayDiscipline:
             larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
             _copy_into(larger, plan)
             self._plan = larger
+            self._discipline = self._policy.kernel_arguments(larger, self._limits)
         self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
     def check_invariants(self) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.site.kernels.dispatch import PolicyCodes
+from gridweave.site.kernels.dispatch import Discipline, Planning, QueueCodes
 from gridweave.site.kernels.limits import WEEK_MS, LimitArrays, next_open
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.state import NEVER_MS, Plan
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -186,13 +186,28 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a site under this policy keeps a plan of promised starts."""
         return self.discipline == "planning" or self.backfill == "conservative"
 
-    def codes(self) -> PolicyCodes:
-        """Return this policy as compiled code reads it."""
-        return PolicyCodes(
-            backfills=self.backfill != "none",
-            best_fit=self.choice == "best-fit",
-            slack=float(self.slack) if self.backfill == "slack" else 0.0,
-        )
+    @property
+    def keeps_promises(self) -> bool:
+        """Whether a start that a job has been promised can only become earlier while no job goes ahead of it."""
+        return self.discipline == "queue" and (self.backfill != "slack" or self.slack == 0)
+
+    def kernel_arguments(self, plan: Plan | None, limits: LimitArrays | None) -> Discipline:
+        """Return what the kernels of this policy's discipline work with.
+
+        Parameters
+        ----------
+        plan : Plan or None
+            None unless this policy `makes_plan`.
+        limits : LimitArrays or None
+            As from `limit_arrays`.
+        """
+        backfills = self.backfill != "none"
+        if plan is None:
+            slack = float(self.slack) if self.backfill == "slack" else 0.0
+            return Discipline(QueueCodes(backfills, self.choice == "best-fit", slack), None, None)
+        if limits is None:
+            return Discipline(None, plan, None)
+        return Discipline(None, None, Planning(plan, limits, backfills))
 
     def profile_totals(self, nodes: int) -> npt.NDArray[np.int64]:
         """Return what each availability profile of a plan has when nothing runs.

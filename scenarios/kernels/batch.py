@@ -16,18 +16,17 @@ from gridweave.site.kernels.state import NEVER_MS, enqueue
 
 
 @kernel
-def run_batch(state, plan, policy, limits, run_ms, start_ms, ends, ends_row, clock, until):
+def run_batch(state, queue, promises, planning, run_ms, start_ms, ends, ends_row, clock, until):
     """Simulate a workload from where the last call left off, up to a row of it.
 
     Parameters
     ----------
     state : SiteState
         Of an idle site; its table of jobs holds the workload, in the order of submission.
-    plan : Plan or None
-        None for a queue without reservations.
-    policy : PolicyCodes
-    limits : LimitArrays or None
-        None for a queue.
+    queue : QueueCodes or None
+    promises : Plan or None
+    planning : Planning or None
+        What the discipline works with (`gridweave.site.kernels.dispatch.Discipline`).
     run_ms : numpy.ndarray of int64, shape (n,)
         Run times, which the site does not know.
     start_ms : numpy.ndarray of int64, shape (n,)
@@ -55,14 +54,14 @@ def run_batch(state, plan, policy, limits, run_ms, start_ms, ends, ends_row, clo
             ended = ends_row[0]
             n_ends = pop_end(ends, ends_row, n_ends, jobs)
             end_ms = start_ms[ended] + jobs[ended].estimate_ms
-            job_ended(state, plan, limits, end_ms, jobs[ended].job_id, now_ms)
+            job_ended(state, queue, promises, planning, end_ms, jobs[ended].job_id, now_ms)
         while row < len(jobs) and jobs[row].submit_ms == now_ms:
             enqueue(state, row)
             row += 1
         if state.counters[0].n_waiting == 0:
             # Nothing can start; half of all instants on a machine with little load are so.
             continue
-        site_pass(state, plan, policy, limits, now_ms)
+        site_pass(state, queue, promises, planning, now_ms)
         for i in range(state.counters[0].n_started):
             started = state.started[i]
             start_ms[started] = now_ms

@@ -1,8 +1,8 @@
 """What a driver calls: the events of a site, and its scheduling pass, for whichever discipline the site runs.
 
-A discipline that is array code has one branch in each function. Disciplines differ by what they keep: EASY and its like
-have no plan, conservative backfilling has a plan but no limits, planning has both. What is not kept is None, and numba
-leaves out the branches that would need it: a site's code is compiled in a third of the time that all of them take.
+A discipline that is array code has one argument and one branch in each function: the argument is what its kernels work
+with, and None at a site that runs another discipline. Numba leaves out a branch whose argument is known to be None, so
+the code of one discipline is compiled in a third of the time that all of them take.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.limits import LimitArrays
 from gridweave.site.kernels.planning import conservative_pass, hold, job_ended_early, plan_pass
 from gridweave.site.kernels.queueing import queue_pass
 from gridweave.site.kernels.state import (
@@ -19,6 +20,7 @@ from gridweave.site.kernels.state import (
     NO_PLACE,
     REPLAN,
     UNPLACED_MS,
+    Plan,
     dequeue,
     finish,
     running_place,
@@ -28,8 +30,8 @@ from gridweave.site.kernels.state import (
 # mypy: disable-error-code="no-untyped-def"
 
 
-class PolicyCodes(NamedTuple):
-    """A site's policy as compiled code reads it.
+class QueueCodes(NamedTuple):
+    """The policy of a queue without promises, as compiled code reads it.
 
     Attributes
     ----------
@@ -46,48 +48,78 @@ class PolicyCodes(NamedTuple):
     slack: float
 
 
+class Planning(NamedTuple):
+    """What a planning site works with.
+
+    Attributes
+    ----------
+    plan : Plan
+    limits : LimitArrays
+    backfills : bool
+        Whether a job may be planned to start before the one ahead of it.
+    """
+
+    plan: Plan
+    limits: LimitArrays
+    backfills: bool
+
+
+class Discipline(NamedTuple):
+    """What the discipline of a site works with; all but one are None.
+
+    Attributes
+    ----------
+    queue : QueueCodes or None
+        Backfilling none, EASY or with slack.
+    promises : Plan or None
+        Conservative backfilling.
+    planning : Planning or None
+    """
+
+    queue: QueueCodes | None
+    promises: Plan | None
+    planning: Planning | None
+
+
 @kernel_part
-def site_pass(state, plan, policy, limits, now_ms):
+def site_pass(state, queue, promises, planning, now_ms):
     """Run the one scheduling pass of an instant; ``state.started`` then lists the jobs that started."""
-    if plan is None:
-        queue_pass(state, policy, now_ms)
-    elif limits is None:
-        conservative_pass(state, plan, limits, now_ms)
-    else:
-        plan_pass(state, plan, policy, limits, now_ms)
+    if queue is not None:
+        queue_pass(state, queue, now_ms)
+    if promises is not None:
+        conservative_pass(state, promises, None, now_ms)
+    if planning is not None:
+        plan_pass(state, planning.plan, planning.limits, planning.backfills, now_ms)
 
 
 @kernel_part
-def job_ended(state, plan, limits, end_ms, job_id, now_ms):
+def job_ended(state, queue, promises, planning, end_ms, job_id, now_ms):
     """Take a job out that has ended; ``end_ms`` is its end by estimate. Return whether it was running."""
     place = running_place(state, end_ms, job_id)
     if place == NO_PLACE:
         return False
     counters = state.counters[0]
-    if plan is None:
+    if queue is not None or end_ms < now_ms:
         counters.stale = REPLAN
-    elif limits is None:
-        if end_ms > now_ms:
-            job_ended_early(state, plan, limits, place, now_ms)
-        elif end_ms < now_ms:
+    elif end_ms > now_ms:
+        if promises is None:
             counters.stale = REPLAN
-    elif end_ms != now_ms:
-        counters.stale = REPLAN
+        else:
+            job_ended_early(state, promises, None, place, now_ms)
     finish(state, place)
     return True
 
 
 @kernel
-def job_withdrawn(state, plan, limits, place):
-    """Take a waiting job out of the queue, and out of the plan if it stands there."""
+def job_withdrawn(state, promises, place):
+    """Take a waiting job out of the queue, and out of the promises if it stands there (None where there are none)."""
     counters = state.counters[0]
-    job = state.jobs[state.waiting[place]]
-    if plan is None:  # noqa: SIM114  # numba leaves out what follows only if the test stands alone
+    if promises is None:
         counters.stale = REPLAN
-    elif limits is not None:
-        counters.stale = REPLAN
-    elif job.promised_ms != UNPLACED_MS and counters.stale != REPLAN:
-        hold(plan, limits, job.promised_ms, job.promised_ms + job.estimate_ms, job.width, job.limits, GIVE_BACK)
-        if counters.stale == FRESH:
-            counters.stale = COMPRESS
+    else:
+        job = state.jobs[state.waiting[place]]
+        if job.promised_ms != UNPLACED_MS and counters.stale != REPLAN:
+            hold(promises, None, job.promised_ms, job.promised_ms + job.estimate_ms, job.width, job.limits, GIVE_BACK)
+            if counters.stale == FRESH:
+                counters.stale = COMPRESS
     dequeue(state, place)

@@ -72,7 +72,7 @@ def job_ended_early(state, plan, limits, place, now_ms):
 
 
 @kernel
-def plan_pass(state, plan, policy, limits, now_ms):
+def plan_pass(state, plan, limits, backfills, now_ms):
     """Bring the plan of a planning site up to date and start what it plans for now.
 
     Parameters
@@ -80,17 +80,17 @@ def plan_pass(state, plan, policy, limits, now_ms):
     state : SiteState
     plan : Plan
         Both changed in place.
-    policy : PolicyCodes
-        ``backfills`` counts here: if not, no job starts before the one ahead of it.
     limits : LimitArrays
+    backfills : bool
+        If not, no job starts before the one ahead of it.
     now_ms : int
     """
-    update_plan(state, plan, policy, limits, now_ms)
+    update_plan(state, plan, limits, backfills, now_ms)
     _start_promised(state, now_ms)
 
 
 @kernel
-def update_plan(state, plan, policy, limits, now_ms):
+def update_plan(state, plan, limits, backfills, now_ms):
     """Make the plan of a planning site anew, as far as it can have changed.
 
     Notes
@@ -110,7 +110,7 @@ def update_plan(state, plan, policy, limits, now_ms):
     else:
         _advance(plan, now_ms)
     counters.stale = FRESH
-    _place_from(state, plan, policy, limits, first, now_ms)
+    _place_from(state, plan, limits, backfills, first, now_ms)
 
 
 @kernel_part
@@ -168,11 +168,11 @@ def _place(state, plan, limits, place, from_ms):
 
 
 @kernel
-def _place_from(state, plan, policy, limits, first, now_ms):
+def _place_from(state, plan, limits, backfills, first, now_ms):
     """Place the waiting jobs from this place on, in the order of the queue."""
     from_ms = now_ms
     for place in range(first, state.counters[0].n_waiting):
-        if not policy.backfills and place > 0:
+        if not backfills and place > 0:
             from_ms = max(now_ms, state.jobs[state.waiting[place - 1]].promised_ms)
         _place(state, plan, limits, place, from_ms)
 

@@ -47,15 +47,14 @@ def may_backfill(job, now_ms, free, limit_ms, extra):
 
 
 @kernel
-def queue_pass(state, policy, now_ms):
+def queue_pass(state, queue, now_ms):
     """Start what may start now: the head while it fits, then backfill candidates.
 
     Parameters
     ----------
     state : SiteState
         Changed in place; ``started`` lists the slots of the jobs that started.
-    policy : PolicyCodes
-        ``backfills``, ``best_fit`` and ``slack`` count here.
+    queue : QueueCodes
     now_ms : int
 
     Notes
@@ -68,7 +67,7 @@ def queue_pass(state, policy, now_ms):
     counters = state.counters[0]
     counters.n_started = 0
     # Under slack every shadow time shown to a head is a promise, so no pass may be left out.
-    if counters.n_waiting == 0 or (counters.free < counters.narrowest and policy.slack == 0):
+    if counters.n_waiting == 0 or (counters.free < counters.narrowest and queue.slack == 0):
         return
     first = counters.first_new if counters.stale == FRESH else 0
     counters.first_new = NEVER_MS
@@ -76,10 +75,10 @@ def queue_pass(state, policy, now_ms):
     if first >= counters.n_waiting:
         return
     head = _start_from_head(state, now_ms) if first == 0 else HEAD
-    if policy.backfills and head < counters.n_waiting:
+    if queue.backfills and head < counters.n_waiting:
         if first == 0:
-            _guard_head(state, head, policy.slack)
-        if policy.best_fit:
+            _guard_head(state, head, queue.slack)
+        if queue.best_fit:
             _backfill_best_fit(state, max(first, head + 1), now_ms)
         else:
             _backfill_first_fit(state, head, max(first, head + 1), now_ms)

@@ -9,13 +9,27 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import platformdirs
+from numba.core.caching import FunctionCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 # The kernels allocate nothing, so they need none of numba's reference counting, which would cost half of their time:
-# a site's state is a tuple of arrays, and each call would count up and down for every one of them.
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
+# a site's state is a tuple of arrays, and each call would count up and down for every one of them. Nor are the wrappers
+# made by which C code, or for a private kernel Python, could call them: they take a tenth of the time to compile.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
+
+
+class _PromptCache(FunctionCache):
+    """Load what was compiled before without what only a compilation needs.
+
+    Numba first reads in its knowledge of all that numpy and scipy offer to compiled code, which takes a second, and
+    then loads the machine code, which takes a fiftieth of one and uses none of it. A compilation reads it in by itself.
+    """
+
+    def load_overload(self, sig: object, target_context: Any) -> object:
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -45,7 +59,10 @@ def _compiled(function: Callable[P, R], **options: Any) -> Callable[P, R]:
     chosen = numba.config.CACHE_DIR  # type: ignore[attr-defined]  # set from the environment, when numba is imported
     try:
         numba.config.CACHE_DIR = str(Path(chosen) / _STAMP if chosen else _FOLDER / _STAMP)  # type: ignore[attr-defined]
-        return cast("Callable[P, R]", numba.njit(**_OPTIONS, **options)(function))
+        options["no_cpython_wrapper"] = function.__name__.startswith("_")
+        dispatcher = numba.njit(**_OPTIONS, **options)(function)
+        dispatcher._cache = _PromptCache(function)  # type: ignore[no-untyped-call]
+        return cast("Callable[P, R]", dispatcher)
     finally:
         numba.config.CACHE_DIR = chosen  # type: ignore[attr-defined]
 

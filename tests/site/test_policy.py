@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
 from gridweave.site.kernels.order import ORDERS, order_keys
+from gridweave.site.kernels.state import empty_plan, empty_state
 from gridweave.site.policy import DAY_MS, Limit, SitePolicy, Window
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -47,11 +49,17 @@ def test_a_limit_has_one_effect() -> None:
         Window(from_ms=DAY_MS)
 
 
-def test_codes() -> None:
-    """What compiled code reads says the same as the names."""
-    assert SitePolicy().codes() == (True, False, 0.0)
-    assert SitePolicy(backfill="none").codes() == (False, False, 0.0)
-    assert SitePolicy(backfill="slack", slack=0.25, choice="best-fit").codes() == (True, True, 0.25)
+def test_kernel_arguments() -> None:
+    """What compiled code reads says the same as the names, for the one discipline of the policy and no other."""
+    assert SitePolicy().kernel_arguments(None, None) == ((True, False, 0.0), None, None)
+    assert SitePolicy(backfill="none").kernel_arguments(None, None) == ((False, False, 0.0), None, None)
+    slack = SitePolicy(backfill="slack", slack=0.25, choice="best-fit")
+    assert slack.kernel_arguments(None, None) == ((True, True, 0.25), None, None)
+    plan = empty_plan(empty_state(4, slots=2), np.array([4]))
+    assert SitePolicy(backfill="conservative").kernel_arguments(plan, None) == (None, plan, None)
+    planning = SitePolicy(discipline="planning", backfill="none")
+    limits = planning.limit_arrays()
+    assert planning.kernel_arguments(plan, limits) == (None, None, (plan, limits, False))
     kept = [SitePolicy(), SitePolicy(backfill="conservative"), SitePolicy(discipline="planning")]
     assert [policy.makes_plan for policy in kept] == [False, True, True]
     assert [policy.limit_arrays() is not None for policy in kept] == [False, False, True]
