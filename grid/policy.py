@@ -7,15 +7,23 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.grid.kernels.placement import BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM, GridCodes
+from gridweave.grid.kernels.overhead import stretched_ms
+from gridweave.grid.kernels.placement import BEST_FIT, BIGGEST_FREE, EARLIEST_END, EQUAL_UTIL, RANDOM, GridCodes
 from gridweave.site.kernels.order import ORDERS
 
 MODES = ("local", "sharing", "multi-site", "adaptive")
-SELECTIONS = {"best-fit": BEST_FIT, "biggest-free": BIGGEST_FREE, "equal-util": EQUAL_UTIL, "random": RANDOM}
-BACKFILLS = ("easy", "none")
+CONTROLS = ("full", "limited", "none")
+SELECTIONS = {
+    "best-fit": BEST_FIT,
+    "biggest-free": BIGGEST_FREE,
+    "equal-util": EQUAL_UTIL,
+    "random": RANDOM,
+    "earliest-end": EARLIEST_END,
+}
+BACKFILLS = ("easy", "none", "conservative")
 
 MAX_OVERHEAD = 10_000
-"""No stretched time is to leave int64."""
+"""A split job that takes ten thousand times as long is a slip of the pen."""
 
 LIMITED_FRAGMENTS = ((64, 1), (128, 2), (512, 8))
 """Streit's Table 7.5, the configuration *limited*: (width up to, fragments allowed)."""
@@ -28,14 +36,17 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     mode : str
         ``local``, ``sharing``, ``multi-site`` or ``adaptive``.
+    control : str
+        How much the grid has to say: ``full``, ``limited`` or ``none`` (docs/control.md).
     order : str
         Of the queue: a name in `gridweave.site.kernels.order.ORDERS`.
     backfill : str
-        ``easy`` or ``none``.
+        ``easy``, ``none`` or ``conservative``.
     selection : str
-        Of a single site: ``best-fit``, ``biggest-free``, ``equal-util`` or ``random``.
-    overhead : float
-        By which part of itself a split job takes longer, >= 0 (Streit's p).
+        Of a single site: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``.
+    overhead : float or tuple of float
+        By which part of itself a split job takes longer, >= 0 (Streit's p). Several numbers: in 2, 3, ... fragments;
+        the last one holds for more.
     lower_bound : int
         Jobs that are split are wider than this, or than the largest site.
     max_fragments : tuple of (int, int)
@@ -48,24 +59,29 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     mode: str = "adaptive"
+    control: str = "full"
     order: str = "fcfs"
     backfill: str = "easy"
     selection: str = "best-fit"
-    overhead: float = 0.0
+    overhead: float | tuple[float, ...] = 0.0
     lower_bound: int = 0
     max_fragments: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for option, known in (
             ("mode", MODES),
+            ("control", CONTROLS),
             ("order", tuple(ORDERS)),
             ("backfill", BACKFILLS),
             ("selection", tuple(SELECTIONS)),
         ):
             if getattr(self, option) not in known:
                 raise OptionError(option, f"{getattr(self, option)!r} is not known; one of {', '.join(known)}")
-        if not 0 <= self.overhead <= MAX_OVERHEAD:
-            raise OptionError("overhead", f"is {self.overhead}; a number from 0 up, 0.3 for 30%")
+        if not self.overheads:
+            raise OptionError("overhead", "is empty; a number from 0 up, or one for 2, 3, ... fragments")
+        for overhead in self.overheads:
+            if not 0 <= overhead <= MAX_OVERHEAD:
+                raise OptionError("overhead", f"is {overhead}; a number from 0 up, 0.3 for 30%")
         if self.lower_bound < 0:
             raise OptionError("lower_bound", f"is {self.lower_bound}; nodes, from 0 up")
         bounds = [bound for bound, _ in self.max_fragments]
@@ -78,9 +94,15 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.mode in ("multi-site", "adaptive")
 
     @property
+    def overheads(self) -> tuple[float, ...]:
+        """The overhead in 2, 3, ... fragments; the last one holds for more."""
+        return self.overhead if isinstance(self.overhead, tuple) else (self.overhead,)
+
+    @property
     def label(self) -> str:
         """What tables and plots call this policy."""
-        return f"{self.mode} p={self.overhead:.0%}" if self.splits else self.mode
+        percents = ", ".join(f"{overhead:.0%}" for overhead in self.overheads)
+        return f"{self.mode} p={percents}" if self.splits else self.mode
 
     def codes(self) -> GridCodes:
         """Return this policy as compiled code reads it."""
@@ -93,12 +115,13 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             lower_bound=self.lower_bound,
             width_up_to=rows[:, 0].copy(),
             fragments=rows[:, 1].copy(),
+            overhead=np.array(self.overheads, np.float64),
         )
 
-    def stretched_ms(self, times_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return how long jobs take when they are split: time + floor(time x overhead)."""
-        stretch: npt.NDArray[np.int64] = np.floor(times_ms * self.overhead).astype(np.int64)
-        return times_ms + stretch
+    def split_length_ms(self, length_ms: int, n_fragments: int, sensitivity: float = 1.0) -> int:
+        """Return how long a job that takes ``length_ms`` on one site takes in so many fragments."""
+        table = np.array(self.overheads, np.float64)
+        return int(stretched_ms(table, np.int64(n_fragments), float(sensitivity), np.int64(length_ms)))
 
     def why_never(self, nodes: npt.NDArray[np.int64], width: int) -> str | None:
         """Return why a job of this width could not be placed on the idle grid, or None if it could.

@@ -8,16 +8,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import OptionError
-from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.kernels.grid_plan import empty_grid_plan, enlarged
+from gridweave.grid.kernels.placement import GridCodes
+from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid, is_full
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.job_table import fill_jobs
-from gridweave.scenarios.kernels.grid_batch import run_grid_batch
+from gridweave.scenarios.kernels.grid_batch import longest_ms, run_grid_batch
 from gridweave.scenarios.metrics import Metrics, compute_metrics
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.simulator import BatchRun
-from gridweave.scenarios.workload import MAX_WIDTH, IntArray, Workload
+from gridweave.scenarios.workload import MAX_TIME_MS, MAX_WIDTH, IntArray, Workload
 from gridweave.site.policy import SitePolicy
+
+_LAST_MS = 2**62
+
+_FEW_JOBS = 256
+"""Room in a plan at first: it is made larger as the queue needs it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -85,6 +92,7 @@ def simulate_grid(
     *,
     home: npt.ArrayLike | None = None,
     rng: np.random.Generator | None = None,
+    sensitivity: npt.ArrayLike | None = None,
 ) -> GridResult:
     """Simulate a grid under full control.
 
@@ -98,6 +106,9 @@ def simulate_grid(
         The site at which each job is submitted, for mode ``local``; round robin in the order of submission if left out.
     rng : numpy.random.Generator, optional
         For the selection ``random``, one draw per job.
+    sensitivity : array_like of float, shape (n,), optional
+        By which the overhead of each job is multiplied when it is split, >= 0: more for jobs that communicate more.
+        1 if left out.
 
     Returns
     -------
@@ -106,7 +117,9 @@ def simulate_grid(
     Raises
     ------
     OptionError
-        If there is no site, one has no node, a home is none, or ``random`` has no generator.
+        If there is no site, one has no node, a home is none, a sensitivity is none, or ``random`` has no generator.
+    InputError
+        If a split could take longer than `gridweave.site.messages.MAX_TIME_MS`, or all jobs beyond the last instant.
 
     Examples
     --------
@@ -120,26 +133,27 @@ def simulate_grid(
         raise OptionError(
             "nodes", f"is {list(nodes)}; one number per site, each at least 1, {MAX_WIDTH} at most in all"
         )
+    sensitivities = _checked_sensitivity(sensitivity, len(workload))
     if policy.mode == "local":
         return _simulate_local(workload, sites, policy, home)
     reasons = {int(width): policy.why_never(sites, int(width)) for width in np.unique(workload.width)}
     kept = np.array([reasons[int(width)] is None for width in workload.width], np.bool_)
     rows = np.flatnonzero(kept)
     state = empty_grid(sites, slots=max(len(rows), 1))
-    start_ms = np.full(len(workload), NEVER, np.int64)
+    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     n_fragments = np.zeros(len(workload), np.int64)
     first_fragment = np.zeros(len(workload), np.int64)
     if len(rows):
+        state.sensitivity[:] = sensitivities[rows]
         _fill(state, workload, rows, policy, rng)
-        state, start_ms[rows] = _play(state, workload, rows, policy)
+        state, start_ms[rows], end_ms[rows] = _play(state, workload, rows, policy)
         n_fragments[rows], first_fragment[rows] = state.n_fragments, state.first_fragment
-    run_ms = np.where(n_fragments > 1, policy.stretched_ms(workload.run_ms), workload.run_ms)
     return GridResult(
         workload=workload,
         nodes=sites,
         policy=policy,
         start_ms=start_ms,
-        end_ms=np.where(start_ms == NEVER, NEVER, start_ms + run_ms),
+        end_ms=end_ms,
         fragments=state.fragments[: int(state.counters[0]["n_fragments"])].copy(),
         first_fragment=first_fragment,
         n_fragments=n_fragments,
@@ -149,32 +163,63 @@ def simulate_grid(
     )
 
 
+def _checked_sensitivity(sensitivity: npt.ArrayLike | None, jobs: int) -> npt.NDArray[np.float64]:
+    """Return the sensitivity of each job to overhead."""
+    if sensitivity is None:
+        return np.ones(jobs)
+    try:
+        checked = np.asarray(sensitivity, np.float64)
+    except (TypeError, ValueError):
+        checked = np.empty(0)
+    if checked.shape != (jobs,) or not (np.isfinite(checked) & (checked >= 0)).all():
+        raise OptionError("sensitivity", f"is one number for each of the {jobs} jobs, from 0 up; 1 is as all others")
+    return checked
+
+
+def _check_lengths(state: GridState, codes: GridCodes, run_ms: IntArray) -> None:
+    """Refuse jobs whose splits could take longer than a job may, or all together than int64 can name."""
+    longest = np.empty(len(run_ms))
+    longest_ms(state, codes, run_ms, longest)
+    if longest.max() > MAX_TIME_MS:
+        job_id = state.jobs[int(longest.argmax())]["job_id"]
+        raise InputError(f"job {job_id} could take {longest.max():.3g} ms if it is split; at most {MAX_TIME_MS:.0e} ms")
+    last_ms = state.jobs["submit_ms"].max() + longest.sum()
+    if last_ms > _LAST_MS:
+        raise InputError(f"the jobs could take until {last_ms:.3g} ms; there is room for {_LAST_MS:.3g}")
+
+
 def _fill(
     state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy, rng: np.random.Generator | None
 ) -> None:
     """Enter jobs into the grid's table, one slot each, in the order of submission."""
     fill_jobs(state.jobs, workload, rows, policy.order)
-    state.stretched_ms[:] = policy.stretched_ms(workload.estimate_ms[rows])
     if policy.selection == "random":
         if rng is None:
             raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
         state.draw[:] = rng.random(len(workload))[rows]
 
 
-def _play(state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy) -> tuple[GridState, IntArray]:
-    """Run the compiled loop to its end; return the state, whose room for fragments may have grown, and the starts."""
-    start_ms = np.full(len(rows), NEVER, np.int64)
+def _play(
+    state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy
+) -> tuple[GridState, IntArray, IntArray]:
+    """Run the compiled loop to its end; return the state, whose room for fragments may have grown, starts and ends."""
+    start_ms, end_ms = np.full((2, len(rows)), NEVER, np.int64)
     room = len(state.running)
     run_ms = np.ascontiguousarray(workload.run_ms[rows])
-    stretched_run_ms = policy.stretched_ms(run_ms)
+    codes = policy.codes()
+    _check_lengths(state, codes, run_ms)
     ends, ends_row, clock = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(2, np.int64)
     until = np.int64(len(rows))
-    while not run_grid_batch(state, policy.codes(), run_ms, stretched_run_ms, start_ms, ends, ends_row, clock, until):
+    plan = empty_grid_plan(state, codes, room=_FEW_JOBS) if policy.backfill == "conservative" else None
+    while not run_grid_batch(state, codes, plan, run_ms, start_ms, end_ms, ends, ends_row, clock, until):
+        if plan is not None and not is_full(state):
+            plan = enlarged(plan)
+            continue
         larger = np.zeros(2 * len(state.fragments), FRAGMENT)
         larger[: len(state.fragments)] = state.fragments
         state = state._replace(fragments=larger)
     assert (start_ms != NEVER).all(), "the grid loop ended with jobs that wait"
-    return state, start_ms
+    return state, start_ms, end_ms
 
 
 def _simulate_local(workload: Workload, sites: IntArray, policy: GridPolicy, home: npt.ArrayLike | None) -> GridResult:

@@ -222,12 +222,13 @@ def to_workload(jobs: Sequence[Job], *, nodes: int | None = None) -> Workload:
 
 
 class GridCase(NamedTuple):
-    """Sites and jobs for them; of each job its home, and what it draws for the selection ``random``."""
+    """Sites and jobs for them; of each job its home, its draw for the selection ``random``, and its sensitivity."""
 
     nodes: tuple[int, ...]
     jobs: list[Job]
     home: dict[int, int]
     draws: dict[int, float]
+    sensitivity: dict[int, float]
 
 
 @st.composite
@@ -276,7 +277,8 @@ def grid_cases(
         jobs.append(Job(job_id, submit, width, estimate * tick, run * tick))
     home = {job_id: draw(st.integers(0, len(nodes) - 1)) for job_id in ids}
     draws = {job_id: draw(st.integers(0, 63)) / 64 for job_id in ids}
-    return GridCase(nodes, jobs, home, draws)
+    sensitivity = {job_id: draw(st.sampled_from((1.0, 1.0, 0.0, 0.5, 2.0))) for job_id in ids}
+    return GridCase(nodes, jobs, home, draws, sensitivity)
 
 
 @st.composite
@@ -288,17 +290,18 @@ def grid_options(
     orders: Sequence[str] = ("fcfs",),
     limited: bool = True,
 ) -> dict[str, Any]:
-    """Draw keyword arguments of `reference.grid.simulate_grid` but for ``home`` and ``draws``, which a case has.
+    """Draw keyword arguments of `reference.grid.simulate_grid` but for those by job, which a case has.
 
     With ``limited`` there may be a lower bound and a table of fragments.
     """
+    overheads = st.sampled_from((0.0, 0.1, 0.29, 0.3, 0.5, 1.0, 3.0))
     tables = st.lists(st.tuples(st.integers(1, 16), st.integers(1, 4)), max_size=3, unique_by=lambda row: row[0])
     return {
         "mode": draw(st.sampled_from(modes)),
         "order": draw(st.sampled_from(orders)),
         "backfill": draw(st.sampled_from(backfills)),
         "selection": draw(st.sampled_from(SELECTIONS)),
-        "overhead": draw(st.sampled_from((0.0, 0.1, 0.29, 0.3, 0.5, 1.0, 3.0))),
+        "overhead": draw(overheads | st.lists(overheads, min_size=1, max_size=4).map(tuple)),
         "lower_bound": draw(st.sampled_from((0, 0, 2, 5))) if limited else 0,
         "max_fragments": draw(st.one_of(st.none(), tables.map(sorted))) if limited else None,
     }
@@ -338,4 +341,5 @@ def random_grid_jobs(
         jobs = [dataclasses.replace(job, width=min(job.width, widest)) for job in jobs]
     home = {job.id: int(site) for job, site in zip(jobs, rng.integers(0, len(nodes), count), strict=True)}
     draws = {job.id: float(drawn) for job, drawn in zip(jobs, rng.random(count), strict=True)}
-    return GridCase(tuple(nodes), jobs, home, draws)
+    sensitivity = {job.id: float(rng.choice((1.0, 0.0, 0.5, 2.0))) for job in jobs}
+    return GridCase(tuple(nodes), jobs, home, draws, sensitivity)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from gridweave.grid.kernels.placement import choose_site, earliest_single_end, may_split, take_site, take_split
-from gridweave.grid.kernels.state import begin_taken, finish_job, give_back
+from gridweave.grid.kernels.overhead import shortest_split_ms, split_length_ms
+from gridweave.grid.kernels.placement import (
+    choose_free_site,
+    choose_site,
+    fits_one_site_by,
+    may_split,
+    take_site,
+    take_split_in_order,
+)
+from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
+from gridweave.grid.kernels.site_order import copy_order, move_site
+from gridweave.grid.kernels.state import ALL_NODES, UNKNOWN, begin_taken, finish_job
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.state import HEAD, NEVER_MS, NO_PLACE, drop_started, running_place
+from gridweave.site.kernels.state import HEAD, NEVER_MS, NO_PLACE, drop_started
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def, assignment"
 
 
 @kernel_part
-def grid_job_ended(state, end_ms, job_id):
-    """Take a job out that has ended; ``end_ms`` is its end by estimate. Return whether it was running."""
-    place = running_place(state, end_ms, job_id)
+def grid_job_ended(state, slot):
+    """Take the job of a slot out, which has ended; return whether it was running."""
+    place = place_of(state, slot)
     if place == NO_PLACE:
         return False
     finish_job(state, place)
@@ -44,60 +54,143 @@ def grid_pass(state, codes, now_ms):
     if counters.n_waiting == 0 or counters.free < counters.narrowest:
         return
     head = HEAD
-    while head < counters.n_waiting and _place_head(state, codes, state.waiting[head], state.free, now_ms):
-        begin_taken(state, head, now_ms)
+    while head < counters.n_waiting and _place_head(state, codes, state.waiting[head], now_ms):
+        begin_taken(state, codes, head, now_ms)
         head += 1
     if codes.backfills and head < counters.n_waiting and counters.free > 0:
         _reserve(state, codes, state.waiting[head])
         _backfill(state, codes, head, now_ms)
+        _forget_reserved(state)
     if counters.n_started > 0:
         drop_started(state, HEAD)
     if counters.n_waiting == 0:
         counters.narrowest = NEVER_MS
 
 
-@kernel
-def _place_head(state, codes, slot, free, when_ms):
-    """Place a job at an instant with these nodes free; return whether it can be, with the fragments in ``taken``."""
-    site = choose_site(state, codes, slot, free, free)
+@kernel_part
+def _place_head(state, codes, slot, now_ms):
+    """Place a job now; return whether it can be, with the fragments in ``taken``."""
+    site = choose_free_site(state, codes, slot, False)
     if site != NO_PLACE:
         take_site(state, slot, site)
         return True
-    if not may_split(state, codes, slot):
-        return False
-    total = 0
-    for s in range(len(free)):
-        state.available[s] = free[s]
-        total += free[s]
-    if total < state.jobs[slot].width:
-        return False
-    if codes.adaptive and when_ms + state.stretched_ms[slot] >= earliest_single_end(state, slot, when_ms):
-        return False
-    return take_split(state, codes, slot, state.available)
+    return (
+        state.jobs[slot].width <= state.counters[0].free
+        and _may_pay(state, codes, slot, now_ms)
+        and take_split_in_order(state, codes, slot, state.free_order)
+        and _taken_pays(state, codes, slot, now_ms)
+    )
+
+
+@kernel_part
+def _pays(state, codes, slot, length_ms, when_ms):
+    """Whether a split of this length is to be made at an instant: adaptive, only if it ends before any single site."""
+    return not codes.adaptive or not fits_one_site_by(state, slot, when_ms + length_ms - state.jobs[slot].estimate_ms)
+
+
+@kernel_part
+def _may_pay(state, codes, slot, when_ms):
+    """Whether a job may be split, and some split of it may pay at an instant; if none does, none does later."""
+    return may_split(state, codes, slot) and _pays(
+        state, codes, slot, shortest_split_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms
+    )
+
+
+@kernel_part
+def _taken_pays(state, codes, slot, when_ms):
+    """Whether the split in ``taken`` is to be made at an instant."""
+    return _pays(state, codes, slot, split_length_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms)
 
 
 @kernel
 def _reserve(state, codes, slot):
-    """Find the shadow time of the head and the nodes that it will take then; note what can be spared beyond it."""
+    """Find the shadow time of the head and the nodes that it will take then; note what can be spared beyond it.
+
+    On one site it can be placed only when a site that something comes free on has the nodes, split only when all have.
+    """
     counters = state.counters[0]
-    if codes.adaptive:
-        # Works in ``later`` too, so it comes first; it stays valid for the whole search.
-        earliest_single_end(state, slot, 0)
-    later = state.extra
-    for site in range(len(later)):
-        later[site] = state.free[site]
     counters.shadow_ms = NEVER_MS
-    i = 0
-    while i < counters.n_running:
-        when_ms = state.running[i].end_ms
-        while i < counters.n_running and state.running[i].end_ms == when_ms:
-            give_back(state, state.running[i].slot, later)
-            i += 1
-        if _place_head(state, codes, slot, later, when_ms):
-            counters.shadow_ms = when_ms
-            for k in range(counters.n_taken):
-                later[state.taken[k].site] -= state.taken[k].width
-            return
+    for site in range(len(state.ahead)):
+        state.ahead[site] = state.free[site]
+    total = counters.free
+    splits = codes.splits
+    in_order = False
+    place = FIRST_PLACE
+    last = end_place(state)
+    while place < last:
+        ending = state.running[row_at(state, place)]
+        when_ms = ending.end_ms
+        fits = False
+        while ending.end_ms == when_ms:
+            fits = _free_ahead(state, ending.slot, state.jobs[slot].width, in_order) or fits
+            total += state.jobs[ending.slot].width
+            place = next_place(state, place)
+            if place == last:
+                break
+            ending = state.running[row_at(state, place)]
+        if fits:
+            take_site(state, slot, choose_site(state, codes, slot, state.ahead, state.ahead))
+        elif splits and total >= state.jobs[slot].width:
+            splits = _may_pay(state, codes, slot, when_ms)
+            if splits and not in_order:
+                _order_ahead(state)
+            in_order = splits
+            if (
+                not splits
+                or not take_split_in_order(state, codes, slot, state.ahead_order)
+                or not _taken_pays(state, codes, slot, when_ms)
+            ):
+                continue
+        else:
+            continue
+        _reserve_taken(state, when_ms)
+        return
+
+
+@kernel_part
+def _free_ahead(state, slot, width, in_order):
+    """Give back the nodes of a job that ends; return whether one of its sites then has so many."""
+    fits = False
+    first = state.first_fragment[slot]
+    for k in range(first, first + state.n_fragments[slot]):
+        site = state.fragments[k].site
+        before = state.ahead[site]
+        after = before + state.fragments[k].width
+        state.ahead[site] = after
+        if in_order:
+            move_site(state.ahead_order, site, before, after)
+        fits = fits or after >= width
+    return fits
+
+
+@kernel_part
+def _order_ahead(state):
+    """Order the sites by the nodes that are free at the instant that has been come to."""
+    copy_order(state.free_order, state.ahead_order)
+    for site in range(len(state.ahead)):
+        if state.ahead[site] != state.free[site]:
+            move_site(state.ahead_order, site, state.free[site], state.ahead[site])
+
+
+@kernel_part
+def _reserve_taken(state, shadow_ms):
+    """Reserve for the head, at the shadow time, what it was just placed on."""
+    counters = state.counters[0]
+    counters.shadow_ms = shadow_ms
+    counters.spare = UNKNOWN
+    counters.n_reserved = counters.n_taken
+    for k in range(counters.n_taken):
+        fragment = state.taken[k]
+        state.reserved[k] = fragment
+        state.extra[fragment.site] = state.ahead[fragment.site] - fragment.width
+
+
+@kernel_part
+def _forget_reserved(state):
+    """Make all nodes of every site extra ones again."""
+    for k in range(state.counters[0].n_reserved):
+        state.extra[state.reserved[k].site] = ALL_NODES
+    state.counters[0].n_reserved = 0
 
 
 @kernel
@@ -109,10 +202,13 @@ def _backfill(state, codes, head, now_ms):
         slot = state.waiting[place]
         job = state.jobs[slot]
         if job.width <= counters.free and _place_behind_head(state, codes, slot, now_ms):
-            end_ms = begin_taken(state, place, now_ms)
+            end_ms = begin_taken(state, codes, place, now_ms)
+            counters.spare = UNKNOWN
             if end_ms > counters.shadow_ms:
                 for k in range(counters.n_taken):
-                    state.extra[state.taken[k].site] -= state.taken[k].width
+                    site = state.taken[k].site
+                    if state.extra[site] != ALL_NODES:
+                        state.extra[site] -= state.taken[k].width
             if counters.free == 0:
                 return
         else:
@@ -120,28 +216,42 @@ def _backfill(state, codes, head, now_ms):
     counters.narrowest = narrowest
 
 
-@kernel
+@kernel_part
 def _place_behind_head(state, codes, slot, now_ms):
     """Place a candidate so that the head is not delayed; return whether it can be, with the fragments in ``taken``."""
-    _spare(state, now_ms + state.jobs[slot].estimate_ms)
-    site = choose_site(state, codes, slot, state.available, state.free)
+    counters = state.counters[0]
+    estimate_ms = state.jobs[slot].estimate_ms
+    site = choose_free_site(state, codes, slot, now_ms + estimate_ms > counters.shadow_ms)
     if site != NO_PLACE:
         take_site(state, slot, site)
         return True
-    if not may_split(state, codes, slot):
+    if not _may_pay(state, codes, slot, now_ms) or not take_split_in_order(state, codes, slot, state.free_order):
         return False
-    end_ms = now_ms + state.stretched_ms[slot]
-    if codes.adaptive and end_ms >= earliest_single_end(state, slot, now_ms):
-        return False
-    _spare(state, end_ms)
-    return take_split(state, codes, slot, state.available)
+    # In as few fragments as can be, if that is out of the head's way; otherwise in what can be spared.
+    end_ms = now_ms + split_length_ms(state, codes, slot, estimate_ms)
+    if end_ms <= counters.shadow_ms and _taken_pays(state, codes, slot, now_ms):
+        return True
+    if counters.spare == UNKNOWN:
+        _order_spare(state)
+    return (
+        state.jobs[slot].width <= counters.spare
+        and take_split_in_order(state, codes, slot, state.spare_order)
+        and _taken_pays(state, codes, slot, now_ms)
+    )
 
 
 @kernel_part
-def _spare(state, end_ms):
-    """Make available what a job that ends at an instant may take on each site."""
-    for site in range(len(state.free)):
-        available = state.free[site]
-        if end_ms > state.counters[0].shadow_ms:
-            available = min(available, state.extra[site])
-        state.available[site] = available
+def _order_spare(state):
+    """Order the sites by the nodes that a job may take that ends after the shadow time.
+
+    On a site where nothing is reserved these are all free ones: more than those are free when the head starts.
+    """
+    counters = state.counters[0]
+    copy_order(state.free_order, state.spare_order)
+    counters.spare = counters.free
+    for k in range(counters.n_reserved):
+        site = state.reserved[k].site
+        spare = min(state.free[site], state.extra[site])
+        if spare < state.free[site]:
+            move_site(state.spare_order, site, state.free[site], spare)
+            counters.spare -= state.free[site] - spare

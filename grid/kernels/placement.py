@@ -10,14 +10,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.grid.kernels.state import give_back
+from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
+from gridweave.grid.kernels.site_order import first_with, most_of, nodes_of, site_of
 from gridweave.jit import kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def, assignment"
 
-BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM = 0, 1, 2, 3
+BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM, EARLIEST_END = 0, 1, 2, 3, 4
 
 
 class GridCodes(NamedTuple):
@@ -31,11 +32,13 @@ class GridCodes(NamedTuple):
         Whether it is split only if that ends earlier than waiting for a single site.
     backfills : bool
     selection : int
-        BEST_FIT, BIGGEST_FREE, EQUAL_UTIL or RANDOM.
+        BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM or EARLIEST_END.
     lower_bound : int
         A job that is to be split is wider than this, or than the largest site.
     width_up_to, fragments : numpy.ndarray of int64, shape (rows,)
         Fragments allowed for widths up to a bound, in ascending order; wider jobs have no limit.
+    overhead : numpy.ndarray of float64, shape (at least 1,)
+        By which part of itself a job takes longer in 2, 3, ... fragments; the last one holds for more.
     """
 
     splits: bool
@@ -45,6 +48,7 @@ class GridCodes(NamedTuple):
     lower_bound: int
     width_up_to: npt.NDArray[np.int64]
     fragments: npt.NDArray[np.int64]
+    overhead: npt.NDArray[np.float64]
 
 
 @kernel_part
@@ -71,6 +75,9 @@ def choose_site(state, codes, slot, available, free):
             continue
         if best == NO_PLACE:
             best = site
+            if codes.selection == EARLIEST_END:
+                # The nodes of all sites are alike: a job ends at one instant wherever it starts now.
+                return site
         elif codes.selection == BEST_FIT:
             if free[site] < free[best]:
                 best = site
@@ -142,41 +149,118 @@ def take_split(state, codes, slot, available):
     return True
 
 
-@kernel
-def earliest_single_end(state, slot, now_ms):
-    """Return the earliest end of a job on a single site, by estimates; ``NEVER_MS`` if none is so large.
+@kernel_part
+def choose_free_site(state, codes, slot, late):
+    """Return the one site for a job that starts now; ``NO_PLACE`` if there is none.
 
-    The instants at which more becomes free on one site are worked out once, and hold until a job starts or ends.
+    The choice is that of `choose_site` with all free nodes available or, for a job that ends after the shadow time
+    (``late``), those that can be spared. Best-fit and biggest-free find it in the order of the sites; no more sites are
+    passed over than are reserved for the head.
     """
-    counters = state.counters[0]
-    if counters.n_horizon == 0:
-        _find_horizon(state)
     width = state.jobs[slot].width
+    order = state.free_order
+    if most_of(order) < width:
+        return NO_PLACE
+    if codes.selection == BEST_FIT:
+        return _first_to_spare(state, first_with(order, width), len(order), width, late)
+    if codes.selection == BIGGEST_FREE:
+        high = len(order)
+        site = NO_PLACE
+        while site == NO_PLACE and high > 0 and nodes_of(order[high - 1]) >= width:
+            low = first_with(order, nodes_of(order[high - 1]))
+            site = _first_to_spare(state, low, high, width, late)
+            high = low
+        return site
+    if not late:
+        return choose_site(state, codes, slot, state.free, state.free)
+    for site in range(len(state.free)):
+        state.available[site] = min(state.free[site], state.extra[site])
+    return choose_site(state, codes, slot, state.available, state.free)
+
+
+@kernel_part
+def _first_to_spare(state, low, high, width, late):
+    """Return the first site between two places of the order that can spare the nodes; ``NO_PLACE`` if none can."""
+    for place in range(low, high):
+        site = site_of(state.free_order[place])
+        if not late or state.extra[site] >= width:
+            return site
+    return NO_PLACE
+
+
+@kernel_part
+def take_split_in_order(state, codes, slot, order):
+    """Split a job over the fewest sites, as `take_split`, with the sites in the order of what is available on them."""
+    width = state.jobs[slot].width
+    count = _take_fewest(order, state.taken, width, fragments_allowed(codes, width))
+    state.counters[0].n_taken = count
+    return count > 0
+
+
+@kernel
+def _take_fewest(order, taken, missing, most):
+    """Take nodes from the end of the order on; return from how many sites, or 0 if they are too many or too few."""
+    count = 0
+    high = len(order)
+    while high > 0 and nodes_of(order[high - 1]) > 0:
+        nodes = nodes_of(order[high - 1])
+        low = first_with(order, nodes)
+        for place in range(low, high):
+            if count == most:
+                return 0
+            taken[count].site = site_of(order[place])
+            taken[count].width = min(missing, nodes)
+            missing -= nodes
+            count += 1
+            if missing <= 0:
+                return count
+        high = low
+    return 0
+
+
+@kernel_part
+def fits_one_site_by(state, slot, limit_ms):
+    """Whether, by the estimates of the running jobs, some one site has the nodes for a job at an instant or before."""
+    counters = state.counters[0]
+    width = state.jobs[slot].width
+    if most_of(state.free_order) >= width:
+        return True
+    if width > counters.largest:
+        return False
+    _look_ahead(state, width, limit_ms)
     for k in range(counters.n_horizon):
         if state.horizon_most[k] >= width:
-            return max(state.horizon_ms[k], now_ms) + state.jobs[slot].estimate_ms
-    return NEVER_MS
+            return state.horizon_ms[k] <= limit_ms
+    return False
 
 
 @kernel
-def _find_horizon(state):
-    """Work out when, by estimates, the most nodes that are free on one site become more."""
+def _look_ahead(state, width, limit_ms):
+    """Work out when the most nodes that are free on one site become more: up to a width, or up to an instant.
+
+    What is known holds until a job starts or ends, and is added to.
+    """
+    counters = state.counters[0]
     later = state.later
-    most = 0
-    for site in range(len(later)):
-        later[site] = state.free[site]
-        most = max(most, later[site])
-    state.horizon_ms[0] = 0
-    state.horizon_most[0] = most
-    count = 1
-    for i in range(state.counters[0].n_running):
-        slot = state.running[i].slot
-        give_back(state, slot, later)
-        first = state.first_fragment[slot]
-        for k in range(first, first + state.n_fragments[slot]):
-            most = max(most, later[state.fragments[k].site])
-        if most > state.horizon_most[count - 1]:
-            state.horizon_ms[count] = state.running[i].end_ms
-            state.horizon_most[count] = most
-            count += 1
-    state.counters[0].n_horizon = count
+    if counters.n_horizon == 0:
+        for site in range(len(later)):
+            later[site] = state.free[site]
+        state.horizon_ms[0] = 0
+        state.horizon_most[0] = most_of(state.free_order)
+        counters.n_horizon = 1
+        counters.horizon_next = FIRST_PLACE
+    most = state.horizon_most[counters.n_horizon - 1]
+    while most < width and counters.horizon_next < end_place(state):
+        ending = state.running[row_at(state, counters.horizon_next)]
+        if ending.end_ms > limit_ms:
+            return
+        first = state.first_fragment[ending.slot]
+        for k in range(first, first + state.n_fragments[ending.slot]):
+            site = state.fragments[k].site
+            later[site] += state.fragments[k].width
+            most = max(most, later[site])
+        if most > state.horizon_most[counters.n_horizon - 1]:
+            state.horizon_ms[counters.n_horizon] = ending.end_ms
+            state.horizon_most[counters.n_horizon] = most
+            counters.n_horizon += 1
+        counters.horizon_next = next_place(state, counters.horizon_next)

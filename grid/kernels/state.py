@@ -11,8 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.grid.kernels.overhead import split_length_ms
+from gridweave.grid.kernels.running import BLOCK, blocks_for, join_blocks, leave_blocks
+from gridweave.grid.kernels.site_order import SITE_BITS, move_site
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.state import GONE, JOB, NEVER_MS, RUNNING, join_running, leave_running
+from gridweave.site.kernels.state import GONE, JOB, NEVER_MS, RUNNING
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -27,17 +30,30 @@ COUNTERS = np.dtype(
         ("free", np.int64),
         ("n_waiting", np.int64),
         ("n_running", np.int64),
+        ("n_blocks", np.int64),
         ("n_started", np.int64),
         ("n_fragments", np.int64),
         ("n_taken", np.int64),
         ("first_new", np.int64),
         ("narrowest", np.int64),
         ("shadow_ms", np.int64),
+        ("n_reserved", np.int64),
+        ("spare", np.int64),
         ("n_horizon", np.int64),
+        ("horizon_next", np.int64),
     ],
     align=True,
 )
-"""The numbers of a grid: ``free`` of ``nodes`` on all sites, nodes of the ``largest``, and how full each array is."""
+"""The numbers of a grid: ``free`` of ``nodes`` on all sites, nodes of the ``largest``, and how full each array is.
+
+``spare`` is the sum of what ``spare_order`` holds, `UNKNOWN` if that is not up to date; ``horizon_next`` is the running
+job up to which the horizon is known.
+"""
+
+UNKNOWN = np.int64(-1)
+
+ALL_NODES = np.int64(2**62)
+"""The extra nodes of a site on which nothing is reserved for the head."""
 
 
 class GridState(NamedTuple):
@@ -47,14 +63,16 @@ class GridState(NamedTuple):
     ----------
     counters : numpy.ndarray of COUNTERS, shape (1,)
     jobs : numpy.ndarray of JOB, shape (slots,)
-    stretched_ms : numpy.ndarray of int64, shape (slots,)
-        Estimates of the jobs when they are split.
+    sensitivity : numpy.ndarray of float64, shape (slots,)
+        By which the overhead of each job is multiplied, for jobs that communicate more than others, or less.
     draw : numpy.ndarray of float64, shape (slots,)
         In [0, 1): what chance each job has, for the selection ``random``.
     waiting : numpy.ndarray of int64, shape (slots,)
         Slots in the order of the queue.
-    running : numpy.ndarray of RUNNING, shape (capacity,)
-        Ascending (end by estimate, job id).
+    running : numpy.ndarray of RUNNING, shape (blocks x BLOCK,)
+        Ascending (end by estimate, job id) through the blocks in use (running.py).
+    block_order, block_count : numpy.ndarray of int64, shape (blocks,)
+        The blocks in the order of their jobs, those in use first; and how many jobs each block has.
     started : numpy.ndarray of int64, shape (capacity,)
         Slots of the jobs that the last pass started.
     nodes, free : numpy.ndarray of int64, shape (sites,)
@@ -62,30 +80,46 @@ class GridState(NamedTuple):
         Of all jobs that ever started, one job after the other.
     first_fragment, n_fragments : numpy.ndarray of int64, shape (slots,)
         Where the fragments of a job stand, and how many they are.
+    end_ms : numpy.ndarray of int64, shape (slots,)
+        The end by estimate of each job that has started.
     taken : numpy.ndarray of FRAGMENT, shape (sites,)
         What the last placement took.
-    available, extra, later : numpy.ndarray of int64, shape (sites,)
-        Room to work in: nodes that a candidate may take, nodes that can be spared beyond the shadow time, and nodes
-        free at some later instant.
+    free_order, spare_order, ahead_order : numpy.ndarray of int64, shape (sites,)
+        The sites in the order of their free nodes (site_order.py): now; of what a candidate may take that ends after
+        the shadow time; and at the instant up to which the shadow time has been looked for.
+    reserved : numpy.ndarray of FRAGMENT, shape (sites,)
+        What the head will take at the shadow time.
+    extra : numpy.ndarray of int64, shape (sites,)
+        Nodes that can be spared beyond the shadow time on the sites that are reserved; `ALL_NODES` elsewhere.
+    available, ahead, later : numpy.ndarray of int64, shape (sites,)
+        Room to work in: nodes that a candidate may take, and nodes free at some later instant.
     horizon_ms, horizon_most : numpy.ndarray of int64, shape (capacity,)
         The instants, by estimates, at which the most nodes free on one site become more, and how many they then are.
     """
 
     counters: npt.NDArray[np.void]
     jobs: npt.NDArray[np.void]
-    stretched_ms: npt.NDArray[np.int64]
+    sensitivity: npt.NDArray[np.float64]
     draw: npt.NDArray[np.float64]
     waiting: npt.NDArray[np.int64]
     running: npt.NDArray[np.void]
+    block_order: npt.NDArray[np.int64]
+    block_count: npt.NDArray[np.int64]
     started: npt.NDArray[np.int64]
     nodes: npt.NDArray[np.int64]
     free: npt.NDArray[np.int64]
     fragments: npt.NDArray[np.void]
     first_fragment: npt.NDArray[np.int64]
     n_fragments: npt.NDArray[np.int64]
+    end_ms: npt.NDArray[np.int64]
     taken: npt.NDArray[np.void]
-    available: npt.NDArray[np.int64]
+    free_order: npt.NDArray[np.int64]
+    spare_order: npt.NDArray[np.int64]
+    ahead_order: npt.NDArray[np.int64]
+    reserved: npt.NDArray[np.void]
     extra: npt.NDArray[np.int64]
+    available: npt.NDArray[np.int64]
+    ahead: npt.NDArray[np.int64]
     later: npt.NDArray[np.int64]
     horizon_ms: npt.NDArray[np.int64]
     horizon_most: npt.NDArray[np.int64]
@@ -110,19 +144,27 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
     state = GridState(
         counters=np.zeros(1, COUNTERS),
         jobs=np.zeros(slots, JOB),
-        stretched_ms=np.zeros(slots, np.int64),
+        sensitivity=np.ones(slots, np.float64),
         draw=np.zeros(slots, np.float64),
         waiting=np.zeros(slots, np.int64),
-        running=np.zeros(running, RUNNING),
+        running=np.zeros(blocks_for(running) * BLOCK, RUNNING),
+        block_order=np.arange(blocks_for(running)),
+        block_count=np.zeros(blocks_for(running), np.int64),
         started=np.zeros(running, np.int64),
         nodes=nodes.astype(np.int64),
         free=nodes.astype(np.int64),
         fragments=np.zeros(slots + int(nodes.sum()), FRAGMENT),
         first_fragment=np.zeros(slots, np.int64),
         n_fragments=np.zeros(slots, np.int64),
+        end_ms=np.zeros(slots, np.int64),
         taken=np.zeros(sites, FRAGMENT),
+        free_order=np.sort((nodes.astype(np.int64) << SITE_BITS) | np.arange(sites)),
+        spare_order=np.zeros(sites, np.int64),
+        ahead_order=np.zeros(sites, np.int64),
+        reserved=np.zeros(sites, FRAGMENT),
+        extra=np.full(sites, ALL_NODES),
         available=np.zeros(sites, np.int64),
-        extra=np.zeros(sites, np.int64),
+        ahead=np.zeros(sites, np.int64),
         later=np.zeros(sites, np.int64),
         horizon_ms=np.zeros(running + 1, np.int64),
         horizon_most=np.zeros(running + 1, np.int64),
@@ -139,8 +181,16 @@ def is_full(state):
     return state.counters[0].n_fragments + state.counters[0].nodes > len(state.fragments)
 
 
+@kernel_part
+def add_free(state, site, nodes):
+    """Make so many nodes more of a site free (fewer, if negative)."""
+    before = state.free[site]
+    state.free[site] = before + nodes
+    move_site(state.free_order, site, before, before + nodes)
+
+
 @kernel
-def begin_taken(state, place, now_ms):
+def begin_taken(state, codes, place, now_ms):
     """Start the job at this place of the queue on the nodes that were just taken for it; return its end by estimate.
 
     Its place in the queue stays, marked, until `drop_started` of the site's kernels.
@@ -148,23 +198,32 @@ def begin_taken(state, place, now_ms):
     counters = state.counters[0]
     slot = state.waiting[place]
     job = state.jobs[slot]
-    length_ms = job.estimate_ms if counters.n_taken == 1 else state.stretched_ms[slot]
-    end_ms = now_ms + length_ms
+    end_ms = now_ms + split_length_ms(state, codes, slot, job.estimate_ms)
+    state.end_ms[slot] = end_ms
     state.first_fragment[slot] = counters.n_fragments
     state.n_fragments[slot] = counters.n_taken
     for k in range(counters.n_taken):
         fragment = state.taken[k]
         state.fragments[counters.n_fragments + k] = fragment
-        state.free[fragment.site] -= fragment.width
+        add_free(state, fragment.site, -fragment.width)
     counters.n_fragments += counters.n_taken
     counters.free -= job.width
-    join_running(state, slot, end_ms)
+    join_blocks(state, slot, end_ms)
     state.started[counters.n_started] = slot
     counters.n_started += 1
     state.waiting[place] = GONE
     # What is free on one site, and when, has changed.
     counters.n_horizon = 0
     return end_ms
+
+
+@kernel_part
+def recall_taken(state, slot):
+    """Put the fragments of a job that has started back into ``taken``."""
+    first = state.first_fragment[slot]
+    for k in range(state.n_fragments[slot]):
+        state.taken[k] = state.fragments[first + k]
+    state.counters[0].n_taken = state.n_fragments[slot]
 
 
 @kernel_part
@@ -179,7 +238,9 @@ def give_back(state, slot, free):
 def finish_job(state, place):
     """Take the job at this place out of the running jobs; its nodes are free."""
     counters = state.counters[0]
-    slot = leave_running(state, place)
-    give_back(state, slot, state.free)
+    slot = leave_blocks(state, place)
+    first = state.first_fragment[slot]
+    for k in range(first, first + state.n_fragments[slot]):
+        add_free(state, state.fragments[k].site, state.fragments[k].width)
     counters.free += state.jobs[slot].width
     counters.n_horizon = 0

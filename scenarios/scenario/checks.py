@@ -84,6 +84,8 @@ def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
     if isinstance(rows, str):
         rows = list(LIMITED_FRAGMENTS) if rows == "limited" else []
     values["max_fragments"] = tuple(rows)
+    if isinstance(table.overhead, list):
+        values["overhead"] = tuple(table.overhead)
     if report is None:
         return GridPolicy(**values)
     kept = {}

@@ -171,7 +171,13 @@ class GridTable(_Table, frozen=True, kw_only=True):
     order: Order = "fcfs"
     backfill: Annotated[str, _one_of(BACKFILLS, "Backfilling.")] = "easy"
     selection: Annotated[str, _one_of(tuple(SELECTIONS), "Of a single site.")] = "best-fit"
-    overhead: Annotated[float, Meta(description="0.3: a split job takes 30% longer.")] = 0.0
+    overhead: (
+        Annotated[float, Meta(description="0.3: a split job takes 30% longer.")]
+        | Annotated[
+            list[float],
+            Meta(description="In 2, 3, ... fragments; the last one holds for more.", extra_json_schema={"minItems": 1}),
+        ]
+    ) = 0.0
     lower_bound: Annotated[int, Meta(description="Jobs that are split are wider than this.", le=MAX_WIDTH)] = 0
     max_fragments: (
         Annotated[str, _one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]

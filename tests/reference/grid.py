@@ -1,4 +1,4 @@
-"""The grid under full control (docs/grid.md): `simulate_grid`, and `validate_grid`, which looks at what came out.
+"""The grid under full control (docs/grid.md).
 
 Everything is worked out anew from the running jobs whenever it is asked for: no table of free nodes is kept up to date.
 Jobs, times and orders are those of `reference.model`; nothing is shared with the package.
@@ -7,10 +7,9 @@ Jobs, times and orders are those of `reference.model`; nothing is shared with th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 from reference.model import Job
 from reference.ordering import ORDERS, key_of
@@ -18,7 +17,7 @@ from reference.simulation import simulate
 
 MODES = ("local", "sharing", "multi-site", "adaptive")
 BACKFILLS = ("easy", "none")
-SELECTIONS = ("best-fit", "biggest-free", "equal-util", "random")
+SELECTIONS = ("best-fit", "biggest-free", "equal-util", "random", "earliest-end")
 NEVER_PLACED = "could not be placed on the idle grid"
 
 # The parts of a job: (site, nodes there), in the order in which they were taken.
@@ -63,14 +62,24 @@ class Rules:
     order: str = "fcfs"
     backfill: str = "easy"
     selection: str = "best-fit"
-    overhead: float = 0.0
+    overhead: float | Sequence[float] = 0.0
     lower_bound: int = 0
     max_fragments: Sequence[tuple[int, int]] | None = None
     draws: Mapping[int, float] | None = None
+    sensitivity: Mapping[int, float] | None = None
 
-    def stretched(self, time: int) -> int:
-        """Return how long a split job takes for what takes ``time`` on one site."""
-        return time + math.floor(float(time) * float(self.overhead))
+    @property
+    def overheads(self) -> Sequence[float]:
+        """The overhead by the number of fragments, from 2 on."""
+        return [self.overhead] if isinstance(self.overhead, (int, float)) else self.overhead
+
+    def takes(self, job: Job, time: int, fragments: Fragments) -> int:
+        """Return how long a job takes, placed like that, for what takes ``time`` on one site."""
+        if len(fragments) == 1:
+            return time
+        by_number = dict(enumerate(self.overheads, start=2))
+        part = by_number.get(len(fragments), self.overheads[-1])
+        return time + math.floor(float(time) * (float(part) * float((self.sensitivity or {}).get(job.id, 1))))
 
     def allowed_fragments(self, width: int) -> float:
         """Return the number of fragments that a width may have, infinity if there is no limit."""
@@ -100,11 +109,12 @@ def simulate_grid(
     order: str = "fcfs",
     backfill: str = "easy",
     selection: str = "best-fit",
-    overhead: float = 0.0,
+    overhead: float | Sequence[float] = 0.0,
     lower_bound: int = 0,
     max_fragments: Sequence[tuple[int, int]] | None = None,
     home: Mapping[int, int] | None = None,
     draws: Mapping[int, float] | None = None,
+    sensitivity: Mapping[int, float] | None = None,
 ) -> GridOutcome:
     """Run jobs on several sites under full control and return the whole story.
 
@@ -117,14 +127,17 @@ def simulate_grid(
     mode : {"local", "sharing", "multi-site", "adaptive"}
     order, backfill, selection : str
         Names in `reference.ordering.ORDERS` (``priority`` is without aging), `BACKFILLS` and `SELECTIONS`.
-    overhead : float
-        By which part of it the time of a split job grows.
+    overhead : float or sequence of float
+        By which part of it the time of a split job grows; several numbers: in 2, 3, ... fragments, and as the last one
+        in more.
     lower_bound : int
         Only wider jobs are split.
     max_fragments : sequence of (int, int), optional
         Rows of (width up to, fragments allowed).
     home, draws : mapping of int to int, and of int to float, optional
         Of each job id its site, for mode ``local``, and its number in [0, 1), for selection ``random``.
+    sensitivity : mapping of int to float, optional
+        Of each job id by what its overhead is multiplied; 1 if it is not there.
 
     Returns
     -------
@@ -136,13 +149,15 @@ def simulate_grid(
         If the arguments make no sense.
     """
     jobs = list(jobs)
-    rules = Rules(tuple(nodes), mode, order, backfill, selection, overhead, lower_bound, max_fragments, draws)
+    rules = Rules(
+        tuple(nodes), mode, order, backfill, selection, overhead, lower_bound, max_fragments, draws, sensitivity
+    )
     _check(rules, jobs, home)
     if mode == "local":
         return _simulate_locally(jobs, rules, home or {})
     outcome = GridOutcome()
     for job in jobs:
-        if place(rules, job, 0, [], rules.nodes, rules.nodes) is None:
+        if place(rules, job, 0, [], rules.nodes) is None:
             outcome.refused[job.id] = NEVER_PLACED
     jobs = [job for job in jobs if job.id not in outcome.refused]
     running: list[GridRunning] = []
@@ -200,26 +215,38 @@ def place(
     job: Job,
     instant: int,
     running: Sequence[GridRunning],
-    for_one_site: Sequence[int],
-    for_a_split: Sequence[int],
+    available: Sequence[int],
 ) -> Fragments | None:
-    """Return where a job is placed at an instant, None if nowhere.
+    """Return where a job is placed at an instant with these nodes available on each site, None if nowhere."""
+    return place_whole(rules, job, instant, running, available) or place_split(rules, job, instant, running, available)
 
-    ``for_one_site`` and ``for_a_split`` are the nodes available on each site for either way.
-    """
-    fitting = [site for site in range(len(rules.nodes)) if for_one_site[site] >= job.width]
-    if fitting:
-        return ((select(rules, job, fitting, free_at(rules, running, instant)), job.width),)
-    fragments = split(rules, job, for_a_split) if rules.may_be_split(job) else None
+
+def place_whole(
+    rules: Rules, job: Job, instant: int, running: Sequence[GridRunning], available: Sequence[int]
+) -> Fragments | None:
+    """Return on which one site a job is placed at an instant, None if on none."""
+    fitting = [site for site in range(len(rules.nodes)) if available[site] >= job.width]
+    if not fitting:
+        return None
+    return ((select(rules, job, fitting, free_at(rules, running, instant)), job.width),)
+
+
+def place_split(
+    rules: Rules, job: Job, instant: int, running: Sequence[GridRunning], available: Sequence[int]
+) -> Fragments | None:
+    """Return how a job is split at an instant, None if it cannot be, may not be, or is not to be."""
+    fragments = split(rules, job, available) if rules.may_be_split(job) else None
     if fragments is not None and rules.mode == "adaptive":
         alternative = earliest_end_on_one_site(rules, job, instant, running)
-        if alternative is not None and not instant + rules.stretched(job.estimate) < alternative:
+        if alternative is not None and not instant + rules.takes(job, job.estimate, fragments) < alternative:
             return None
     return fragments
 
 
 def select(rules: Rules, job: Job, fitting: Sequence[int], free: Sequence[int]) -> int:
     """Return the site that is chosen among those on which a job fits, given in site order."""
+    if rules.selection == "earliest-end":
+        return fitting[0]  # from now on, for its estimate, wherever it is
     if rules.selection == "random":
         assert rules.draws is not None
         return fitting[math.floor(rules.draws[job.id] * len(fitting))]
@@ -264,15 +291,15 @@ def run_pass(
     started: list[GridRunning] = []
 
     def start(job: Job, fragments: Fragments) -> GridRunning:
-        lasts = rules.stretched if len(fragments) > 1 else int
-        one = GridRunning(job, fragments, now + lasts(job.estimate), now + lasts(job.length))
+        by_estimate, actual = (now + rules.takes(job, time, fragments) for time in (job.estimate, job.length))
+        one = GridRunning(job, fragments, by_estimate, actual)
         taken.append(one)
         started.append(one)
         return one
 
     left = list(queue)
     free = free_at(rules, taken, now)
-    while left and (fragments := place(rules, left[0], now, taken, free, free)):
+    while left and (fragments := place(rules, left[0], now, taken, free)):
         start(left.pop(0), fragments)
         free = free_at(rules, taken, now)
     if not left or rules.backfill == "none":
@@ -288,9 +315,11 @@ def run_pass(
     for job in left:
         free = free_at(rules, taken, now)
         both = tuple(min(free[site], extra[site]) for site in range(len(free)))
-        for_one_site = free if now + job.estimate <= shadow else both
-        for_a_split = free if now + rules.stretched(job.estimate) <= shadow else both
-        fragments = place(rules, job, now, taken, for_one_site, for_a_split)
+        fragments = place_whole(rules, job, now, taken, free if now + job.estimate <= shadow else both)
+        if not fragments:
+            fragments = place_split(rules, job, now, taken, free)
+            if not fragments or now + rules.takes(job, job.estimate, fragments) > shadow:
+                fragments = place_split(rules, job, now, taken, both)
         if fragments and start(job, fragments).end_by_estimate > shadow:
             for site, width in fragments:
                 extra[site] -= width
@@ -301,80 +330,9 @@ def shadow_of(rules: Rules, head: Job, running: Sequence[GridRunning]) -> tuple[
     """Return the first end by estimate of a running job at which the head can be placed, and where."""
     for instant in sorted({one.end_by_estimate for one in running}):
         free = free_at(rules, running, instant)
-        if fragments := place(rules, head, instant, running, free, free):
+        if fragments := place(rules, head, instant, running, free):
             return instant, fragments
     raise AssertionError("a job that was not refused can be placed on the idle grid")
-
-
-def validate_grid(
-    outcome: GridOutcome,
-    jobs: Iterable[Job],
-    nodes: Sequence[int],
-    *,
-    home: Mapping[int, int] | None = None,
-    **options: Any,
-) -> list[str]:
-    """Return what is wrong with an outcome, one line each; an empty list if nothing is.
-
-    The arguments are those of `simulate_grid`. Only ``start``, ``end``, ``fragments`` and ``refused`` are looked at, so
-    that the answers of any simulator can be put in.
-    """
-    jobs = list(jobs)
-    rules = Rules(tuple(nodes), **options)
-    problems = [problem for job in jobs for problem in _problems_of(job, outcome, rules, home or {})]
-    for name in ("start", "end", "fragments", "refused"):
-        strangers = sorted(set(getattr(outcome, name)) - {job.id for job in jobs})
-        problems += [f"{name} speaks of job {one}, which nobody submitted" for one in strangers]
-    return problems or list(_problems_of_nodes(outcome, rules))
-
-
-def _problems_of(job: Job, outcome: GridOutcome, rules: Rules, home: Mapping[int, int]) -> Iterator[str]:
-    start, end, fragments = (getattr(outcome, name).get(job.id) for name in ("start", "end", "fragments"))
-    if _must_be_refused(job, rules, home) != (job.id in outcome.refused):
-        yield f"job {job.id} was refused though it need not wait for ever, or the other way round"
-    elif job.id in outcome.refused:
-        if (start, end, fragments) != (None, None, None):
-            yield f"job {job.id} was refused and yet has a start, an end or fragments"
-    elif start is None or end is None or fragments is None:
-        yield f"job {job.id} has no start, no end or no fragments"
-    else:
-        sites = [site for site, _ in fragments]
-        length = rules.stretched(job.length) if len(sites) > 1 else job.length
-        if start < job.submit:
-            yield f"job {job.id} started at {start}, before its submission at {job.submit}"
-        if end != start + length:
-            yield f"job {job.id} started at {start} and ended at {end}; it runs {length}"
-        widths = [width for _, width in fragments]
-        if sum(widths) != job.width or not all(width > 0 for width in widths):
-            yield f"job {job.id} is {job.width} nodes wide, its fragments are {fragments}"
-        if len(set(sites)) != len(sites) or not set(sites) <= set(range(len(rules.nodes))):
-            yield f"job {job.id} has fragments {fragments} on the same site, or on one that is none"
-        if len(sites) > 1 and (not rules.may_be_split(job) or len(sites) > rules.allowed_fragments(job.width)):
-            yield f"job {job.id} was split into {fragments}, which is forbidden"
-        if rules.mode == "local" and sites != [home[job.id]]:
-            yield f"job {job.id} ran on {sites}, not at home"
-
-
-def _must_be_refused(job: Job, rules: Rules, home: Mapping[int, int]) -> bool:
-    if rules.mode == "local":
-        return job.width > rules.nodes[home[job.id]]
-    if job.width <= max(rules.nodes):
-        return False
-    largest = sorted(rules.nodes, reverse=True)[: int(min(rules.allowed_fragments(job.width), len(rules.nodes)))]
-    return not rules.may_be_split(job) or job.width > sum(largest)
-
-
-def _problems_of_nodes(outcome: GridOutcome, rules: Rules) -> Iterator[str]:
-    # More nodes are in use at no instant than at one at which a job starts.
-    for instant in sorted(set(outcome.start.values())):
-        used = [0] * len(rules.nodes)
-        for job_id, start in outcome.start.items():
-            if start <= instant < outcome.end[job_id]:
-                for site, width in outcome.fragments[job_id]:
-                    used[site] += width
-        for site, nodes in enumerate(rules.nodes):
-            if used[site] > nodes:
-                yield f"{used[site]} of the {nodes} nodes of site {site} are in use at {instant}"
 
 
 def _check(rules: Rules, jobs: Sequence[Job], home: Mapping[int, int] | None) -> None:
@@ -387,7 +345,12 @@ def _check(rules: Rules, jobs: Sequence[Job], home: Mapping[int, int] | None) ->
         (rules.order not in ORDERS, f"unknown order {rules.order!r}"),
         (rules.backfill not in BACKFILLS, f"unknown backfilling {rules.backfill!r}"),
         (rules.selection not in SELECTIONS, f"unknown selection {rules.selection!r}"),
-        (not 0 <= rules.overhead < math.inf, "the overhead is zero or more, and finite"),
+        (not rules.overheads, "there is an overhead"),
+        (not all(0 <= part < math.inf for part in rules.overheads), "the overhead is zero or more, and finite"),
+        (
+            not all(0 <= factor < math.inf for factor in (rules.sensitivity or {}).values()),
+            "a sensitivity is zero or more, and finite",
+        ),
         (rules.lower_bound < 0, "the lower bound is zero or more"),
         (any(fragments < 1 for _, fragments in rules.max_fragments or ()), "a job has at least one fragment"),
         (len(ids) != len(jobs), "a job id stands twice"),

@@ -5,11 +5,13 @@ In the narratives a site with its free nodes is written as in the code: ``free (
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from reference.grid import MODES, Fragments, GridMoment, GridOutcome, simulate_grid, validate_grid
+from reference.grid import MODES, Fragments, GridMoment, GridOutcome, simulate_grid
+from reference.grid_validation import validate_grid
 from reference.model import Job
 
 GRID_MODES = MODES[1:]
@@ -62,6 +64,11 @@ def test_equal_util_takes_the_first_of_equal_shares() -> None:
     """One of 3 nodes in use is the same share as two of 6."""
     jobs = [job(1, 1, 5), job(2, 2, 5), job(3, 1, 5)]
     assert places(jobs, 3, 6, selection="equal-util") == {1: ((0, 1),), 2: ((1, 2),), 3: ((0, 1),)}
+
+
+def test_earliest_end_takes_the_first_site_on_which_a_job_can_start() -> None:
+    """All nodes are alike: a job that starts now ends at one instant wherever it starts."""
+    assert places([job(1, 3, 10), job(2, 2, 5)], 2, 8, 3, selection="earliest-end") == {1: ((1, 3),), 2: ((0, 2),)}
 
 
 @pytest.mark.parametrize(("drawn", "site"), [(0.0, 1), (0.33, 1), (0.34, 3), (0.67, 4), (0.999, 4)])
@@ -352,6 +359,9 @@ def test_locally_every_job_stays_at_home() -> None:
         ((4,), {"backfill": "conservative"}),
         ((4,), {"selection": "worst-fit"}),
         ((4,), {"overhead": -0.1}),
+        ((4,), {"overhead": ()}),
+        ((4,), {"overhead": (0.1, math.inf)}),
+        ((4,), {"sensitivity": {1: -1.0}}),
         ((4,), {"lower_bound": -1}),
         ((4,), {"max_fragments": [(4, 0)]}),
         ((4,), {"mode": "local"}),

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import GridCase, grid_cases, grid_options, random_grid_jobs
-from reference.grid import MODES, GridMoment, GridOutcome, simulate_grid, validate_grid
+from reference.grid import MODES, GridMoment, GridOutcome, simulate_grid
+from reference.grid_validation import validate_grid
 from reference.model import Job
 from reference.ordering import ORDERS
 from reference.simulation import simulate
@@ -25,7 +26,9 @@ unhurried = settings(deadline=None, max_examples=150)
 
 def story(case: GridCase, **options: Any) -> GridOutcome:
     """Simulate a case."""
-    return simulate_grid(case.jobs, case.nodes, home=case.home, draws=case.draws, **options)
+    return simulate_grid(
+        case.jobs, case.nodes, home=case.home, draws=case.draws, **{"sensitivity": case.sensitivity} | options
+    )
 
 
 def schedule(outcome: GridOutcome) -> tuple[dict[int, int], dict[int, int], dict[int, Any]]:
@@ -33,9 +36,10 @@ def schedule(outcome: GridOutcome) -> tuple[dict[int, int], dict[int, int], dict
     return outcome.start, outcome.end, outcome.fragments
 
 
-def stretched(time: int, parts: int, overhead: float) -> int:
+def stretched(time: int, parts: int, overhead: float | tuple[float, ...], sensitivity: float) -> int:
     """Return how long it takes in so many parts."""
-    return time + int(time * overhead) if parts > 1 else time
+    table = overhead if isinstance(overhead, tuple) else (overhead,)
+    return time + int(time * (table[min(parts, len(table) + 1) - 2] * sensitivity)) if parts > 1 else time
 
 
 def heads(outcome: GridOutcome) -> list[tuple[int, int, int]]:
@@ -67,7 +71,9 @@ def test_every_outcome_is_valid(data: st.DataObject) -> None:
     """Nodes suffice on every site, everybody starts once where it may or is refused, and runs as long as it has to."""
     case = data.draw(grid_cases(too_wide=1))
     options = data.draw(grid_options(orders=ORDERS))
-    assert validate_grid(story(case, **options), case.jobs, case.nodes, home=case.home, **options) == []
+    outcome = story(case, **options)
+    options |= {"home": case.home, "sensitivity": case.sensitivity}
+    assert validate_grid(outcome, case.jobs, case.nodes, **options) == []
 
 
 @unhurried
@@ -162,7 +168,7 @@ def test_a_grid_that_may_split_nobody_shares(data: st.DataObject) -> None:
     never: list[dict[str, Any]] = [
         {"mode": "multi-site", "lower_bound": max(case.nodes)},
         {"mode": "multi-site", "max_fragments": [(NOWHERE, 1)]},
-        {"mode": "adaptive", "overhead": float(NOWHERE)},
+        {"mode": "adaptive", "overhead": float(NOWHERE), "sensitivity": {}},
     ]
     assert all(story(case, **options | changes) == shared for changes in never)
 
@@ -198,15 +204,21 @@ def test_a_head_starts_no_later_than_any_shadow_time_it_was_shown(data: st.DataO
 @unhurried
 @given(st.data())
 def test_a_head_ends_by_estimate_no_later_than_it_was_ever_promised(data: st.DataObject) -> None:
-    """Under adaptive too, where it may start later, on one site instead of several; multi-site may split it early."""
+    """Under adaptive too, where it may start later, on one site instead of several; multi-site may split it early.
+
+    The overhead is no less in more fragments: as it waits, the head may come to need fewer.
+    """
     case = data.draw(grid_cases())
     options = data.draw(grid_options(("sharing", "adaptive"), backfills=["easy"]))
+    if isinstance(options["overhead"], tuple):
+        options["overhead"] = tuple(sorted(options["overhead"]))
     outcome = story(case, **options)
     estimates = {one.id: one.estimate for one in case.jobs}
     for head, shadow, parts in heads(outcome):
-        promised = shadow + stretched(estimates[head], parts, options["overhead"])
+        extra = options["overhead"], case.sensitivity[head]
+        promised = shadow + stretched(estimates[head], parts, *extra)
         actual = len(outcome.fragments[head])
-        assert outcome.start[head] + stretched(estimates[head], actual, options["overhead"]) <= promised
+        assert outcome.start[head] + stretched(estimates[head], actual, *extra) <= promised
 
 
 @unhurried

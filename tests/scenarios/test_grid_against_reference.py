@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import grid_cases, grid_options, random_jobs, to_workload
+from gridweave.grid.kernels.running import BLOCK
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
 from gridweave.scenarios.simulator import simulate
@@ -21,7 +22,7 @@ POLICIES: list[dict[str, Any]] = [
     {"mode": "local"},
     *(
         {"mode": "sharing", "selection": selection}
-        for selection in ("best-fit", "biggest-free", "equal-util", "random")
+        for selection in ("best-fit", "biggest-free", "equal-util", "random", "earliest-end")
     ),
     {"mode": "sharing", "backfill": "none"},
     *({"mode": "multi-site", "overhead": overhead} for overhead in (0.0, 0.3, 1.7)),
@@ -31,7 +32,14 @@ POLICIES: list[dict[str, Any]] = [
     *({"mode": "adaptive", "overhead": overhead} for overhead in (0.0, 0.3, 1.7)),
     {"mode": "adaptive", "overhead": 0.4, "selection": "equal-util", "max_fragments": ((8, 2),)},
     {"mode": "adaptive", "overhead": 0.25, "lower_bound": 3, "order": "sjf"},
+    {"mode": "multi-site", "overhead": (0.1, 0.2, 0.5)},
+    {"mode": "multi-site", "overhead": (0.7, 0.0), "selection": "earliest-end"},
+    {"mode": "adaptive", "overhead": (0.1, 0.3, 0.9), "order": "laf"},
+    {"mode": "adaptive", "overhead": (0.4, 0.0, 1.2), "selection": "biggest-free"},
 ]
+
+SENSITIVITIES = (1.0, 1.0, 0.0, 0.3, 2.5)
+"""Of the jobs to overhead."""
 
 
 class SameDraws:
@@ -52,15 +60,18 @@ def agree(jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rn
     ids = workload.job_id.tolist()
     draws = rng.random(len(ids)).tolist()
     homes = rng.integers(0, len(nodes), len(ids))
+    factors = rng.choice(SENSITIVITIES, len(ids))
     want = simulate_reference(
         jobs,
         nodes,
         home=dict(zip(ids, homes.tolist(), strict=True)),
         draws=dict(zip(ids, draws, strict=True)),
+        sensitivity=dict(zip(ids, factors.tolist(), strict=True)),
         **options,
     )
     policy = GridPolicy(**options | {"max_fragments": tuple(options.get("max_fragments") or ())})
-    got = simulate_grid(workload, nodes, policy, home=homes, rng=SameDraws(draws))  # type: ignore[arg-type]
+    chance: Any = SameDraws(draws)
+    got = simulate_grid(workload, nodes, policy, home=homes, rng=chance, sensitivity=factors)
     ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
     assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
     assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
@@ -79,6 +90,39 @@ def test_random_workloads(number: int) -> None:
         jobs = random_jobs(rng, int(rng.integers(2, 60)), sum(nodes), load=float(rng.uniform(0.5, 1.6)))
         split += int(agree(jobs, nodes, POLICIES[number], rng).multi_site.sum())
     assert (split > 0) == (POLICIES[number]["mode"] in ("multi-site", "adaptive"))
+
+
+@pytest.mark.parametrize("number", range(len(POLICIES)), ids=[str(sorted(p.items())) for p in POLICIES])
+def test_many_sites_of_few_sizes(number: int) -> None:
+    """On 30 to 60 sites, most of which are alike at any instant, both give one schedule."""
+    rng = np.random.default_rng([8, number])
+    split = 0
+    for tick in (1, 50, 400):
+        nodes = rng.choice((2, 3, 8), int(rng.integers(30, 61))).tolist()
+        jobs = random_jobs(rng, 90, sum(nodes) // 4, load=float(rng.uniform(4, 8)), tick=tick)
+        split += int(agree(jobs, nodes, POLICIES[number], rng).multi_site.sum())
+    assert (split > 0) == (POLICIES[number]["mode"] in ("multi-site", "adaptive"))
+
+
+@pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
+def test_hundreds_of_running_jobs(mode: str) -> None:
+    """More jobs run at one time than a block of them holds, and then fewer again; many end at one instant."""
+    rng = np.random.default_rng(9)
+    jobs = [
+        Job(
+            number + 1,
+            number // 3 + 600 * (number // 320),
+            int(width),
+            int(estimate),
+            int(rng.integers(1, estimate + 1)),
+        )
+        for number, (width, estimate) in enumerate(
+            zip(rng.integers(1, 4, 480), rng.integers(1, 40, 480) * 10, strict=True)
+        )
+    ]
+    got = agree(jobs, [4] * 60 + [2] * 20, {"mode": mode, "overhead": (0.1, 0.2)}, rng)
+    running = [(got.start_ms <= start) & (start < got.end_ms) for start in got.start_ms.tolist()]
+    assert max(int(ones.sum()) for ones in running) > 2 * BLOCK
 
 
 @settings(max_examples=400, deadline=None)

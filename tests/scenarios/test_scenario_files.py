@@ -196,6 +196,8 @@ metrics = ["util", "joy"]
         ('name = "beta"', 'name = "alpha"', [(7, "sites.name")]),
         ("overhead = 0.2", "overhead = -0.2", [(14, "grid.overhead")]),
         ("overhead = 0.2", "overhead = nan", [(14, "grid.overhead")]),
+        ("overhead = 0.2", "overhead = []", [(14, "grid.overhead")]),
+        ("overhead = 0.2", "overhead = [0.2, -0.2]", [(14, "grid.overhead")]),
         ("overhead = 0.2", "max_fragments = [[64, 1], [32, 2]]", [(14, "grid.max_fragments")]),
         ("overhead = 0.2", "max_fragments = [[64]]", [(14, "grid.max_fragments")]),
         ("overhead = 0.2", 'max_fragments = "some"', [(14, "grid.max_fragments")]),

@@ -1,0 +1,141 @@
+"""Speed of the grid queue, and how its cost grows: printed, and written to benchmarks/results/grid.json.
+
+    python benchmarks/grid_growth.py
+
+Times are those of the compiled loop on one core, in seconds of its own thread, the best of several runs: first m128
+with the CTC extracts of Streit's chapter 7, where the trace is at hand; then growth. There the sites have five sizes in
+turn, so that ten of them or a thousand are alike, and jobs of the shipped model arrive at the same load: the more
+sites, the faster. Under sharing jobs wider than the largest site come in parts.
+
+A pass of EASY backfilling looks at every waiting job, so the table says how many wait: a long queue costs, many sites
+do not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gridweave.errors import TraceError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios import grid_simulator
+from gridweave.scenarios.generators.model_file import load_model
+from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
+from gridweave.scenarios.kernels.grid_batch import run_grid_batch
+from gridweave.scenarios.load import find_trace
+from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, EXTRACTS, GridRuns
+from gridweave.scenarios.transform import split
+
+RESULTS = Path(__file__).parent / "results" / "grid.json"
+TRACE = "CTC-SP2-1996-3.1-cln"
+SITE_NODES = (16, 32, 48, 64, 128)
+SITES = (10, 100, 1000)
+JOBS = (10_000, 100_000, 1_000_000)
+LOAD = 0.85
+POLICIES = (GridPolicy(mode="sharing"), GridPolicy(mode="adaptive", overhead=0.3))
+
+
+class Stopwatch:
+    """Takes the place of the compiled loop, and adds up its time."""
+
+    def __init__(self) -> None:
+        self.loop = run_grid_batch
+        self.seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> bool:
+        """Run the loop."""
+        began = time.thread_time()
+        done: bool = self.loop(*arguments)
+        self.seconds += time.thread_time() - began
+        return done
+
+    def best_us(self, times: int, *arguments: Any) -> tuple[float, GridResult]:
+        """Return the shortest of several simulations, in microseconds a job, and what they come to."""
+        best_s = math.inf
+        for _ in range(times):
+            self.seconds = 0.0
+            result = simulate_grid(*arguments, rng=np.random.default_rng(1))
+            best_s = min(best_s, self.seconds)
+        return best_s / len(result.workload) * 1e6, result
+
+
+def mean_waiting(result: GridResult) -> float:
+    """Return the mean number of waiting jobs, over the instants of submission and start."""
+    instants = np.concatenate([result.workload.submit_ms, result.start_ms])
+    change = np.repeat([1, -1], len(result.workload))
+    return float(np.cumsum(change[np.lexsort((-change, instants))]).mean())
+
+
+def m128(watch: Stopwatch) -> Iterator[tuple[str, float]]:
+    """Yield jobs per second on m128 for each extract of the CTC trace."""
+    try:
+        runs = GridRuns(find_trace(TRACE))
+    except TraceError:
+        return
+    for policy in (*POLICIES, GridPolicy(mode="multi-site", overhead=0.3)):
+        for name in EXTRACTS:
+            us, _ = watch.best_us(25, runs.extract(name), CONFIGURATIONS["m128"], policy)
+            yield f"m128 {policy.label} {name} [jobs/s]", 1e6 / us
+
+
+def growth(watch: Stopwatch) -> Iterator[dict[str, Any]]:
+    """Yield a row for each number of jobs, policy and number of sites: the time a job, and what it is to ten sites."""
+    model = load_model("ctc-sp2")
+    for policy in POLICIES:
+        for jobs in JOBS:
+            first_us = None
+            for sites in SITES:
+                nodes = SITE_NODES * (sites // len(SITE_NODES))
+                workload = generate(model, jobs, np.random.default_rng(1), nodes=sum(nodes), load=LOAD)
+                if policy.mode == "sharing":
+                    workload = split(workload, max(SITE_NODES))
+                us, result = watch.best_us(5 if jobs < 10**6 else 2, workload, nodes, policy)
+                first_us = first_us or us
+                yield {
+                    "policy": policy.label,
+                    "jobs": jobs,
+                    "sites": sites,
+                    "us a job": us,
+                    "to 10 sites": us / first_us,
+                    "to the logarithm of the sites": us / first_us / math.log10(sites),
+                    "mean waiting jobs": mean_waiting(result),
+                    "use": result.metrics().util,
+                }
+
+
+def main() -> None:
+    """Run everything, print it, and write it down."""
+    watch = Stopwatch()
+    grid_simulator.run_grid_batch = watch  # type: ignore[attr-defined,assignment]
+    # The first call compiles, and takes no part.
+    small = generate(load_model("ctc-sp2"), 2, np.random.default_rng(1), nodes=512)
+    for policy in POLICIES:
+        simulate_grid(small, [512], policy)
+    speeds = {}
+    for label, speed in m128(watch):
+        speeds[label] = speed
+        print(f"{label:50} {speed:12,.0f}", flush=True)
+    rows = []
+    print(f"load {LOAD}; us a job; to 10 sites; that by log10(sites); mean number of waiting jobs; use")
+    for row in growth(watch):
+        rows.append(row)
+        print(
+            f"{row['policy']:16} {row['jobs']:>9,} jobs {row['sites']:>5,} sites {row['us a job']:7.2f} "
+            f"{row['to 10 sites']:6.2f} {row['to the logarithm of the sites']:6.2f} "
+            f"{row['mean waiting jobs']:8.1f} {row['use']:5.2f}",
+            flush=True,
+        )
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"speeds": speeds, "load": LOAD, "growth": rows}, indent=2) + "\n")
+    print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""How much longer a job takes when it is split: the one place that knows (docs/grid.md, "How long a split job takes").
+
+Whatever the overhead comes from, the rest of the kernels see lengths alone; so a model of the links between the sites
+takes its place behind `split_length_ms`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gridweave.jit import kernel_part
+from gridweave.site.kernels.state import NEVER_MS
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+
+@kernel_part
+def stretched_ms(overhead, n_fragments, sensitivity, length_ms):
+    """Return how long a job takes in so many fragments, by a table of overheads for 2, 3, ... fragments."""
+    if n_fragments == 1:
+        return length_ms
+    factor = overhead[min(n_fragments, len(overhead) + 1) - 2] * sensitivity
+    return length_ms + np.int64(math.floor(length_ms * factor))
+
+
+@kernel_part
+def split_length_ms(state, codes, slot, length_ms):
+    """Return how long a job takes on the nodes that stand in ``taken``.
+
+    Parameters
+    ----------
+    state : GridState
+        The fragments of the job are ``taken[:n_taken]``.
+    codes : GridCodes
+        ``overhead`` is by how much more a job takes in 2, 3, ... fragments; the last one holds for more.
+    slot : int
+        Of the job, whose ``sensitivity`` to that counts too.
+    length_ms : int
+        How long it takes on one site.
+
+    Returns
+    -------
+    int
+        ``length_ms`` for a single fragment, otherwise time + floor(time x overhead x sensitivity): the overhead p of
+        Streit, section 6.5.3, for each number of fragments and each job.
+    """
+    return stretched_ms(codes.overhead, state.counters[0].n_taken, state.sensitivity[slot], length_ms)
+
+
+@kernel_part
+def shortest_split_ms(state, codes, slot, length_ms):
+    """Return what no split of a job takes less than, so that splits that cannot pay need not be found."""
+    shortest = NEVER_MS
+    for n_fragments in range(2, len(codes.overhead) + 2):
+        shortest = min(shortest, stretched_ms(codes.overhead, n_fragments, state.sensitivity[slot], length_ms))
+    return shortest
+
+
+@kernel_part
+def longest_split_ms(state, codes, slot, length_ms):
+    """Return what no split of a job takes longer than, as a double: it may be more than any number of milliseconds."""
+    overhead = 0.0
+    for row in range(min(len(codes.overhead), len(state.free) - 1, state.jobs[slot].width - 1)):
+        overhead = max(overhead, codes.overhead[row])
+    return length_ms * (1.0 + overhead * state.sensitivity[slot])

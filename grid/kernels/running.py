@@ -1,0 +1,191 @@
+"""The running jobs of a grid in ascending order of (end by estimate, job id), in blocks.
+
+In one sorted array a job that starts or ends moves half of all others; here it moves those of its block. The blocks in
+use stand at the head of ``block_order``, in the order of their jobs, the others behind them. A full block is divided,
+and two neighbours that together fill no more than half a block are joined, so that few blocks are needed.
+
+A *place* counts through the blocks in use: number of the block in their order x BLOCK + index in the block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.state import NO_PLACE
+
+if TYPE_CHECKING:
+    from gridweave.grid.kernels.state import GridState
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+BLOCK_BITS = 6
+BLOCK = 1 << BLOCK_BITS
+"""Jobs in a block."""
+
+FIRST_PLACE = np.int64(0)
+"""Where the job that ends first stands."""
+
+
+def blocks_for(jobs: int) -> int:
+    """Return how many blocks so many running jobs can need: any two neighbours fill more than half of one."""
+    return 4 * jobs // BLOCK + 2
+
+
+def running_slots(state: GridState) -> npt.NDArray[np.int64]:
+    """Return the slots of the running jobs in the order of their ends by estimate, shape (running,)."""
+    blocks = state.block_order[: int(state.counters[0]["n_blocks"])]
+    in_use = np.arange(BLOCK) < state.block_count[blocks, None]
+    slots: npt.NDArray[np.int64] = state.running["slot"].reshape(-1, BLOCK)[blocks][in_use]
+    return slots
+
+
+@kernel_part
+def end_place(state):
+    """Return the place behind the last running job."""
+    return state.counters[0].n_blocks * BLOCK
+
+
+@kernel_part
+def row_at(state, place):
+    """Return the row of ``running`` at a place."""
+    return state.block_order[place >> BLOCK_BITS] * BLOCK + (place & (BLOCK - 1))
+
+
+@kernel_part
+def next_place(state, place):
+    """Return the place of the next running job."""
+    number = place >> BLOCK_BITS
+    is_last = (place & (BLOCK - 1)) + 1 == state.block_count[state.block_order[number]]
+    return (number + 1) * BLOCK if is_last else place + 1
+
+
+@kernel_part
+def _ends_before(state, row, end_ms, job_id):
+    """Whether the job in a row comes before another."""
+    if state.running[row].end_ms != end_ms:
+        return state.running[row].end_ms < end_ms
+    return state.jobs[state.running[row].slot].job_id < job_id
+
+
+@kernel_part
+def _block_number(state, end_ms, job_id):
+    """Return the number of the block in which a job stands or would have to stand."""
+    low = 0
+    left = state.counters[0].n_blocks - 1
+    while left > 0:
+        half = (left + 1) >> 1
+        block = state.block_order[low + half - 1]
+        if _ends_before(state, block * BLOCK + state.block_count[block] - 1, end_ms, job_id):
+            low += half
+        left -= half
+    return low
+
+
+@kernel_part
+def place_of(state, slot):
+    """Return the place of the job of a slot; ``NO_PLACE`` if it does not run."""
+    if state.counters[0].n_running == 0:
+        return NO_PLACE
+    end_ms = state.end_ms[slot]
+    job_id = state.jobs[slot].job_id
+    number = _block_number(state, end_ms, job_id)
+    block = state.block_order[number]
+    row = block * BLOCK
+    left = state.block_count[block]
+    last = row + left
+    while left > 0:
+        half = (left + 1) >> 1
+        # Both outcomes are as likely, so this is written for a conditional move rather than a branch.
+        row += half if state.running[row + half - 1].end_ms < end_ms else 0
+        left -= half
+    while row < last and state.running[row].slot != slot:
+        row += 1
+    return NO_PLACE if row == last else (number - block) * BLOCK + row
+
+
+@kernel_part
+def join_blocks(state, slot, end_ms):
+    """Put a job among the running ones."""
+    counters = state.counters[0]
+    job_id = state.jobs[slot].job_id
+    if counters.n_blocks == 0:
+        state.block_count[state.block_order[0]] = 0
+        counters.n_blocks = 1
+    number = _block_number(state, end_ms, job_id)
+    if state.block_count[state.block_order[number]] == BLOCK:
+        _divide(state.counters, state.running, state.block_order, state.block_count, number)
+        number = _block_number(state, end_ms, job_id)
+    block = state.block_order[number]
+    row = block * BLOCK + state.block_count[block]
+    while row > block * BLOCK and not _ends_before(state, row - 1, end_ms, job_id):
+        state.running[row] = state.running[row - 1]
+        row -= 1
+    state.running[row].end_ms = end_ms
+    state.running[row].slot = slot
+    state.block_count[block] += 1
+    counters.n_running += 1
+
+
+@kernel_part
+def leave_blocks(state, place):
+    """Take the job at this place out of the running ones; return its slot."""
+    number = place >> BLOCK_BITS
+    block = state.block_order[number]
+    row = block * BLOCK + (place & (BLOCK - 1))
+    slot = state.running[row].slot
+    state.counters[0].n_running -= 1
+    state.block_count[block] -= 1
+    last = block * BLOCK + state.block_count[block]
+    while row < last:
+        state.running[row] = state.running[row + 1]
+        row += 1
+    if state.block_count[block] == 0 or (state.block_count[block] <= BLOCK // 2 and state.counters[0].n_blocks > 1):
+        _unite(state.counters, state.running, state.block_order, state.block_count, number)
+    return slot
+
+
+@kernel
+def _divide(counters, running, block_order, block_count, number):
+    """Move the later half of a full block into a new one behind it."""
+    old = block_order[number]
+    new = block_order[counters[0].n_blocks]
+    for i in range(counters[0].n_blocks, number + 1, -1):
+        block_order[i] = block_order[i - 1]
+    block_order[number + 1] = new
+    counters[0].n_blocks += 1
+    kept = BLOCK // 2
+    for i in range(kept, BLOCK):
+        running[new * BLOCK + i - kept] = running[old * BLOCK + i]
+    block_count[old] = kept
+    block_count[new] = BLOCK - kept
+
+
+@kernel
+def _unite(counters, running, block_order, block_count, number):
+    """Drop a block that is empty; join one to a neighbour if they fill no more than half a block together."""
+    for first in range(max(number - 1, 0), min(number + 1, counters[0].n_blocks - 1)):
+        block, other = block_order[first], block_order[first + 1]
+        count = block_count[block]
+        if count + block_count[other] <= BLOCK // 2:
+            for i in range(block_count[other]):
+                running[block * BLOCK + count + i] = running[other * BLOCK + i]
+            block_count[block] += block_count[other]
+            _drop(counters, block_order, first + 1)
+            return
+    if block_count[block_order[number]] == 0:
+        _drop(counters, block_order, number)
+
+
+@kernel_part
+def _drop(counters, block_order, number):
+    """Take a block out of those in use."""
+    block = block_order[number]
+    counters[0].n_blocks -= 1
+    for i in range(number, counters[0].n_blocks):
+        block_order[i] = block_order[i + 1]
+    block_order[counters[0].n_blocks] = block

@@ -1,0 +1,145 @@
+"""The batch loop with reserved starts against the slow reference, and against the site that a grid of one site is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import grid_cases, grid_options, random_jobs, to_workload
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
+from gridweave.scenarios.simulator import simulate
+from reference.grid_conservative import simulate_reserved
+from reference.model import Job
+from reference.ordering import ORDERS
+
+MODES = ("sharing", "multi-site", "adaptive")
+SENSITIVITIES = (1.0, 1.0, 0.0, 0.3, 2.5)
+
+POLICIES: list[dict[str, Any]] = [
+    *(
+        {"mode": "sharing", "selection": selection}
+        for selection in ("best-fit", "biggest-free", "equal-util", "random", "earliest-end")
+    ),
+    {"mode": "sharing", "order": "sjf"},
+    *({"mode": "multi-site", "overhead": overhead} for overhead in (0.0, 0.3, 1.7)),
+    {"mode": "multi-site", "overhead": 0.3, "lower_bound": 4},
+    {"mode": "multi-site", "overhead": 0.3, "max_fragments": ((4, 1), (8, 2), (16, 3))},
+    {"mode": "multi-site", "overhead": (0.7, 0.0), "selection": "random"},
+    *({"mode": "adaptive", "overhead": overhead} for overhead in (0.0, 0.3, 1.7)),
+    {"mode": "adaptive", "overhead": 0.4, "selection": "equal-util", "max_fragments": ((8, 2),)},
+    {"mode": "adaptive", "overhead": 0.25, "lower_bound": 3, "order": "sjf"},
+    {"mode": "adaptive", "overhead": (0.1, 0.3, 0.9), "order": "laf"},
+    {"mode": "adaptive", "overhead": (0.4, 0.0, 1.2), "selection": "biggest-free"},
+]
+
+
+class SameDraws:
+    """A generator that gives draws made beforehand, so that kernel and reference see the same chance."""
+
+    def __init__(self, draws: Sequence[float]) -> None:
+        self._draws = draws
+
+    def random(self, count: int) -> np.ndarray:
+        """Return the draws, of which there are as many as jobs."""
+        assert count == len(self._draws)
+        return np.array(self._draws)
+
+
+def agree(jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rng: np.random.Generator) -> GridResult:
+    """Run both, hold them to each other, and return ours."""
+    workload = to_workload(jobs)
+    ids = workload.job_id.tolist()
+    draws = rng.random(len(ids)).tolist()
+    factors = rng.choice(SENSITIVITIES, len(ids))
+    by_id = {
+        "draws": dict(zip(ids, draws, strict=True)),
+        "sensitivity": dict(zip(ids, factors.tolist(), strict=True)),
+    }
+    want = simulate_reserved(jobs, nodes, **by_id, **options)
+    policy = GridPolicy(
+        **options | {"max_fragments": tuple(options.get("max_fragments") or ())}, backfill="conservative"
+    )
+    chance: Any = SameDraws(draws)
+    got = simulate_grid(workload, nodes, policy, rng=chance, sensitivity=factors)
+    ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
+    assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
+    assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
+    assert {job_id: tuple(got.fragments_of(row)) for job_id, row in ran.items()} == want.fragments
+    assert {job_id for job_id, _ in got.refused} == set(want.refused)
+    return got
+
+
+@pytest.mark.parametrize("number", range(len(POLICIES)), ids=[str(sorted(p.items())) for p in POLICIES])
+def test_random_workloads(number: int) -> None:
+    """On 25 random workloads per policy, of up to 45 jobs on up to 6 sites, both give one schedule."""
+    rng = np.random.default_rng([11, number])
+    split = 0
+    for _ in range(25):
+        nodes = rng.integers(1, 17, int(rng.integers(1, 7))).tolist()
+        jobs = random_jobs(rng, int(rng.integers(2, 45)), sum(nodes), load=float(rng.uniform(0.5, 1.6)))
+        split += int(agree(jobs, nodes, POLICIES[number], rng).multi_site.sum())
+    assert (split > 0) == (POLICIES[number]["mode"] != "sharing")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
+    """Both agree where ends, submissions and reserved starts fall on one instant, and sites are of one size."""
+    case = data.draw(grid_cases(too_wide=1))
+    options = data.draw(grid_options(MODES, orders=ORDERS))
+    del options["backfill"]
+    agree(case.jobs, case.nodes, options, np.random.default_rng(data.draw(st.integers(0, 2**32))))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(MODES), st.sampled_from(("fcfs", "sjf", "laf")))
+def test_one_site_is_its_conservative_queue(seed: int, mode: str, order: str) -> None:
+    """A grid of one site gives the very schedule of that site's own conservative backfilling, in every mode."""
+    workload = to_workload(random_jobs(np.random.default_rng(seed), 40, 12, load=1.0))
+    own = simulate(workload, 12, order=order, backfill="conservative").start_ms
+    policy = GridPolicy(mode=mode, order=order, backfill="conservative", overhead=0.3)
+    assert simulate_grid(workload, [12], policy).start_ms.tolist() == own.tolist()
+
+
+def test_under_mode_local_each_site_keeps_its_own_reservations() -> None:
+    """Mode local is conservative backfilling of each site, of the jobs that are at home there."""
+    jobs = random_jobs(np.random.default_rng(3), 60, 8, load=1.5)
+    workload = to_workload(jobs)
+    result = simulate_grid(workload, [8, 8], GridPolicy(mode="local", backfill="conservative"))
+    for site in (0, 1):
+        rows = np.arange(len(workload)) % 2 == site
+        ids = set(workload.job_id[rows].tolist())
+        own = simulate(to_workload([one for one in jobs if one.id in ids]), 8, backfill="conservative")
+        assert result.start_ms[rows].tolist() == own.start_ms.tolist()
+
+
+def test_the_plan_grows_with_the_queue() -> None:
+    """A thousand jobs of one instant wait for one node each: more than the plan has room for at first."""
+    jobs = [Job(number, 0, 1, 7, 7) for number in range(1, 1001)]
+    policy = GridPolicy(mode="sharing", backfill="conservative")
+    result = simulate_grid(to_workload(jobs), [2, 3], policy)
+    assert result.start_ms.tolist() == [7 * (number // 5) for number in range(1000)]
+
+
+def test_a_reserved_start_is_an_instant_of_its_own() -> None:
+    """Where more fragments take much longer, a job may keep a start at which by then nothing ends or is submitted."""
+    rng = np.random.default_rng(11)
+    options: dict[str, Any] = {"mode": "multi-site", "overhead": (0.1, 0.6, 2.0), "order": "sjf"}
+    nodes = (10, 10, 7, 5, 3)
+    alone = 0
+    for _ in range(100):
+        jobs = random_jobs(rng, 40, sum(nodes), load=1.2)
+        result = simulate_grid(to_workload(jobs), nodes, GridPolicy(**options, backfill="conservative"))
+        events = {*result.workload.submit_ms.tolist(), *result.end_ms.tolist()}
+        if any(start not in events for start in result.start_ms.tolist()):
+            assert dict(zip(result.workload.job_id.tolist(), result.start_ms.tolist(), strict=True)) == (
+                simulate_reserved(jobs, nodes, **options).start
+            )
+            alone += 1
+    assert alone > 0
