@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import platformdirs
@@ -25,3 +27,22 @@ def trace_path() -> TracePath:
         pytest.skip(f"trace {name} is not at hand: set GRIDWEAVE_TRACES or run `gridweave trace fetch {name}`")
 
     return find
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """Join all tests that need Ray to one cluster of two workers on this machine; skip them where Ray is missing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Ray says while it is imported and started
+        ray = pytest.importorskip("ray")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=128 << 20,
+        )
+    yield
+    ray.shutdown()

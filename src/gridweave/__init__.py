@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.load import load_workload
     from gridweave.scenarios.results import SimulationResult
     from gridweave.scenarios.simulator import simulate
+    from gridweave.scenarios.sweep.api import SweepResult, sweep
     from gridweave.scenarios.workload import Workload
     from gridweave.site.core import SiteCore
     from gridweave.site.policy import Limit, SitePolicy, Window
@@ -24,12 +25,14 @@ _HOMES = {
     "SimulationResult": "gridweave.scenarios.results",
     "SiteCore": "gridweave.site.core",
     "SitePolicy": "gridweave.site.policy",
+    "SweepResult": "gridweave.scenarios.sweep.api",
     "TraceError": "gridweave.errors",
     "UnavailableError": "gridweave.errors",
     "Window": "gridweave.site.policy",
     "Workload": "gridweave.scenarios.workload",
     "load_workload": "gridweave.scenarios.load",
     "simulate": "gridweave.scenarios.simulator",
+    "sweep": "gridweave.scenarios.sweep.api",
 }
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "SimulationResult",
     "SiteCore",
     "SitePolicy",
+    "SweepResult",
     "TraceError",
     "UnavailableError",
     "Window",
@@ -47,6 +51,7 @@ __all__ = [
     "__version__",
     "load_workload",
     "simulate",
+    "sweep",
 ]
 
 

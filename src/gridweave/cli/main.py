@@ -15,6 +15,7 @@ from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.cli.simulate import simulate
+from gridweave.cli.sweep import sweep
 from gridweave.cli.trace import app as trace_app
 from gridweave.errors import GridweaveError, InputError
 
@@ -34,6 +35,7 @@ register_models(trace_app)
 app.add_typer(trace_app, name="trace")
 app.command("simulate")(simulate)
 app.command("run")(run_scenario)
+app.command("sweep")(sweep)
 app.add_typer(scenario_app, name="scenario")
 app.command("reproduce")(reproduce)
 

@@ -1,0 +1,385 @@
+"""``gridweave.sweep``: plan, run what is not finished yet, and return what it amounts to."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gridweave
+from gridweave.errors import OptionError, UnavailableError
+from gridweave.scenarios.result_files import save_figure, write_all, write_json
+from gridweave.scenarios.scenario.overrides import Overrides
+from gridweave.scenarios.scenario.structs import Scenario
+from gridweave.scenarios.sweep.identity import workload_key
+from gridweave.scenarios.sweep.plan import Plan, PlannedRun, Progress, check_workloads, make_plan
+from gridweave.scenarios.sweep.runner import carry_out
+from gridweave.scenarios.sweep.store import Store
+from gridweave.scenarios.sweep.tables import run_columns, same_for_all_seeds, samples_of, summary_columns, to_frame
+from gridweave.scenarios.sweep.varying import Seeds, Vary
+from gridweave.scenarios.sweep.work import METRICS, Values
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+SHOWN_AT_MOST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that failed.
+
+    Attributes
+    ----------
+    settings : dict
+        The values of its combination.
+    seed : int
+    problem : str
+        In one line.
+    label : str
+        The combination for people.
+    """
+
+    settings: dict[str, Any]
+    seed: int
+    problem: str
+    label: str
+
+    def __str__(self) -> str:
+        return f"{self.label}, seed {self.seed}: {self.problem}"
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """What a sweep amounts to.
+
+    Attributes
+    ----------
+    plan : Plan
+    values : tuple of dict or None
+        The metrics of each planned run; None for one that failed.
+    failures : tuple of FailedRun
+    found : int
+        Runs that were finished before.
+    """
+
+    plan: Plan
+    values: tuple[Values | None, ...]
+    failures: tuple[FailedRun, ...] = ()
+    found: int = 0
+
+    def __repr__(self) -> str:
+        runs, combinations = len(self.plan.runs), len(self.plan.combinations)
+        return f"SweepResult({self.plan.name!r}: {combinations} combinations, {runs} runs, {len(self.failures)} failed)"
+
+    @functools.cached_property
+    def runs(self) -> pandas.DataFrame:
+        """One row per finished run: what is varied, the seed, and all metrics."""
+        return to_frame(run_columns(self.plan, self.values))
+
+    @functools.cached_property
+    def summary(self) -> pandas.DataFrame:
+        """One row per combination: what is varied, n, and of each metric the mean and its 95% confidence interval."""
+        return to_frame(summary_columns(self.plan, self.values))
+
+    @functools.cached_property
+    def same_for_all_seeds(self) -> tuple[int, ...]:
+        """Combinations of which several seeds were run that all gave the same result: their intervals say nothing."""
+        return same_for_all_seeds(self.plan, self.values)
+
+    @property
+    def finished_combinations(self) -> tuple[int, ...]:
+        """The combinations that `summary` has a row for, in the order of its rows."""
+        return tuple(samples_of(self.plan, self.values))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What people should know when they read the intervals."""
+        same = len(self.same_for_all_seeds)
+        if not same:
+            return ()
+        several = len(self.plan.combinations)
+        where = "" if same == several else f" in {same} of {several} combinations"
+        told = f"the {len(self.plan.seeds)} seeds gave the same result{where}: nothing is drawn there that bears on it"
+        return (f"{told}, so the intervals have no width, and one seed would do",)
+
+    def metrics(self, chosen: tuple[str, ...] | list[str] = ()) -> tuple[str, ...]:
+        """Return the metrics to show: the chosen ones, or the first few that the scenario shows.
+
+        Parameters
+        ----------
+        chosen : sequence of str, optional
+
+        Returns
+        -------
+        tuple of str
+
+        Raises
+        ------
+        OptionError
+            If one is not known.
+        """
+        for name in chosen:
+            check_metric(name)
+        return tuple(dict.fromkeys(chosen)) or self.plan.shown[:SHOWN_AT_MOST]
+
+    def plot(self, metric: str | None = None, *, over: str | None = None) -> Figure:
+        """Draw a metric over what is varied.
+
+        Parameters
+        ----------
+        metric : str, optional
+            A column of `runs`; the first metric that the scenario shows, if left out.
+        over : str, optional
+            The key whose values stand side by side; the first numeric one, if left out, or else the first.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Lines over a key of numbers, with the confidence intervals as bands; groups of bars over a key of names.
+
+        Raises
+        ------
+        OptionError
+            If there is no such metric or key.
+        UnavailableError
+            If there is nothing to draw, or more lines than can be told apart.
+        """
+        from gridweave.scenarios.sweep.plots import plot_sweep
+
+        name = self.metrics([] if metric is None else [metric])[0]
+        return plot_sweep(self.plan, self.summary, name, over=over)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sweep as plain values, with None for what is not defined.
+
+        Returns
+        -------
+        dict
+        """
+        plan = self.plan
+        return {
+            "scenario": plan.name,
+            "gridweave": gridweave.__version__,
+            "vary": {axis.name: list(axis.values) for axis in plan.axes},
+            "seeds": list(plan.seeds),
+            "remarks": list(self.remarks),
+            "failed": [{"settings": one.settings, "seed": one.seed, "problem": one.problem} for one in self.failures],
+            "runs": _rows(run_columns(plan, self.values)),
+            "summary": _rows(summary_columns(plan, self.values)),
+        }
+
+    def write(
+        self,
+        folder: str | Path,
+        *,
+        metrics: tuple[str, ...] | list[str] = (),
+        over: str | None = None,
+        plots: bool = True,
+    ) -> tuple[Path, ...]:
+        """Write the tables, as CSV and as Parquet, ``sweep.json``, and a plot of each metric shown.
+
+        Parameters
+        ----------
+        folder : str or pathlib.Path
+            Made if need be. Files of these names are replaced, others stay.
+        metrics : sequence of str, optional
+            Those to plot; as for `metrics`.
+        over : str, optional
+            As for `plot`.
+        plots : bool, optional
+            Whether to draw.
+
+        Returns
+        -------
+        tuple of pathlib.Path
+            ``runs.csv``, ``runs.parquet``, ``summary.csv``, ``summary.parquet``, ``sweep.json`` and the plots.
+
+        Raises
+        ------
+        InputError
+            If the folder cannot be written to.
+        UnavailableError
+            If pandas or pyarrow is not installed.
+        """
+        files: dict[str, Callable[[Path], None]] = {}
+        for name, frame in (("runs", self.runs), ("summary", self.summary)):
+            files[f"{name}.csv"] = functools.partial(_write_csv, frame)
+            files[f"{name}.parquet"] = functools.partial(_write_parquet, frame)
+        files["sweep.json"] = lambda path: write_json(path, self.to_dict())
+        if plots and len(self.summary):
+            for metric in self.metrics(metrics):
+                figure = self.plot(metric, over=over)
+                files[f"{metric}.png"] = functools.partial(save_figure, figure=figure)
+        return write_all(Path(folder), files)
+
+
+def sweep(
+    scenario: str | Path | Scenario,
+    vary: Vary = (),
+    *,
+    seeds: Seeds = None,
+    overrides: Overrides = (),
+    out: str | Path | None = None,
+    address: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Run every combination of varied values with every seed, in parallel.
+
+    Parameters
+    ----------
+    scenario : str, pathlib.Path or Scenario
+        A file, the name of a scenario in the catalogue, or a scenario that stands already.
+    vary : mapping or sequence of str, optional
+        Lists of values by key, ``{"grid.overhead": [0, 0.3]}``, or texts ``key=v1,v2``. The keys are those of
+        ``gridweave run --set``; ``config`` names machine configurations (Streit, Table 7.1), ``p`` is the overhead.
+    seeds : int or sequence of int, optional
+        How many seeds to derive from the scenario's, or which to use; the scenario's own if left out.
+    overrides : mapping or sequence of str, optional
+        Changes that hold for every run.
+    out : str or pathlib.Path, optional
+        A folder. Finished runs are kept there at once, and those that are there already are not repeated; at the end
+        it has the tables and plots too. Without it, nothing is written.
+    address : str, optional
+        Of a Ray cluster; without it, this machine by itself.
+    workers : int, optional
+        How many runs go on at the same time; as many as there are cores, if left out. With 1 and no address, all is
+        done in this process.
+    progress : callable, optional
+        Told now and then how far it is.
+
+    Returns
+    -------
+    SweepResult
+        A run that failed is one of its ``failures``, and the others are not lost.
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong with any combination, before anything is run.
+    InputError
+        If there is no such scenario, or the folder cannot be written to.
+    UnavailableError
+        If Ray, pandas or the cluster is not to be had.
+
+    Examples
+    --------
+    >>> result = sweep("two-sites", {"p": [0, 0.5]}, seeds=2, overrides={"workload.jobs": 100}, workers=1)
+    >>> result.summary[["p", "n"]].values.tolist()
+    [[0.0, 2.0], [0.5, 2.0]]
+    """
+    plan = make_plan(scenario, vary, overrides=overrides, seeds=seeds)
+    result = run_plan(plan, out=out, address=address, workers=workers, progress=progress)
+    if out is not None:
+        result.write(out)
+    return result
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    out: str | Path | None = None,
+    address: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Run what a plan holds and a folder does not.
+
+    Parameters
+    ----------
+    plan : Plan
+    out, address, workers, progress
+        As for `sweep`; only the finished runs are written.
+
+    Returns
+    -------
+    SweepResult
+
+    Raises
+    ------
+    ScenarioError
+        With what is wrong with the workload of any combination.
+    InputError, UnavailableError
+        As for `sweep`.
+    """
+    store = None if out is None else Store(Path(out))
+    values = [None if store is None else store.find(run) for run in plan.runs]
+    todo = _by_workload([run for run in plan.runs if values[run.number] is None])
+    found = len(plan.runs) - len(todo)
+    check_workloads(plan, todo, progress)
+    failures: dict[int, FailedRun] = {}
+
+    def tell() -> None:
+        if progress is not None:
+            kept = f", {found} there already" if found else ""
+            told = f"{done - len(failures)} finished, {len(failures)} failed{kept}"
+            progress(found + done, len(plan.runs), told)
+
+    done = 0
+    tell()
+    outcomes = carry_out(todo, address=address, workers=workers)
+    try:
+        for run, outcome in outcomes:
+            if outcome.metrics is None:
+                settings, label = plan.settings(run.combination), plan.label(run.combination)
+                failures[run.number] = FailedRun(settings, run.seed, outcome.problem, label)
+            else:
+                values[run.number] = outcome.metrics
+                if store is not None:
+                    store.keep(plan, run, outcome)
+            done += 1
+            tell()
+    finally:
+        outcomes.close()
+    return SweepResult(plan, tuple(values), tuple(failures[number] for number in sorted(failures)), found)
+
+
+def check_metric(name: str) -> None:
+    """Refuse a metric that is not recorded.
+
+    Parameters
+    ----------
+    name : str
+
+    Raises
+    ------
+    OptionError
+        If it is not known.
+    """
+    if name not in METRICS:
+        raise OptionError(
+            "--metric", f"{name!r} is no metric; docs/metrics.md names them, and {', '.join(METRICS[:3])}"
+        )
+
+
+def _by_workload(runs: list[PlannedRun]) -> list[PlannedRun]:
+    """Return runs with those next to each other that share a workload, which a worker then builds once."""
+    first: dict[str, int] = {}
+    keys = [workload_key(run.scenario, run.files) for run in runs]
+    ranks = [first.setdefault(key, number) for number, key in enumerate(keys)]
+    return [run for _, run in sorted(zip(ranks, runs, strict=True), key=lambda pair: pair[0])]
+
+
+def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    names = list(columns)
+    return [dict(zip(names, map(_plain, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _write_csv(frame: pandas.DataFrame, path: Path) -> None:
+    frame.to_csv(path, index=False, lineterminator="\n")
+
+
+def _write_parquet(frame: pandas.DataFrame, path: Path) -> None:
+    try:
+        frame.to_parquet(path, engine="pyarrow", index=False)
+    except ImportError:
+        raise UnavailableError("pyarrow is not installed; run: pip install 'gridweave[sweep]'") from None

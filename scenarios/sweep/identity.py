@@ -1,0 +1,185 @@
+"""When two runs are the same: the resolved scenario with its seed and files, and the code that runs it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import gridweave
+from gridweave.errors import TraceError
+from gridweave.scenarios.generators.model_file import model_names
+from gridweave.scenarios.load import find_trace
+from gridweave.scenarios.scenario.structs import GridTable, Header, Output, Scenario
+
+_FOLDERS = ("grid", "netmodel", "scenarios", "site")
+_APART = ("scenarios/published/", "scenarios/sweep/")  # they run scenarios, and have no part in what comes out
+_CHUNK = 1 << 20
+
+# Keys of [grid] that have no part in which jobs there are and which of them can run.
+_POLICY_ONLY = ("overhead", "selection", "order", "backfill")
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file that a scenario reads.
+
+    Attributes
+    ----------
+    field : str
+        The key of ``[workload]``: "trace" or "generator".
+    path : str
+        Absolute.
+    digest : str
+        SHA-256 of what it holds.
+    """
+
+    field: str
+    path: str
+    digest: str
+
+
+def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tuple[InputFile, ...]]:
+    """Return a scenario that means the same files from every working directory, and these files.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    folder : pathlib.Path or None
+        Of the scenario's file: what lies there goes before what lies in the working directory.
+
+    Returns
+    -------
+    Scenario, tuple of InputFile
+        A file that is not there stays as it is named; to build the scenario then tells so.
+    """
+    table = scenario.workload
+    files = []
+    for field in ("trace", "generator"):
+        name = getattr(table, field)
+        path = None if name is None else _file_of(field, name, folder)
+        if path is not None:
+            absolute = str(path.absolute())
+            table = msgspec.structs.replace(table, **{field: absolute})
+            files.append(InputFile(field, absolute, digest_of(path)))
+    return msgspec.structs.replace(scenario, workload=table), tuple(files)
+
+
+def digest_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file; one that has not been touched since is not read again.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read.
+    """
+    try:
+        state = Path(path).stat()
+        return _digest(str(path), state.st_mtime_ns, state.st_size)
+    except OSError as error:
+        raise TraceError(path, f"cannot be read: {error.strerror or error}") from None
+
+
+def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str:
+    """Return the name of a run: of what can have a part in its result, and of nothing else.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With the seed of this run.
+    files : tuple of InputFile
+    stamp : str
+        Of the code.
+
+    Returns
+    -------
+    str
+        40 hexadecimal digits. Name and description of the scenario, and which metrics it shows, have no part in it; nor
+        has the place of a file, but what it holds.
+    """
+    plain = msgspec.structs.replace(scenario, header=Header(seed=scenario.header.seed), output=Output())
+    return _hash(_without_places(plain, files), stamp)
+
+
+def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
+    """Return the name of what is built before a run: runs that differ in the grid's policy alone share it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    files : tuple of InputFile
+
+    Returns
+    -------
+    str
+    """
+    default = GridTable()
+    grid = msgspec.structs.replace(scenario.grid, **{name: getattr(default, name) for name in _POLICY_ONLY})
+    return run_key(msgspec.structs.replace(scenario, grid=grid), files, "")
+
+
+@functools.cache
+def code_stamp() -> str:
+    """Return what tells this state of gridweave from others: its version, numpy's, and the sources that simulate.
+
+    Returns
+    -------
+    str
+    """
+    digest = hashlib.sha256(f"{gridweave.__version__} numpy {np.__version__}".encode())
+    package = Path(gridweave.__file__).parent
+    sources = [path for folder in _FOLDERS for path in (package / folder).rglob("*.py")]
+    data = [path for path in (package / "scenarios" / "data").iterdir() if path.is_file()]
+    for path in sorted(sources + data):
+        name = path.relative_to(package).as_posix()
+        if not name.startswith(_APART):
+            digest.update(name.encode())
+            digest.update(path.read_bytes())
+    return f"{gridweave.__version__}-{digest.hexdigest()[:16]}"
+
+
+def _file_of(field: str, name: str, folder: Path | None) -> Path | None:
+    """Return the file that a key names, if it is there and is one."""
+    try:
+        if folder is not None and (folder / name).is_file():
+            return folder / name
+        if field == "generator":  # a model that ships goes before a file of its name
+            return Path(name) if name not in model_names() and Path(name).is_file() else None
+    except (OSError, ValueError):
+        return None
+    try:
+        found = find_trace(name)
+    except TraceError:
+        return None
+    return found if found.is_file() else None
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: str, mtime_ns: int, size: int) -> str:  # the last two tell whether it has been touched
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _without_places(scenario: Scenario, files: tuple[InputFile, ...]) -> Scenario:
+    contents: dict[str, str] = {file.field: f"sha256:{file.digest}" for file in files}
+    return msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, **contents))
+
+
+def _hash(scenario: Scenario, stamp: str) -> str:
+    text = msgspec.json.encode(scenario, order="sorted")
+    return hashlib.sha256(stamp.encode() + b"\n" + text).hexdigest()[:40]

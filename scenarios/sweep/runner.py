@@ -1,0 +1,161 @@
+"""Where the runs of a sweep are carried out: in this process, or on Ray, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gridweave.errors import OptionError, UnavailableError
+from gridweave.scenarios.sweep.identity import code_stamp
+from gridweave.scenarios.sweep.plan import PlannedRun
+from gridweave.scenarios.sweep.work import Outcome, Work, perform
+
+Outcomes = Generator[tuple[PlannedRun, Outcome], None, None]
+
+_STORE_BYTES = 128 << 20  # for Ray's shared memory: what comes back is small, and it would take a third of all memory
+_PATIENCE_S = 5.0
+_QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers: int | None = None) -> Outcomes:
+    """Carry out runs, and yield what became of each as soon as it is known.
+
+    Parameters
+    ----------
+    runs : sequence of PlannedRun
+    address : str, optional
+        Of a Ray cluster: ``auto``, ``ray://host:10001``, ``host:6379``. Without it, this machine, by itself.
+    workers : int, optional
+        How many runs go on at the same time; without it as many as there are cores. With 1 and no address, all is done
+        in this process, and Ray is not needed.
+
+    Yields
+    ------
+    PlannedRun, Outcome
+        In the order in which they end. Closing the generator ends what still runs.
+
+    Raises
+    ------
+    OptionError
+        If there are no workers, or the address is none.
+    UnavailableError
+        If Ray is not installed, or no cluster answers.
+    """
+    if workers is not None and workers < 1:
+        raise OptionError("--workers", f"is {workers}; at least 1 is needed")
+    if address is not None and not address.strip():
+        raise OptionError("--address", "is empty; write auto, ray://host:10001, or leave it out for this machine")
+    if not runs:
+        return
+    stamp = code_stamp()
+    if address is None and (workers or os.cpu_count() or 1) == 1:
+        for run in runs:
+            yield run, perform(Work(run.key, run.scenario, run.files, stamp))
+        return
+    with _ray(address, workers) as (ray, is_own):
+        yield from _on_ray(ray, runs, stamp, workers, is_own=is_own)
+
+
+@contextlib.contextmanager
+def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]:
+    """Start Ray or join a cluster, and tell whether it is this sweep's own; one that is joined already is only used."""
+    try:
+        with _quiet():
+            import ray
+    except ImportError:
+        hint = "pip install 'gridweave[sweep]', or give --workers 1 to do without it"
+        raise UnavailableError(f"ray is not installed; run: {hint}") from None
+    if ray.is_initialized():
+        yield ray, False
+        return
+    if address is not None:
+        _knock(address)
+    options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        options |= {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+    try:
+        with _quiet():
+            try:
+                ray.init(**options)
+            except (ConnectionError, TimeoutError, ValueError, RuntimeError, AssertionError) as error:
+                where = "this machine" if address is None else address
+                told = " ".join(str(error).split()) or type(error).__name__
+                raise UnavailableError(f"--address: Ray cannot be used on {where}: {told}") from None
+        yield ray, address is None
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Find out in a few seconds that nothing listens at an address; Ray would take many minutes."""
+    host, colon, port = address.strip().removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # auto, or what Ray knows better
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise UnavailableError(f"--address: no Ray cluster answers at {address}: {told}") from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Let Ray start without a report to its makers, and without remarks of its own, unless the user says so."""
+    added = [name for name in _QUIET if name not in os.environ]
+    os.environ.update({name: _QUIET[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | None, *, is_own: bool) -> Outcomes:
+    """Keep all workers busy with a bounded number of tasks in flight."""
+    # One more for each worker lies ready; on a cluster of others, where workers is a limit, none does.
+    at_once = workers if workers and not is_own else 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    contents = {} if is_own else _put_files(ray, runs)
+    # A worker that dies takes its run with it; a second death is taken for the run's fault.
+    task = ray.remote(num_cpus=1, max_retries=1)(_perform_there)
+    left = iter(runs)
+    flying: dict[Any, PlannedRun] = {}
+    try:
+        while True:
+            while len(flying) < at_once and (run := next(left, None)) is not None:
+                work = Work(run.key, run.scenario, run.files, stamp)
+                flying[task.remote(work, {file.digest: contents.get(file.digest) for file in run.files})] = run
+            if not flying:
+                return
+            ended, _ = ray.wait(list(flying), num_returns=1)
+            for reference in ended:
+                try:
+                    outcome = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    outcome = Outcome(None, " ".join(f"{type(error).__name__}: {error}".split()))
+                yield flying.pop(reference), outcome
+    finally:
+        # Our own Ray ends with all that runs in it. Tasks on another are asked to end: to force them can bring down
+        # this process, when one of them ends by itself at the same moment.
+        for reference in () if is_own else flying:
+            with contextlib.suppress(Exception):  # the cluster may have gone
+                ray.cancel(reference, force=False)
+
+
+def _put_files(ray: Any, runs: Sequence[PlannedRun]) -> dict[str, Any]:
+    """Give the cluster the content of each file, for machines that do not have it."""
+    paths = {file.digest: file.path for run in runs for file in run.files}
+    return {digest: ray.put(Path(path).read_bytes()) for digest, path in paths.items()}
+
+
+def _perform_there(work: Work, contents: dict[str, Any]) -> Outcome:
+    """Carry out a run in a worker of Ray; a file that is not at hand is fetched from the cluster's store."""
+    import ray
+
+    if any(reference is None for reference in contents.values()):
+        return perform(work)
+    return perform(work, lambda digest: bytes(ray.get(contents[digest])))

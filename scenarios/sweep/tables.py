@@ -1,0 +1,171 @@
+"""The tables of a sweep: one row per run, and one row per combination with means and confidence intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gridweave.errors import UnavailableError
+from gridweave.scenarios.sweep.plan import Plan
+from gridweave.scenarios.sweep.work import METRICS, Values
+
+if TYPE_CHECKING:
+    import pandas
+
+CONFIDENCE = 0.95
+SUFFIXES = ("mean", "low", "high")
+"""Behind the name of a metric: its mean, and the ends of the confidence interval of the mean."""
+
+
+def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
+    """Return the mean of a sample, and the ends of its 95% confidence interval by Student's t.
+
+    Parameters
+    ----------
+    values : sequence of float or None
+
+    Returns
+    -------
+    tuple of float
+        Mean, lower and upper end. The interval is NaN for less than two values; all is NaN if there is no value, or
+        one that is not defined.
+
+    Examples
+    --------
+    >>> [round(end, 2) for end in mean_interval([1.0, 2.0, 3.0])]
+    [2.0, -0.48, 4.48]
+    """
+    sample = np.array([np.nan if value is None else value for value in values], np.float64)
+    if not len(sample):
+        return np.nan, np.nan, np.nan
+    mean = float(sample.mean())
+    if len(sample) < 2:
+        return mean, np.nan, np.nan
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(len(sample) - 1, 0.5 + CONFIDENCE / 2))
+    half = quantile * float(sample.std(ddof=1)) / float(np.sqrt(len(sample)))
+    return mean, mean - half, mean + half
+
+
+def samples_of(plan: Plan, values: Sequence[Values | None]) -> dict[int, list[Values]]:
+    """Return the finished runs by combination.
+
+    Parameters
+    ----------
+    plan : Plan
+    values : sequence of dict or None
+        The metrics of each planned run.
+
+    Returns
+    -------
+    dict from int to list of dict
+        In the order of the plan; a combination without a finished run is left out.
+    """
+    samples: dict[int, list[Values]] = {}
+    for run, metrics in zip(plan.runs, values, strict=True):
+        if metrics is not None:
+            samples.setdefault(run.combination, []).append(metrics)
+    return samples
+
+
+def run_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
+    """Return the columns of the table of runs.
+
+    Parameters
+    ----------
+    plan : Plan
+    values : sequence of dict or None
+        The metrics of each planned run; a run without is left out.
+
+    Returns
+    -------
+    dict from str to list
+        What is varied, ``seed``, and all metrics.
+    """
+    done = [(run, metrics) for run, metrics in zip(plan.runs, values, strict=True) if metrics is not None]
+    columns = _settings(plan, [run.combination for run, _ in done])
+    columns["seed"] = [run.seed for run, _ in done]
+    return columns | {name: [metrics[name] for _, metrics in done] for name in METRICS}
+
+
+def summary_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
+    """Return the columns of the table of combinations.
+
+    Parameters
+    ----------
+    plan : Plan
+    values : sequence of dict or None
+        The metrics of each planned run.
+
+    Returns
+    -------
+    dict from str to list
+        What is varied, ``n`` (finished runs), and for each metric its mean and the ends of its interval. A combination
+        without a finished run is left out.
+    """
+    samples = samples_of(plan, values)
+    columns = _settings(plan, list(samples))
+    columns["n"] = [len(sample) for sample in samples.values()]
+    for name in METRICS:
+        ends = [mean_interval([metrics[name] for metrics in sample]) for sample in samples.values()]
+        columns |= {f"{name}_{suffix}": [end[place] for end in ends] for place, suffix in enumerate(SUFFIXES)}
+    return columns
+
+
+def same_for_all_seeds(plan: Plan, values: Sequence[Values | None]) -> tuple[int, ...]:
+    """Return the combinations of which several seeds were run, and all gave the same result.
+
+    Parameters
+    ----------
+    plan : Plan
+    values : sequence of dict or None
+        The metrics of each planned run.
+
+    Returns
+    -------
+    tuple of int
+    """
+    samples = samples_of(plan, values).items()
+    return tuple(
+        number for number, sample in samples if len(sample) > 1 and all(one == sample[0] for one in sample[1:])
+    )
+
+
+def to_frame(columns: dict[str, list[Any]]) -> pandas.DataFrame:
+    """Return a table of pandas.
+
+    Parameters
+    ----------
+    columns : dict from str to list
+
+    Returns
+    -------
+    pandas.DataFrame
+
+    Raises
+    ------
+    UnavailableError
+        If pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UnavailableError("pandas is not installed; run: pip install 'gridweave[sweep]'") from None
+    return pd.DataFrame({name: _typed(name, column) for name, column in columns.items()})
+
+
+def _typed(name: str, column: list[Any]) -> Any:
+    """Return a metric as an array of numbers, with NaN for None; what is varied stays as it is."""
+    if any(value is None for value in column) or name.rpartition("_")[2] in SUFFIXES:
+        return np.array([np.nan if value is None else value for value in column], np.float64)
+    return column
+
+
+def _settings(plan: Plan, combinations: Sequence[int]) -> dict[str, list[Any]]:
+    return {
+        axis.name: [axis.column[plan.combinations[number][place]] for number in combinations]
+        for place, axis in enumerate(plan.axes)
+    }

@@ -1,0 +1,205 @@
+"""One run of a sweep: from its scenario to a record of metrics, in whichever process it is given to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import numpy as np
+import platformdirs
+
+from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.scenarios.grid_results import GridRun
+from gridweave.scenarios.metrics import Metrics
+from gridweave.scenarios.scenario.build import Built, build_scenario
+from gridweave.scenarios.scenario.checks import grid_policy, site_policy, sites_of
+from gridweave.scenarios.scenario.run import run_built
+from gridweave.scenarios.scenario.structs import Scenario
+from gridweave.scenarios.sweep.identity import InputFile, code_stamp, digest_of, workload_key
+
+Values = dict[str, int | float | None]
+Fetch = Callable[[str], bytes]
+"""From the digest of a file to its content."""
+
+MULTI_SITE = ("multi_site_jobs", "multi_site_share_of_jobs", "multi_site_share_of_area")
+METRICS = (*MULTI_SITE, *Metrics.__struct_fields__)
+"""What is recorded of every run."""
+
+_FEW_JOBS = 8
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a worker needs to know of a run.
+
+    Attributes
+    ----------
+    key : str
+    scenario : Scenario
+    files : tuple of InputFile
+    stamp : str
+        Of the code that planned the run.
+    """
+
+    key: str
+    scenario: Scenario
+    files: tuple[InputFile, ...]
+    stamp: str
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a run.
+
+    Attributes
+    ----------
+    metrics : dict or None
+        By the names of `METRICS`, with None for what is not defined; None if the run failed.
+    problem : str
+        Why it failed, in one line.
+    seconds : float
+        How long it took, to build the workload included.
+    """
+
+    metrics: Values | None
+    problem: str = ""
+    seconds: float = 0.0
+
+
+def perform(work: Work, fetch: Fetch | None = None) -> Outcome:
+    """Run one combination with one seed; what it fails at is part of the outcome.
+
+    Parameters
+    ----------
+    work : Work
+    fetch : callable, optional
+        Gives the content of a file that is not at hand here.
+
+    Returns
+    -------
+    Outcome
+    """
+    began = time.perf_counter()
+    try:
+        if work.stamp != code_stamp():
+            raise UnavailableError(
+                f"this worker has gridweave {code_stamp()}, and the sweep was begun with {work.stamp}; "
+                "install the same there, or begin again if its sources have changed"
+            )
+        scenario = _with_files_at_hand(work.scenario, work.files, fetch)
+        built = _built(scenario, workload_key(scenario, work.files))
+        _compile(built)
+        return Outcome(values_of(run_built(built)), seconds=time.perf_counter() - began)
+    except GridweaveError as error:
+        problem = "; ".join(str(error).splitlines())
+    except Exception as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+    return Outcome(None, problem, time.perf_counter() - began)
+
+
+def values_of(run: GridRun) -> Values:
+    """Return what is recorded of a run.
+
+    Parameters
+    ----------
+    run : GridRun
+
+    Returns
+    -------
+    dict
+        By the names of `METRICS`; None for what is not defined.
+    """
+    summary = run.summary()
+    several = summary["multi_site"]
+    values = (several["jobs"], several["share_of_jobs"], several["share_of_squashed_area"])
+    metrics: Values = summary["metrics"]
+    return dict(zip(MULTI_SITE, values, strict=True)) | metrics
+
+
+# The last workloads of this process. Runs come ordered by their workload, and two of them may overlap.
+_BUILT: dict[str, Built] = {}
+_BUILT_AT_MOST = 2
+_COMPILED: set[bytes] = set()
+
+
+def _built(scenario: Scenario, key: str) -> Built:
+    """Return a scenario built; of runs that differ in their policy alone, the workload is built once."""
+    built = _BUILT.pop(key, None)
+    if built is None:
+        built = build_scenario(scenario)
+    else:
+        built = dataclasses.replace(
+            built,
+            scenario=scenario,
+            policy=grid_policy(scenario.grid),
+            site_policies=tuple(site_policy(site, scenario.grid) for site in sites_of(scenario)),
+        )
+    _BUILT[key] = built
+    while len(_BUILT) > _BUILT_AT_MOST:
+        del _BUILT[next(iter(_BUILT))]
+    return built
+
+
+def _compile(built: Built) -> None:
+    """Compile what a policy needs on a few jobs, while other processes of this machine wait for it.
+
+    A compilation takes many seconds, and its result is kept on disk: it should not be made by every worker at once.
+    """
+    kind = msgspec.json.encode((msgspec.structs.replace(built.policy, overhead=0.0), built.site_policies))
+    if kind in _COMPILED:
+        return
+    one_of_each_site = np.unique(built.home, return_index=True)[1]
+    few = np.union1d(one_of_each_site, np.arange(min(_FEW_JOBS, len(built.workload))))
+    with _one_at_a_time():
+        run_built(dataclasses.replace(built, workload=built.workload.take(few), home=built.home[few]))
+    _COMPILED.add(kind)
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Hold a lock that all workers of this user on this machine share; go without where there can be none."""
+    import fcntl
+
+    file: IO[bytes] | None = None
+    try:
+        folder = platformdirs.user_cache_path("gridweave", ensure_exists=True)
+        file = (folder / "compiling.lock").open("ab")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _with_files_at_hand(scenario: Scenario, files: tuple[InputFile, ...], fetch: Fetch | None) -> Scenario:
+    """Return the scenario with paths that hold here what they held where the sweep was planned."""
+    for file in files:
+        path = Path(file.path)
+        if path.is_file() and digest_of(path) == file.digest:
+            continue
+        if fetch is None:
+            raise UnavailableError(f"{file.path}: has changed since the sweep began; begin again")
+        table = msgspec.structs.replace(scenario.workload, **{file.field: _fetched(path.name, file.digest, fetch)})
+        scenario = msgspec.structs.replace(scenario, workload=table)
+    return scenario
+
+
+def _fetched(name: str, digest: str, fetch: Fetch) -> str:
+    """Return the path of a copy of a file in the user's cache folder on this machine."""
+    folder = platformdirs.user_cache_path("gridweave") / "sweep-files" / digest[:32]
+    path = folder / name
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(dir=folder)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(fetch(digest))
+        os.replace(scratch, path)
+    return str(path)

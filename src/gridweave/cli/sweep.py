@@ -1,0 +1,180 @@
+"""``gridweave sweep``: the combinations of varied keys and seeds, in parallel, to one table and its plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.output import check_folder, print_json, print_table, say
+from gridweave.cli.progress import Report, delayed_progress
+from gridweave.cli.run import Overrides, Source, problems_as_lines
+from gridweave.errors import GridweaveError, InputError, ScenarioError, UnavailableError
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.sweep.api import SweepResult
+    from gridweave.scenarios.sweep.plan import Plan
+
+_INTERRUPTED_STATUS = 130
+_FAILURES_SHOWN = 20
+
+
+def sweep(
+    scenario: Source,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V1,V2,...",
+            help="Vary a key of --set; config=m128,m256 varies the sites, p=0,0.3 the overhead; repeatable.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N|S1,S2,...", help="How many seeds to derive from the scenario's, or which to use."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Folder for the runs, tables and plots; if left out, NAME-sweep.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster: auto, ray://HOST:10001; if left out, this machine.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Runs at the same time; if left out, as many as there are cores.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="A metric to print and plot, by its name; repeatable. Files have all.")
+    ] = None,
+    over: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The varied key that goes along the axis of the plots.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines all runs and their summary.")] = False,
+) -> None:
+    """Run every combination of varied keys with every seed, in parallel; runs that are finished are not repeated.
+
+    Example: gridweave sweep two-sites --vary p=0,0.1,0.3 --vary grid.mode=multi-site,adaptive --seeds 10
+    """
+    with problems_as_lines(), delayed_progress("Planning") as report:
+        plan, folder = _planned(scenario, vary or [], overrides or [], seeds, out, workers, metric or [], over)
+        result = _run(plan, folder, address, workers, report)
+    for remark in result.remarks:
+        say(remark)
+    chosen = result.metrics(metric or [])
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print(result, chosen)
+    _write(result, folder, chosen, over)
+    _tell_failures(result)
+
+
+def _planned(
+    scenario: str,
+    vary: list[str],
+    overrides: list[str],
+    seeds: str | None,
+    out: str | None,
+    workers: int | None,
+    metrics: list[str],
+    over: str | None,
+) -> tuple[Plan, Path]:
+    """Return the plan and its folder; what is wrong with the options and with the scenario is told all at once."""
+    from gridweave.scenarios.result_files import folder_name
+    from gridweave.scenarios.sweep.api import check_metric
+    from gridweave.scenarios.sweep.plan import make_plan
+    from gridweave.scenarios.sweep.varying import parse_seeds
+
+    problems: list[object] = []
+    texts: list[str] = []
+    parsed = None if seeds is None else parse_seeds(seeds, texts)
+    problems += texts
+    if workers is not None and workers < 1:
+        problems.append(f"--workers: is {workers}; at least 1 is needed")
+    for name in metrics:
+        with _collecting(problems):
+            check_metric(name)
+    with _collecting(problems):
+        if out is not None:
+            check_folder(out)
+    with _collecting(problems):
+        plan = make_plan(scenario, vary, overrides=overrides, seeds=parsed)
+        if over is not None and not any(over in (axis.name, axis.key) for axis in plan.axes):
+            known = ", ".join(axis.name for axis in plan.axes) or "none"
+            problems.append(f"--over: {over!r} is not varied; varied are {known}")
+        folder = check_folder(out if out is not None else f"{folder_name(plan.name)}-sweep")
+    if problems:
+        raise ScenarioError(dict.fromkeys(map(str, problems)))
+    return plan, folder
+
+
+@contextmanager
+def _collecting(problems: list[object]) -> Iterator[None]:
+    """Note what is wrong, and go on."""
+    try:
+        yield
+    except ScenarioError as error:
+        problems += error.problems
+    except InputError as error:
+        problems.append(error)
+
+
+def _run(plan: Plan, folder: Path, address: str | None, workers: int | None, report: Report) -> SweepResult:
+    """Run what is not finished yet; after Ctrl-C, say what is kept and how to go on."""
+    from gridweave.scenarios.sweep.api import run_plan
+    from gridweave.scenarios.sweep.store import Store
+
+    try:
+        return run_plan(plan, out=folder, address=address, workers=workers, progress=report)
+    except KeyboardInterrupt:
+        store = Store(folder)
+        kept = sum(store.find(run) is not None for run in plan.runs)
+        say(f"{kept:,} of {len(plan.runs):,} runs are kept in {folder}; the same command goes on from there")
+        raise typer.Exit(_INTERRUPTED_STATUS) from None
+
+
+def _print(result: SweepResult, metrics: tuple[str, ...]) -> None:
+    """Print one row per combination: what is varied, and each metric with half of its interval."""
+    from gridweave.scenarios.sweep.naming import naming_of
+
+    plan, summary = result.plan, result.summary
+    names = [naming_of(metric) for metric in metrics]
+    same = set(result.same_for_all_seeds)
+    rows = []
+    for row, combination in enumerate(result.finished_combinations):
+        places = plan.combinations[combination]
+        cells = [axis.labels[place] for axis, place in zip(plan.axes, places, strict=True)]
+        cells.append(str(summary["n"][row]))
+        for metric, naming in zip(metrics, names, strict=True):
+            mean, low, high = (float(summary[f"{metric}_{end}"][row]) for end in ("mean", "low", "high"))
+            cells.append(naming.write(mean, low, high, interval=combination not in same))
+        rows.append(cells)
+    headings = [*(axis.name for axis in plan.axes), "n", *(naming.heading for naming in names)]
+    sample = ": means of n seeds, ± half of the 95% confidence interval" if len(plan.seeds) > 1 else ""
+    print_table(rows, headings=headings, title=f"{plan.name}{sample}", left=len(plan.axes))
+
+
+def _write(result: SweepResult, folder: Path, metrics: tuple[str, ...], over: str | None) -> None:
+    """Write tables and plots; where a plot cannot be drawn, the tables alone."""
+    with delayed_progress("Writing files"):
+        try:
+            files = result.write(folder, metrics=metrics, over=over)
+        except UnavailableError as error:
+            files = result.write(folder, plots=False)
+            say(f"no plot: {error}")
+    runs, failed = len(result.plan.runs), len(result.failures)
+    counts = f"{runs - failed - result.found:,} run now, {result.found:,} finished before, {failed:,} failed"
+    say(f"{runs:,} runs: {counts}; wrote {len(files)} files to {folder}")
+
+
+def _tell_failures(result: SweepResult) -> None:
+    """Say which runs failed, and end as what has failed ends."""
+    if not result.failures:
+        return
+    for failure in result.failures[:_FAILURES_SHOWN]:
+        say(f"gridweave: {failure}")
+    if len(result.failures) > _FAILURES_SHOWN:
+        say(f"gridweave: and {len(result.failures) - _FAILURES_SHOWN:,} more, which sweep.json names")
+    raise typer.Exit(GridweaveError.exit_status)

@@ -1,0 +1,270 @@
+"""The runs of a sweep: in this process and on Ray, kept, repeated only where they must be, and failing alone."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+import gridweave
+from gridweave.errors import InputError, OptionError, ScenarioError, UnavailableError
+from gridweave.scenarios.load import save_workload
+from gridweave.scenarios.scenario.run import run_scenario
+from gridweave.scenarios.sweep import identity, runner, work
+from gridweave.scenarios.sweep.identity import code_stamp
+from gridweave.scenarios.sweep.plan import make_plan
+from gridweave.scenarios.sweep.runner import carry_out
+from gridweave.scenarios.sweep.work import Work, perform
+from gridweave.scenarios.workload import Workload
+
+VARY = {"p": [0, 0.5], "grid.mode": ["multi-site", "adaptive"]}
+SMALL = {"workload.jobs": 60}
+
+
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the name of each run that is really carried out in this process."""
+    done: list[str] = []
+
+    def counted(task: Work) -> work.Outcome:
+        done.append(task.key)
+        return perform(task)
+
+    monkeypatch.setattr(runner, "perform", counted)
+    return done
+
+
+def test_results_are_those_of_run() -> None:
+    """Each run has the metrics that `gridweave run` gives for the same values and seed."""
+    result = gridweave.sweep("two-sites", VARY, seeds=2, overrides=SMALL, workers=1)
+    assert len(result.runs) == 8
+    for run, values in zip(result.plan.runs, result.values, strict=True):
+        settings = result.plan.settings(run.combination)
+        changes = {"grid.overhead": settings["p"], "grid.mode": settings["grid.mode"], "scenario.seed": run.seed}
+        alone = run_scenario("two-sites", overrides=SMALL | changes).summary()
+        several = alone["multi_site"]
+        assert values == alone["metrics"] | {
+            "multi_site_jobs": several["jobs"],
+            "multi_site_share_of_jobs": several["share_of_jobs"],
+            "multi_site_share_of_area": several["share_of_squashed_area"],
+        }
+
+
+@pytest.mark.ray
+def test_ray_gives_the_same(ray_cluster: None, tmp_path: Path) -> None:
+    """On Ray, runs give what they give in this process, in the same order of rows."""
+    there = gridweave.sweep("two-sites", VARY, seeds=2, overrides=SMALL, out=tmp_path)
+    here = gridweave.sweep("two-sites", VARY, seeds=2, overrides=SMALL, workers=1)
+    assert there.failures == ()
+    assert there.values == here.values
+    pd.testing.assert_frame_equal(there.runs, here.runs)
+    assert len(list((tmp_path / "runs").iterdir())) == 8
+
+
+@pytest.mark.ray
+def test_one_run_that_fails_on_ray(ray_cluster: None, tmp_path: Path) -> None:
+    """A run that fails is told with its combination and seed, and the others are kept."""
+    plan = make_plan("two-sites", {"p": [0, 0.5]}, overrides=SMALL, seeds=[1, 2])
+    bad = msgspec.structs.replace(plan.runs[2].scenario.workload, generator=None, trace=str(tmp_path / "gone.swf"))
+    broken = msgspec.structs.replace(plan.runs[2].scenario, workload=msgspec.structs.replace(bad, jobs=None, load=None))
+    runs = [*plan.runs[:2], work_with(plan.runs[2], broken), plan.runs[3]]
+    outcomes = {run.number: outcome for run, outcome in carry_out(runs, workers=2)}
+    assert [outcomes[number].metrics is not None for number in range(4)] == [True, True, False, True], outcomes
+    assert "gone.swf" in outcomes[2].problem
+    assert "\n" not in outcomes[2].problem
+
+
+def work_with(run: object, scenario: object) -> object:
+    """Return a planned run with another scenario."""
+    import dataclasses
+
+    return dataclasses.replace(run, scenario=scenario)  # type: ignore[type-var]
+
+
+def test_a_second_sweep_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished runs are not repeated, whatever the scenario is called, and a wider sweep runs what is new."""
+    done = count_runs(monkeypatch)
+    first = gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1)
+    assert len(done) == 4
+    again = gridweave.sweep("two-sites", VARY, overrides=SMALL | {"scenario.name": "x"}, out=tmp_path, workers=1)
+    assert len(done) == 4
+    assert (first.found, again.found) == (0, 4)
+    assert again.values == first.values
+    wider = gridweave.sweep("two-sites", VARY | {"p": [0, 0.5, 1]}, overrides=SMALL, out=tmp_path, workers=1)
+    assert len(done) == 6
+    assert wider.values[:4] == first.values
+
+
+@pytest.mark.parametrize("damage", ["", "{", "half", "other", "null"])
+def test_a_damaged_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """A file that is empty, cut off, or not of this run counts for nothing: the run is repeated and the file mended."""
+    done = count_runs(monkeypatch)
+    gridweave.sweep("two-sites", {"p": [0, 1]}, overrides=SMALL, out=tmp_path, workers=1)
+    paths = sorted((tmp_path / "runs").iterdir())
+    whole = paths[0].read_bytes()
+    other = paths[1].read_bytes()
+    paths[0].write_bytes(
+        {"half": whole[: len(whole) // 2], "other": other, "null": b"\xff"}.get(damage, damage.encode())
+    )
+    gridweave.sweep("two-sites", {"p": [0, 1]}, overrides=SMALL, out=tmp_path, workers=1)
+    assert len(done) == 3
+    assert json.loads(paths[0].read_bytes())["metrics"] == json.loads(whole)["metrics"]
+    assert sorted((tmp_path / "runs").iterdir()) == paths
+
+
+def test_a_changed_scenario_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the scenario, of its seed or of gridweave, nothing that was finished before is taken for it."""
+    done = count_runs(monkeypatch)
+    gridweave.sweep("two-sites", overrides=SMALL, out=tmp_path, workers=1)
+    gridweave.sweep("two-sites", overrides={"workload.jobs": 61}, out=tmp_path, workers=1)
+    gridweave.sweep("two-sites", overrides=SMALL | {"scenario.seed": 2}, out=tmp_path, workers=1)
+    assert len(set(done)) == len(done) == 3
+    monkeypatch.setattr("gridweave.scenarios.sweep.plan.code_stamp", lambda: "of another time")
+    result = gridweave.sweep("two-sites", overrides=SMALL, out=tmp_path, workers=1)
+    assert result.found == 0
+
+
+def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C what is finished is kept, and the same call runs the rest alone."""
+    done = count_runs(monkeypatch)
+    counted = runner.perform
+
+    def interrupted(task: Work) -> work.Outcome:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return counted(task)
+
+    monkeypatch.setattr(runner, "perform", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1)
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    monkeypatch.setattr(runner, "perform", counted)
+    result = gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1)
+    assert (result.found, len(done), len(result.runs)) == (2, 4, 4)
+
+
+def test_a_failing_run_loses_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends with an error of any kind is one of the failures, and is run again the next time."""
+    whole = work.run_built
+
+    def failing(built: object) -> object:
+        if getattr(built, "policy").overhead == 0.5:  # noqa: B009
+            raise ZeroDivisionError("of\ntwo lines")
+        return whole(built)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(work, "run_built", failing)
+    monkeypatch.setattr(work, "_COMPILED", set())
+    result = gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1)
+    assert [str(failure) for failure in result.failures] == [
+        f"p=0.5, grid.mode={mode}, seed 1: ZeroDivisionError: of two lines" for mode in VARY["grid.mode"]
+    ]
+    assert len(result.runs) == len(result.summary) == 2
+    assert [one["settings"]["p"] for one in json.loads((tmp_path / "sweep.json").read_text())["failed"]] == [0.5, 0.5]
+    monkeypatch.undo()
+    assert gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1).found == 2
+
+
+def test_files_are_equal(tmp_path: Path) -> None:
+    """CSV and Parquet hold the same tables as the result, and the plots are there."""
+    vary = VARY | {"grid.max_fragments": ["limited", [[512, 2]]]}
+    result = gridweave.sweep("two-sites", vary, seeds=2, overrides=SMALL | {"workload.drop_wide": True}, workers=1)
+    files = {path.name for path in result.write(tmp_path, metrics=["util"])}
+    assert files == {"runs.csv", "runs.parquet", "summary.csv", "summary.parquet", "sweep.json", "util.png"}
+    for name, frame in (("runs", result.runs), ("summary", result.summary)):
+        parquet = pd.read_parquet(tmp_path / f"{name}.parquet")
+        csv = pd.read_csv(tmp_path / f"{name}.csv")
+        pd.testing.assert_frame_equal(parquet, frame, check_exact=True)
+        pd.testing.assert_frame_equal(csv, frame, rtol=1e-14, check_dtype=False)
+    plain = json.loads((tmp_path / "sweep.json").read_text())
+    assert [row["util"] for row in plain["runs"]] == result.runs["util"].tolist()
+    assert len(plain["summary"]) == 8
+
+
+def test_a_single_seed_has_no_interval() -> None:
+    """With one seed the ends of the intervals are empty, in the table and in JSON."""
+    result = gridweave.sweep("two-sites", {"p": [0, 1]}, overrides=SMALL, workers=1)
+    assert result.summary["util_low"].isna().all()
+    assert result.summary["util_mean"].tolist() == result.runs["util"].tolist()
+    assert [row["util_low"] for row in result.to_dict()["summary"]] == [None, None]
+    assert result.remarks == ()
+
+
+def test_nothing_drawn_is_told(tmp_path: Path) -> None:
+    """A scenario in which nothing is drawn gives the same for all seeds, and the result says so."""
+    numbers = np.arange(1, 30)
+    ones = np.ones(29, np.int64)
+    save_workload(Workload(numbers, numbers * 10, ones * 3, ones * 100, ones * 90, nodes=4), tmp_path / "jobs.swf")
+    (tmp_path / "s.toml").write_text('sites = "m512"\n[workload]\ntrace = "jobs.swf"\n')
+    result = gridweave.sweep(tmp_path / "s.toml", {"grid.order": ["fcfs", "sjf"]}, seeds=3, workers=1)
+    assert result.same_for_all_seeds == (0, 1)
+    assert "3 seeds gave the same result: " in result.remarks[0]
+
+
+def test_problems_come_before_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A combination that cannot run is told before any other runs, and nothing is written."""
+    done = count_runs(monkeypatch)
+    vary = {"grid.mode": ["adaptive", "local"], "workload.transform": [[]]}
+    with pytest.raises(ScenarioError, match="can never run"):
+        gridweave.sweep("two-sites", vary, out=tmp_path / "out", workers=1)
+    assert done == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_changed_or_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker takes the trace of the plan: its own if it is the same, or else a copy that is sent."""
+    ones = np.ones(5, np.int64)
+    jobs = Workload(np.arange(1, 6), np.arange(5), ones, ones * 100, ones * 90, nodes=4)
+    save_workload(jobs, tmp_path / "jobs.swf")
+    (tmp_path / "s.toml").write_text('sites = "m512"\n[workload]\ntrace = "jobs.swf"\n')
+    run = make_plan(tmp_path / "s.toml").runs[0]
+    task = Work(run.key, run.scenario, run.files, code_stamp())
+    expected = perform(task).metrics
+    content = (tmp_path / "jobs.swf").read_bytes()
+    save_workload(jobs.replace(run_ms=ones * 50), tmp_path / "jobs.swf")
+    assert "has changed" in perform(task).problem
+    (tmp_path / "jobs.swf").unlink()
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / "cache")
+    monkeypatch.setattr(work, "_BUILT", {})
+    sent: list[str] = []
+    for _ in range(2):
+        assert perform(task, lambda digest: sent.append(digest) or content).metrics == expected  # type: ignore[func-returns-value]
+    assert sent == [identity.digest_of(next((tmp_path / "cache").rglob("jobs.swf")))]
+
+
+def test_a_worker_with_other_code_refuses() -> None:
+    """A worker whose gridweave is not that of the plan runs nothing."""
+    run = make_plan("two-sites", overrides=SMALL).runs[0]
+    outcome = perform(Work(run.key, run.scenario, run.files, "0.0.1-other"))
+    assert outcome.metrics is None
+    assert "0.0.1-other" in outcome.problem
+
+
+def test_where_to_run_is_checked(tmp_path: Path) -> None:
+    """No workers, no address, and an address at which nothing listens are told in one line; a folder must be one."""
+    plan = make_plan("two-sites", overrides=SMALL)
+    with pytest.raises(OptionError, match="at least 1"):
+        list(carry_out(plan.runs, workers=0))
+    with pytest.raises(OptionError, match="empty"):
+        list(carry_out(plan.runs, address=" "))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(UnavailableError, match="no Ray cluster answers"):
+            runner._knock(f"ray://127.0.0.1:{taken.getsockname()[1]}")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        gridweave.sweep("two-sites", overrides=SMALL, out=tmp_path / "file", workers=1)
+
+
+@pytest.mark.trace
+@pytest.mark.slow
+def test_extracts_of_chapter_7(trace_path: object) -> None:
+    """A sweep over the overhead shows that the response time of multi-site jobs grows with it (Streit, Figure 7.1)."""
+    trace_path("CTC-SP2-1996-3.1-cln")  # type: ignore[operator]
+    result = gridweave.sweep("streit-7-10-20k", {"p": [0, 0.3, 0.6], "config": ["m128", "m512"]}, workers=1)
+    table = result.runs.set_index(["config", "p"])["awrt_width_ms"]
+    assert table["m128", 0] < table["m128", 0.3] < table["m128", 0.6]
+    assert table["m512", 0] == table["m512", 0.6]
