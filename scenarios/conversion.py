@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError, TraceError
 from gridweave.scenarios.trace_text import FloatArray, trace_stem
-from gridweave.scenarios.workload import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload
+from gridweave.scenarios.workload import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, repeated_id
 
 MISSING = -1
 
@@ -184,19 +184,18 @@ def convert(
     nodes = _machine_size(path, nodes, stated)
     submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
     no_estimate = (records.estimate_s == MISSING) | (estimate == 0)
-    estimate = np.where(no_estimate, run, estimate)
+    np.copyto(estimate, run, where=no_estimate)
     width, no_width = records.width, np.zeros(len(submit), np.bool_)
     if records.requested_width is not None:
         no_width = width == MISSING
         width = np.where(no_width, records.requested_width, width)
     keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
-    rows = np.flatnonzero(keep)
-    rows = rows[np.lexsort((records.job_id[rows], submit[rows]))]
+    rows = _in_order(records.job_id, submit, keep)
     cut = run > estimate
     killed = cut if records.killed is None else cut | (records.killed & (run == estimate) & ~no_estimate)
     counts = (int((mask & keep).sum()) for mask in (cut, no_estimate, no_width))
-    report = ConversionReport(trace_stem(path), nodes, len(submit), len(rows), dropped, *counts)
-    if not len(rows):
+    report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, *counts)
+    if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
     workload = Workload(
         job_id=records.job_id[rows],
@@ -259,7 +258,7 @@ def _out_of_sequence(job_id: IntArray, submit: IntArray, keep: BoolArray) -> tup
     """Return which of the records still kept repeat a job id, and which were submitted before the last one taken."""
     duplicate, late = np.zeros_like(keep), np.zeros_like(keep)
     rows = np.flatnonzero(keep)
-    if (np.diff(submit[rows]) >= 0).all() and len(np.unique(job_id[rows])) == len(rows):
+    if (np.diff(submit[rows]) >= 0).all() and repeated_id(job_id[rows]) is None:
         return duplicate, late  # as nearly every trace
     taken: set[int] = set()
     last_ms = 0
@@ -272,6 +271,15 @@ def _out_of_sequence(job_id: IntArray, submit: IntArray, keep: BoolArray) -> tup
             taken.add(job)
             last_ms = at_ms
     return duplicate, late
+
+
+def _in_order(job_id: IntArray, submit: IntArray, keep: BoolArray) -> IntArray | slice:
+    """Return the rows that are kept, by submit time and job id; all of them, as they stand, take no copies."""
+    step = np.diff(submit)
+    if keep.all() and ((step > 0) | ((step == 0) & (np.diff(job_id) > 0))).all():
+        return slice(None)
+    rows = np.flatnonzero(keep)
+    return rows[np.lexsort((job_id[rows], submit[rows]))]
 
 
 def _reasons(dropped: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ dynamic fractional resource scheduling, sections 2.2 and 5.3.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -17,13 +18,12 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError
 from gridweave.scenarios.job_classes import JobClasses
-from gridweave.scenarios.step_functions import Steps, queue_length_seen, step_functions
+from gridweave.scenarios.step_functions import Steps, queue_length_seen, step_parts
 from gridweave.scenarios.workload import MS_PER_S, BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
 
 MS_PER_H = 3600 * MS_PER_S
-_ROWS_AT_ONCE = 1 << 19
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,7 +254,7 @@ class _Schedule:
         _refuse(order, wide < 1, "has a width below 1")
         seen = queue_length_seen(submit, start)
         begin_ms, makespan_ms = (int(submit[0]), int(end.max())) if len(submit) else (0, 0)
-        lost, under = _idle_node_ms(step_functions(submit, start, end, wide), nodes)
+        lost, under = _idle_node_ms(step_parts(submit, start, end, wide), nodes)
         return cls(submit, start, end, wide, nodes, order, seen, begin_ms, makespan_ms, lost, under)
 
     def metrics(self, selected: IntArray | None = None) -> Metrics:
@@ -295,16 +295,15 @@ _COUNTS = ("jobs", "jobs_waited", "queued_submissions")
 _UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metrics.__struct_fields__}, Metrics)
 
 
-def _idle_node_ms(steps: Steps, nodes: int) -> tuple[float, float]:
+def _idle_node_ms(parts: Iterable[Steps], nodes: int) -> tuple[float, float]:
     """Return the node time that was idle while a job waited, and that was idle while unfinished jobs asked for it."""
-    if (steps.busy > nodes).any():
-        row = int(np.argmax(steps.busy > nodes))
-        raise InputError(f"{steps.busy[row]} nodes are busy at {steps.time_ms[row]} ms, and the site has {nodes}")
     lost = under = 0.0
-    for first in range(0, len(steps.time_ms) - 1, _ROWS_AT_ONCE):
-        rows = slice(first, first + _ROWS_AT_ONCE)
-        lasted = np.diff(steps.time_ms[first : first + _ROWS_AT_ONCE + 1]).astype(np.float64)
-        busy, waiting, demand = (values[rows][: len(lasted)] for values in (steps.busy, steps.waiting, steps.demand))
+    for steps in parts:
+        if (steps.busy > nodes).any():
+            row = int(np.argmax(steps.busy > nodes))
+            raise InputError(f"{steps.busy[row]} nodes are busy at {steps.time_ms[row]} ms, and the site has {nodes}")
+        lasted = np.diff(steps.time_ms).astype(np.float64)
+        busy, waiting, demand = steps.busy[:-1], steps.waiting[:-1], steps.demand[:-1]
         lost += float(np.sum((nodes - busy) * lasted * (waiting > 0)))
         under += float(np.sum((np.minimum(nodes, demand) - busy) * lasted))
     return lost, under

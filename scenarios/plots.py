@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from gridweave.scenarios.workload import MS_PER_S, BoolArray, IntArray
 
 _STEPS_AT_MOST = 1500  # more changes than this are averaged over bins
 _BINS_AT_MOST = 200
+_ROWS_AT_ONCE = 1 << 18
 _POINTS_AT_MOST = 3000  # of a distribution
 
 
@@ -147,7 +149,7 @@ class _Bins:
 
     @classmethod
     def of(cls, steps: Steps, begin_ms: int, until_ms: int) -> _Bins:
-        inside = steps.time_ms[(steps.time_ms > begin_ms) & (steps.time_ms < until_ms)]
+        inside = steps.time_ms[slice(*np.searchsorted(steps.time_ms, (begin_ms + 1, until_ms)))]
         if len(inside) <= _STEPS_AT_MOST:
             return cls(np.concatenate(([begin_ms], inside, [until_ms])), "")
         length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= _BINS_AT_MOST), max(NICE_MS))
@@ -173,10 +175,26 @@ def over_bins(
     mean : numpy.ndarray of float64, shape (k,)
     low, high : numpy.ndarray of int64, shape (k,)
     """
-    inside = time_ms[(time_ms > edges_ms[0]) & (time_ms < edges_ms[-1])]
-    begins = np.sort(np.concatenate((inside, edges_ms[:-1])))  # one that stands twice holds for no time at first
+    # Several bins at a time, but not so many that the working arrays outgrow the ones given.
+    pieces = np.searchsorted(time_ms, edges_ms[:-1]) // _ROWS_AT_ONCE
+    borders = [*np.flatnonzero(np.diff(pieces, prepend=-1)).tolist(), len(edges_ms) - 1]
+    parts = [
+        _over_few_bins(time_ms, values, edges_ms[first : last + 1], share)
+        for first, last in itertools.pairwise(borders)
+    ]
+    mean, low, high = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return mean, low, high
+
+
+def _over_few_bins(
+    time_ms: IntArray, values: IntArray, edges_ms: IntArray, share: float
+) -> tuple[FloatArray, IntArray, IntArray]:
+    first, last = np.searchsorted(time_ms, (edges_ms[0] + 1, edges_ms[-1]))
+    begins = np.concatenate((time_ms[first:last], edges_ms[:-1]))
+    begins.sort()  # one that stands twice holds for no time at first
     lasts = np.diff(begins, append=edges_ms[-1])
-    held = np.concatenate(([0], values))[np.searchsorted(time_ms, begins, side="right")]
+    known = slice(max(first - 1, 0), last)
+    held = np.concatenate(([0], values[known]))[np.searchsorted(time_ms[known], begins, side="right")]
     bins = np.searchsorted(edges_ms, begins, side="right") - 1
     mean = np.bincount(bins, held * lasts.astype(np.float64)) / np.diff(edges_ms)
     order = np.argsort(bins * (np.max(held) + 1) + held)

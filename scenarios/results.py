@@ -8,11 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.scenarios.copying import MadeAnew
 from gridweave.scenarios.job_classes import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.metrics import Metrics, compute_by_class, compute_metrics
+from gridweave.scenarios.reservations import ReservationAnswer
 from gridweave.scenarios.result_files import write_result
 from gridweave.scenarios.workload import BoolArray, IntArray, Workload
 
@@ -27,7 +30,7 @@ NEVER = -1
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class SimulationResult:
+class SimulationResult(MadeAnew):
     """A workload and the schedule that a site made of it.
 
     Parameters
@@ -43,6 +46,8 @@ class SimulationResult:
         Jobs that were ended at their estimate; nobody if left out.
     refused : sequence of (int, str), optional
         Ids of jobs that were refused, each with the reason.
+    reservations : sequence of ReservationAnswer, optional
+        What the site said to each request for an advance reservation.
     label : str
         What tables and plots call this result, for example "fcfs easy".
     options : mapping from str, optional
@@ -62,6 +67,7 @@ class SimulationResult:
     end_ms: IntArray
     killed: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     refused: Sequence[tuple[int, str]] = ()
+    reservations: Sequence[ReservationAnswer] = ()
     label: str = "result"
     options: Mapping[str, Any] = field(default_factory=dict)
     site: str = "site"
@@ -80,6 +86,7 @@ class SimulationResult:
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         object.__setattr__(self, "refused", tuple((int(job_id), str(reason)) for job_id, reason in self.refused))
+        object.__setattr__(self, "reservations", tuple(self.reservations))
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         ran = (self.start_ms >= self.workload.submit_ms) & (self.end_ms > self.start_ms)
         wrong = ~ran & ~((self.start_ms == NEVER) & (self.end_ms == NEVER))
@@ -266,6 +273,7 @@ class SimulationResult:
             "killed": int(np.count_nonzero(self.killed)),
             "never_started": int(np.count_nonzero(~self.ran)),
             "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in self.refused],
+            "reservations": [msgspec.to_builtins(answer) for answer in self.reservations],
             "metrics": self.metrics().to_dict(),
             "metrics_by": {
                 kind: {name: metrics.to_dict() for name, metrics in classes.items()}

@@ -10,10 +10,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gridweave.scenarios.plot_parts import NICE_MS, VERMILLION, TimeAxis, new_figure, tidy
+from gridweave.scenarios.plot_parts import NICE_MS, VERMILLION, FloatArray, TimeAxis, new_figure, tidy
 from gridweave.scenarios.plots import over_bins, span, title, window
 from gridweave.scenarios.results import SimulationResult
 from gridweave.scenarios.step_functions import Steps, step_functions
+from gridweave.scenarios.workload import IntArray
 from gridweave.site.allocation import Interval, NodePool
 
 STARTS_AT_MOST = 100
@@ -24,6 +25,7 @@ _FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BB
 _WIDTH_IN, _HEIGHT_IN = 11.0, 7.5
 _CHAR_PT, _LINE_PT, _FONT_PT, _SLIVER_PT = 4.2, 8.0, 6.5, 2.5
 
+_ROWS_AT_ONCE = 1 << 16
 _COMPARED_AT_MOST = 2000  # jobs whose neighbours are looked at for colours
 
 _Placed = tuple[int, tuple[Interval, ...]]
@@ -90,15 +92,23 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
     last one in which running and waiting jobs ask for the most node time, until at most `STARTS_AT_MOST` jobs start.
     """
     begin_ms, until_ms = span(result)
-    asked = np.concatenate(([0.0], np.cumsum(steps.demand[:-1] * np.diff(steps.time_ms).astype(np.float64))))
+    asked = np.zeros(len(steps.time_ms))  # the node time up to each row; in place, as a long schedule has many rows
+    asked[1:] = steps.time_ms[1:]
+    asked[1:] -= steps.time_ms[:-1]
+    asked[1:] *= steps.demand[:-1]
+    np.cumsum(asked, out=asked)
+
+    def asked_until(instants_ms: IntArray) -> FloatArray:
+        row = np.searchsorted(steps.time_ms, instants_ms, side="right") - 1
+        return asked[row] + steps.demand[row] * (instants_ms - steps.time_ms[row]).astype(np.float64)
+
     starts = np.sort(result.start_ms[result.ran])
     for length_ms in sorted(NICE_MS, reverse=True):
         if np.diff(np.searchsorted(starts, (begin_ms, until_ms)))[0] <= STARTS_AT_MOST:
             break
         if length_ms < until_ms - begin_ms:
             froms = np.append(np.arange(begin_ms, until_ms - length_ms, length_ms // 4), until_ms - length_ms)
-            wanted = np.diff(np.interp(np.column_stack((froms, froms + length_ms)), steps.time_ms, asked))[:, 0]
-            begin_ms = int(froms[np.argmax(wanted)])
+            begin_ms = int(froms[np.argmax(asked_until(froms + length_ms) - asked_until(froms))])
             until_ms = begin_ms + length_ms
     return begin_ms, until_ms
 
@@ -125,20 +135,25 @@ def place_jobs(result: SimulationResult, steps: Steps, begin_ms: int, until_ms: 
     idle_ms = steps.time_ms[(steps.busy == 0) & (steps.time_ms <= begin_ms)]
     since_ms = int(idle_ms[-1]) if len(idle_ms) else 0  # what was before is without effect: all nodes are free
     rows = np.flatnonzero((result.start_ms >= since_ms) & (result.start_ms < until_ms))
-    width = result.workload.width[rows].tolist()
-    start_ms, end_ms = result.start_ms[rows].tolist(), result.end_ms[rows].tolist()
-    starts = np.argsort(result.start_ms[rows], kind="stable").tolist()
-    ends = np.argsort(result.end_ms[rows], kind="stable").tolist()
+    start_ms, end_ms, width = result.start_ms[rows], result.end_ms[rows], result.workload.width[rows]
+    starts, ends = np.argsort(start_ms, kind="stable"), np.argsort(end_ms, kind="stable")
     pool = NodePool(result.nodes)
     held: dict[int, tuple[Interval, ...]] = {}
-    ended = 0
-    for place in starts:
-        while end_ms[ends[ended]] <= start_ms[place]:
-            pool.release(held.pop(ends[ended]))
-            ended += 1
-        held[place] = pool.allocate(width[place])
-        if end_ms[place] > begin_ms:
+    ending = _row_by_row(ends, end_ms[ends])
+    next_place, next_end_ms = next(ending, (0, 0))
+    for place, now_ms, until, wide in _row_by_row(starts, start_ms[starts], end_ms[starts], width[starts]):
+        while next_end_ms <= now_ms:
+            pool.release(held.pop(next_place))
+            next_place, next_end_ms = next(ending)
+        held[place] = pool.allocate(wide)
+        if until > begin_ms:
             yield int(rows[place]), held[place]
+
+
+def _row_by_row(*columns: IntArray) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of a table as numbers of Python's, of which there are only some at a time."""
+    for first in range(0, len(columns[0]), _ROWS_AT_ONCE):
+        yield from zip(*(column[first : first + _ROWS_AT_ONCE].tolist() for column in columns), strict=True)
 
 
 def _chosen_window(result: SimulationResult, steps: Steps, start_ms: int | None, end_ms: int | None) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import operator
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -12,32 +11,23 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.core_run import run_core
 from gridweave.scenarios.job_classes import load_zone
 from gridweave.scenarios.job_table import fill_jobs
 from gridweave.scenarios.kernels.batch import run_batch
 from gridweave.scenarios.load import columns_of, load_workload
+from gridweave.scenarios.reservations import Request, ReservationAnswer, check_requests
 from gridweave.scenarios.results import NEVER, SimulationResult
 from gridweave.scenarios.workload import MAX_WIDTH, MS_PER_S, IntArray, Workload
-from gridweave.site.core import SiteCore
 from gridweave.site.kernels.state import empty_plan, empty_state
-from gridweave.site.messages import (
-    Event,
-    Job,
-    JobFinished,
-    JobSubmitted,
-    ReservationRequested,
-    StartJob,
-)
 from gridweave.site.policy import Limit, SitePolicy
 
 DRIVERS = ("batch", "core")
 
 Progress = Callable[[int, int], None]
 
-# Jobs that are played before progress is reported: about a hundredth of a second of EASY in the compiled loop, and a
-# tenth of a second in a core.
+# Jobs that are played before progress is reported: about a hundredth of a second of EASY.
 _SLICE = 20_000
-_CORE_SLICE = 1_000
 
 # Half of what int64 can hold: what lies beyond is left for reservations and closed windows.
 _LAST_MS = 2**62
@@ -54,7 +44,7 @@ def simulate(
     slack: float = 0.5,
     aging_ms: float = float("inf"),
     limits: Sequence[Limit] = (),
-    reservations: Sequence[tuple[int, ReservationRequested]] = (),
+    reservations: Sequence[Request] = (),
     driver: str = "batch",
 ) -> SimulationResult:
     """Simulate one site.
@@ -69,7 +59,7 @@ def simulate(
         As in `gridweave.site.policy.SitePolicy`.
     reservations : sequence of (int, ReservationRequested)
         Advance reservations, each with the instant in ms at which it is requested; for planning. One that does not fit
-        when it is requested is refused, as by `SiteCore`, and changes nothing.
+        when it is requested is refused, and changes nothing; the result's ``reservations`` say which were accepted.
     driver : {"batch", "core"}
         The compiled loop, or a `SiteCore` stepped event by event. They give the same schedule, the second a hundred
         times slower. Reservations need the second, and take it by themselves.
@@ -114,7 +104,7 @@ def simulate_policy(
     nodes: int | None,
     policy: SitePolicy,
     *,
-    reservations: Sequence[tuple[int, ReservationRequested]] = (),
+    reservations: Sequence[Request] = (),
     driver: str = "batch",
     check: bool = False,
     progress: Progress | None = None,
@@ -154,8 +144,9 @@ def simulate_policy(
     has_window = any(limit.window is not None for limit in policy.limits)
     offset_ms = week_offset_ms(workload) if has_window else 0
     report = progress or _tell_nobody
+    answers: tuple[ReservationAnswer, ...] = ()
     if driver == "core" or reservations:
-        start_ms[rows] = _run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
+        start_ms[rows], answers = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
     elif rows.size:
         run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms)
         for until in range(_SLICE, len(rows), _SLICE):
@@ -172,6 +163,7 @@ def simulate_policy(
         end_ms=np.where(start_ms == NEVER, NEVER, start_ms + workload.run_ms),
         killed=workload.overran & (start_ms != NEVER),
         refused=tuple(sorted(refused.items())),
+        reservations=answers,
         label=policy.label,
         options={
             "trace": workload.name,
@@ -215,11 +207,12 @@ def _tell_nobody(done: int, total: int) -> None:
     """Stand in for a progress report that nobody wants."""
 
 
-def _check_driver(driver: str, policy: SitePolicy, reservations: Sequence[object]) -> None:
+def _check_driver(driver: str, policy: SitePolicy, reservations: Sequence[Request]) -> None:
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
     if reservations and policy.discipline != "planning":
         raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
+    check_requests(reservations)
 
 
 def _check_weights(workload: Workload) -> None:
@@ -318,72 +311,3 @@ class BatchRun:
             self._clock,
             np.int64(until),
         )
-
-
-def _run_core(
-    workload: Workload,
-    rows: IntArray,
-    nodes: int,
-    policy: SitePolicy,
-    offset_ms: int,
-    reservations: Sequence[tuple[int, ReservationRequested]],
-    report: Progress,
-    *,
-    check: bool,
-) -> IntArray:
-    """Return the starts of these jobs, from a `SiteCore` to which every event is told as it happens."""
-    core = SiteCore(nodes, policy, week_offset_ms=offset_ms)
-    arrivals = _arrivals(workload, rows, reservations)
-    row_of = {int(workload.job_id[row]): place for place, row in enumerate(rows)}
-    run_ms = workload.run_ms[rows].tolist()
-    start_ms = np.full(len(rows), NEVER, np.int64)
-    ends: list[tuple[int, int]] = []
-    next_arrival = submitted = reported = 0
-    while True:
-        instants = [when for when, _ in (*arrivals[next_arrival : next_arrival + 1], *ends[:1])]
-        wakeup_ms = core.next_wakeup_ms()
-        if not instants and wakeup_ms is None:
-            return start_ms
-        now_ms = min(instants if wakeup_ms is None else [*instants, wakeup_ms])
-        events: list[Event] = []
-        while ends and ends[0][0] == now_ms:
-            events.append(JobFinished(heapq.heappop(ends)[1]))
-        while next_arrival < len(arrivals) and arrivals[next_arrival][0] == now_ms:
-            events.append(arrivals[next_arrival][1])
-            submitted += isinstance(events[-1], JobSubmitted)
-            next_arrival += 1
-        for command in core.handle(now_ms, *events):
-            if isinstance(command, StartJob):
-                row = row_of[command.job_id]
-                start_ms[row] = now_ms
-                heapq.heappush(ends, (now_ms + run_ms[row], command.job_id))
-        if check:
-            core.check_invariants()
-        if submitted >= reported + _CORE_SLICE:
-            reported = submitted
-            report(submitted, len(rows))
-
-
-def _arrivals(
-    workload: Workload, rows: IntArray, reservations: Sequence[tuple[int, ReservationRequested]]
-) -> list[tuple[int, Event]]:
-    """Return submissions and requests by their instant; at one instant requests come after the jobs."""
-    columns = workload.columns
-    arrivals: list[tuple[int, Event]] = [
-        (
-            int(workload.submit_ms[row]),
-            JobSubmitted(
-                Job(
-                    job_id=int(workload.job_id[row]),
-                    width=int(workload.width[row]),
-                    estimate_ms=int(workload.estimate_ms[row]),
-                    user=int(columns["user"][row]) if "user" in columns else None,
-                    priority=float(columns["priority"][row]) if "priority" in columns else 0.0,
-                    weight=float(columns["weight"][row]) if "weight" in columns else 1.0,
-                )
-            ),
-        )
-        for row in rows
-    ]
-    arrivals.extend(reservations)
-    return sorted(arrivals, key=lambda arrival: arrival[0])

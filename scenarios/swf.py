@@ -279,6 +279,7 @@ def read_swf(
             raise OptionError("columns", f"{name!r} is not a column that SWF holds; it has {', '.join(COLUMN_FIELDS)}")
     extra = {name: COLUMN_FIELDS[name] for name in columns}
     raw, header = read_records(path, (*_JOB_FIELDS, *extra.values()))
+    failed = np.asarray(raw.pop("status") == _STATUS_FAILED)
     marked = (header.text(_KILLED_ENTRY[0]) or "").partition("\n")[0] == _KILLED_ENTRY[1]
     records = Records(
         job_id=raw["job_id"].astype(np.int64, copy=False),
@@ -287,7 +288,7 @@ def read_swf(
         estimate_s=raw["requested_s"].astype(np.float64, copy=False),
         width=raw["processors"].astype(np.int64, copy=False),
         requested_width=raw["requested_processors"].astype(np.int64, copy=False),
-        killed=np.asarray(raw["status"] == _STATUS_FAILED) if marked else None,
+        killed=failed if marked else None,
         columns={name: raw[source] for name, source in extra.items()},
     )
     return convert(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
+from gridweave.scenarios.copying import MadeAnew
 from gridweave.site.messages import MAX_TIME_MS, MAX_WIDTH
 
 __all__ = ["MAX_TIME_MS", "MAX_WIDTH", "MS_PER_S", "OPTIONAL_COLUMNS", "BoolArray", "IntArray", "Workload"]
@@ -24,7 +25,7 @@ OPTIONAL_COLUMNS = ("user", "group", "job_class", "partition", "priority", "weig
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Workload:
+class Workload(MadeAnew):
     """Jobs in the order in which they are submitted, one numpy array per property.
 
     Parameters
@@ -108,9 +109,9 @@ class Workload:
         step = np.diff(self.submit_ms)
         later[1:] = (step < 0) | ((step == 0) & (np.diff(self.job_id) <= 0))
         self._refuse("submit_ms", later, "is out of order; sort by submit time, then by job id")
-        if len(np.unique(self.job_id)) != n:
-            ids, counts = np.unique(self.job_id, return_counts=True)
-            raise InputError(f"{self.name}: job {ids[counts > 1][0]}: job_id stands twice; ids are unique")
+        repeated = repeated_id(self.job_id)
+        if repeated is not None:
+            raise InputError(f"{self.name}: job {repeated}: job_id stands twice; ids are unique")
         if self.nodes is not None and self.nodes < 1:
             raise InputError(f"{self.name}: nodes is {self.nodes}; a machine has at least 1")
 
@@ -161,6 +162,26 @@ class Workload:
         Workload
         """
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]  # the new object checks its fields
+
+
+def repeated_id(job_id: IntArray) -> int | None:
+    """Return the smallest id that stands twice or more.
+
+    Parameters
+    ----------
+    job_id : numpy.ndarray of int64, shape (n,)
+        In any order.
+
+    Returns
+    -------
+    int or None
+        None if every id stands once.
+    """
+    if (job_id[1:] > job_id[:-1]).all():  # as in nearly every trace
+        return None
+    ordered = np.sort(job_id)  # not numpy.unique, whose table of hashes is several times as large
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    return int(repeated[0]) if len(repeated) else None
 
 
 _FIXED = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")

@@ -6,26 +6,28 @@ nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.site.explain import Explanation
-from gridweave.site.kernels.dispatch import job_ended, job_withdrawn, site_pass
+from gridweave.site.kernels.dispatch import job_ended, job_submitted, job_withdrawn, site_pass
 from gridweave.site.kernels.limits import next_open
-from gridweave.site.kernels.order import order_keys
+from gridweave.site.kernels.order import order_key
 from gridweave.site.kernels.planning import earliest_start, hold, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
+from gridweave.site.kernels.quote import free_throughout, start_behind_queue
 from gridweave.site.kernels.state import (
     NEVER_MS,
     NO_LIMITS,
     REPLAN,
     TAKE,
+    UNPLACED_MS,
     Plan,
     empty_plan,
     empty_state,
-    enqueue,
 )
 from gridweave.site.messages import Job, Running
 from gridweave.site.policy import SitePolicy
@@ -52,6 +54,7 @@ class ArrayDiscipline:
         self._state = empty_state(nodes, slots=_FIRST_SLOTS)
         self._plan = self._empty_plan(_FIRST_SLOTS)
         self._discipline = policy.kernel_arguments(self._plan, self._limits)
+        self._scratch: Plan | None = None
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._end_ms: dict[int, int] = {}
@@ -72,13 +75,7 @@ class ArrayDiscipline:
         if not self._unused:
             self._grow()
         slot = self._unused.pop()
-        entry = self._state.jobs[slot]
-        entry["submit_ms"] = now_ms
-        entry["job_id"] = job.job_id
-        entry["width"] = job.width
-        entry["estimate_ms"] = job.estimate_ms
-        entry["limits"] = self._mask(job)
-        entry["key"] = order_keys(
+        key = order_key(
             self._policy.order,
             submit_ms=now_ms,
             width=job.width,
@@ -87,9 +84,12 @@ class ArrayDiscipline:
             priority=job.priority,
             aging_ms=self._policy.aging_ms,
         )
+        if job.behind:
+            key = math.inf
+        self._state.jobs[slot] = (key, now_ms, job.job_id, job.width, job.estimate_ms, UNPLACED_MS, self._mask(job))
         self._jobs[job.job_id] = job
         self._slot[job.job_id] = slot
-        enqueue(self._state, np.int64(slot))
+        job_submitted(self._state, self._discipline.queue, np.int64(slot))
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
@@ -145,6 +145,8 @@ class ArrayDiscipline:
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start now; return these jobs, in the order in which they were started."""
+        if self._plan is None and not self._state.counters["n_waiting"][0]:
+            return []
         site_pass(self._state, *self._discipline, np.int64(now_ms))
         slots = self._state.started[: self._state.counters[0]["n_started"]]
         started = [self._jobs[int(job_id)] for job_id in self._state.jobs["job_id"][slots]]
@@ -152,10 +154,54 @@ class ArrayDiscipline:
             self._end_ms[job.job_id] = now_ms + job.estimate_ms
         return started
 
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length, submitted now, could have at once."""
+        counters = self._state.counters[0]
+        free = int(counters["free"])
+        if self._plan is not None:
+            return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
+        if counters["n_waiting"] == 0:
+            return free
+        if self._policy.backfill == "none":
+            return 0
+        head_width = int(self._state.jobs[self._state.waiting[0]]["width"])
+        slack = self._policy.backfill == "slack"
+        limit_ms = int(counters["limit_ms"]) if slack else int(shadow_time(self._state, np.int64(head_width)))
+        if now_ms + length_ms <= limit_ms:
+            return free
+        return max(0, min(free, int(free_at(self._state, np.int64(limit_ms))) - head_width))
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
+        if width > self._nodes:
+            return None
+        if width <= self.startable(now_ms, length_ms):
+            return now_ms
+        times = np.int64(now_ms), np.int64(width), np.int64(length_ms)
+        if self._plan is not None:
+            start_ms = earliest_start(self._plan, self._limits, *times, NO_LIMITS)
+        else:
+            scratch = self._room_to_plan()
+            start_ms = start_behind_queue(self._state, scratch, self._policy.backfill != "none", *times)
+        return None if start_ms == NEVER_MS else int(start_ms)
+
+    def _room_to_plan(self) -> Plan:
+        """Return arrays in which a queue can be planned to answer a question; nothing is kept in them."""
+        if self._scratch is None or self._scratch.step_ms.shape[1] < 2 * len(self._state.jobs) + 4:
+            total = np.array([self._nodes], np.int64)
+            self._scratch = empty_plan(self._state, total, reservations=1)
+        return self._scratch
+
     def next_wakeup_ms(self) -> int | None:
         """Return the next instant at which a job may start though nothing else happens."""
         next_ms = int(self._state.counters[0]["next_start_ms"])
         return None if next_ms == NEVER_MS else next_ms
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job."""
+        if not self._state.counters["n_running"][0]:
+            return None
+        return int(self._state.running["end_ms"][0])
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""
@@ -236,6 +282,8 @@ class ArrayDiscipline:
         return tuple(running.job.job_id for running in self.running() if running.end_by_estimate_ms <= start_ms)
 
     def _mask(self, job: Job) -> int:
+        if not self._policy.limits:
+            return 0
         return int(self._policy.limit_masks(width=job.width, estimate_ms=job.estimate_ms, user=job.user))
 
     def _waiting_slots(self) -> list[int]:

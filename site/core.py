@@ -5,7 +5,6 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries o
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 
@@ -115,33 +114,62 @@ class SiteCore:
         """
         self._check(now_ms, events)
         self._now_ms = now_ms
+        if len(events) > 1:
+            events = tuple(sorted(events, key=_instant_order))
         commands: list[Command] = []
-        for finished in sorted((e for e in events if isinstance(e, JobFinished)), key=lambda e: e.job_id):
-            self._release(finished.job_id)
-        commands += self._close_reservations()
+        if self._reservations:
+            # Their nodes are given back after those of the jobs that have ended.
+            for event in events:
+                if isinstance(event, JobFinished):
+                    self._release(event.job_id)
+            commands += self._close_reservations()
+        or_never: list[Job] = []
         for event in events:
-            if isinstance(event, JobCancelled):
-                commands += self._cancel(event.job_id)
-            elif isinstance(event, ReservationCancelled):
-                commands += self._unreserve(event.reservation_id)
-        for event in events:
-            if isinstance(event, JobSubmitted):
+            if isinstance(event, JobFinished):
+                self._release(event.job_id)
+            elif isinstance(event, JobSubmitted):
                 commands += self._submit(event.job)
+                if event.now_or_never:
+                    or_never.append(event.job)
+            elif isinstance(event, JobCancelled):
+                commands += self._cancel(event.job_id)
             elif isinstance(event, ReservationRequested):
                 commands += self._reserve(event)
+            elif isinstance(event, ReservationCancelled):
+                commands += self._unreserve(event.reservation_id)
         commands += self._kill_overdue()
-        commands += self._open_reservations()
-        for job in self._discipline.run_pass(now_ms):
+        if self._reservations:
+            commands += self._open_reservations()
+        commands += self._run_pass()
+        if or_never:
+            commands += self._refuse_what_waits(or_never)
+        return commands
+
+    def _run_pass(self) -> list[Command]:
+        commands: list[Command] = []
+        for job in self._discipline.run_pass(self._now_ms):
             self._waiting.discard(job.job_id)
             self._nodes_of[job.job_id] = self._pool.allocate(job.width)
             commands.append(StartJob(job.job_id, self._nodes_of[job.job_id]))
         return commands
 
+    def _refuse_what_waits(self, or_never: list[Job]) -> list[Command]:
+        """Take out what was to start in this pass or never, and has not; others may start in its stead."""
+        commands: list[Command] = []
+        for job in or_never:
+            if job.job_id in self._waiting:
+                self._waiting.discard(job.job_id)
+                self._discipline.withdraw(self._now_ms, job.job_id)
+                reason = f"it needs {job.width} nodes now; {self.free} are free, and others may go first"
+                commands.append(RefuseJob(job.job_id, reason))
+        return commands + self._run_pass() if commands else commands
+
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
-        # By their end by estimate, so the first that has not been told to end is the next that will be.
-        running = (running.end_by_estimate_ms for running in self._discipline.running() if self._may_be_killed(running))
-        instants = [*itertools.islice(running, 1)]
+        instants = []
+        end_ms = self._next_limit_ms()
+        if end_ms is not None:
+            instants.append(end_ms)
         for reservation in self._reservations.values():
             # One that is due but not open waits for a job past its limit, whose end will be told.
             begun = reservation.start_ms <= self._now_ms
@@ -164,6 +192,24 @@ class SiteCore:
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not see the nodes that open reservations hold.
         return msgspec.structs.replace(self._discipline.explain(now_ms, job_id), free=self.free)
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length could have at once, without harm to what has been promised.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant of the last call of `handle`.
+        length_ms : int
+        """
+        return min(self.free, self._discipline.startable(now_ms, length_ms))
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, if estimates held and nothing else came; None: never.
+
+        In a queue that gives no promises it is worked out as if all that wait were planned in the order of the queue.
+        """
+        return self._discipline.earliest_start_ms(now_ms, width, length_ms)
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""
@@ -226,11 +272,22 @@ class SiteCore:
             return [KillJob(job_id, "cancelled")]
         return []
 
+    def _next_limit_ms(self) -> int | None:
+        """Return the first limit of a job that has not been told to end."""
+        if not self._killed:
+            return self._discipline.next_end_ms()
+        # By their end by estimate, so the first that has not been told to end is the next that will be.
+        limits = (running.end_by_estimate_ms for running in self._discipline.running() if self._may_be_killed(running))
+        return next(limits, None)
+
     def _may_be_killed(self, running: Running) -> bool:
         return running.job.job_id not in self._killed
 
     def _kill_overdue(self) -> list[Command]:
         """Command the end of the jobs that have reached their limit; a driver that simulates has ended them itself."""
+        end_ms = self._discipline.next_end_ms()
+        if end_ms is None or end_ms > self._now_ms:
+            return []
         overdue = []
         for running in self._discipline.running():
             if running.end_by_estimate_ms > self._now_ms:
@@ -277,6 +334,13 @@ class SiteCore:
                 self._reserved_nodes[reservation.reservation_id] = nodes
                 commands.append(OpenReservation(reservation.reservation_id, nodes))
         return commands
+
+
+def _instant_order(event: Event) -> tuple[int, int]:
+    """Return where an event stands among those of one instant; those that are alike keep their order."""
+    if isinstance(event, JobFinished):
+        return 0, event.job_id
+    return (1, 0) if isinstance(event, (JobCancelled, ReservationCancelled)) else (2, 0)
 
 
 def _check_job(job: Job) -> None:

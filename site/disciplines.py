@@ -42,8 +42,17 @@ class Discipline(Protocol):
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start now; return these jobs, in the order in which they were started."""
 
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length, submitted now, could have at once."""
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
+
     def next_wakeup_ms(self) -> int | None:
         """Return the next instant at which a job may start though nothing else happens."""
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job."""
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""

@@ -29,6 +29,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         For the order ``priority``.
     weight : float
         For the orders ``weight`` and ``smith``; above 0.
+    behind : bool
+        Whether it stands behind all jobs of which this is not said, whatever the order of the queue; among themselves
+        such jobs stand in the order of submission.
     """
 
     job_id: int
@@ -38,6 +41,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     job_class: int | None = None
     priority: float = 0.0
     weight: float = 1.0
+    behind: bool = False
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -49,9 +53,17 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, tag=True):
-    """A user has submitted a job to this site."""
+    """A user, or the grid, has submitted a job to this site.
+
+    Attributes
+    ----------
+    job : Job
+    now_or_never : bool
+        Whether the job is refused rather than queued if it does not start in this very pass.
+    """
 
     job: Job
+    now_or_never: bool = False
 
 
 class JobFinished(msgspec.Struct, frozen=True, tag=True):

@@ -16,10 +16,14 @@ from gridweave.site.kernels.state import NEVER_MS, Plan
 
 DAY_MS = 24 * 3600 * 1000
 
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
 BACKFILLS = {"queue": ("easy", "none", "conservative", "slack"), "planning": ("easy", "none")}
 """Discipline to the backfilling that it knows, the default first."""
 
 CHOICES = ("first-fit", "best-fit")
+
+DEFAULT_SLACK = 0.5
 
 MAX_SLACK = 10_000
 """No product of slack and estimate is to leave int64."""
@@ -98,6 +102,33 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None and not 1 <= value <= MAX_CAP:
                 raise OptionError(name, f"is {value}; at least 1, so that its jobs can start, and up to {MAX_CAP:,}")
 
+    @property
+    def label(self) -> str:
+        """The limit in a few words, as the command reads them; they tell apart any two.
+
+        Examples
+        --------
+        >>> Limit(wider_than=75, window=Window(days=(0, 1), from_ms=28_800_000, to_ms=64_800_000)).label
+        'wider-than=75 days=mon+tue from=8:00 to=18:00'
+        >>> Limit(user=7, max_jobs=2).label
+        'user=7 max-jobs=2'
+        """
+        words = {
+            "wider-than": self.wider_than or None,
+            "longer-than": f"{_number(self.longer_than_ms / 1000)}s" if self.longer_than_ms else None,
+            "user": self.user,
+            "max-nodes": self.max_nodes,
+            "max-jobs": self.max_jobs,
+        }
+        if self.window is not None:
+            days = sorted(set(self.window.days))
+            words |= {
+                "days": "+".join(DAYS[day] for day in days) if len(days) < 7 else None,
+                "from": _time_of_day(self.window.from_ms),
+                "to": _time_of_day(self.window.to_ms),
+            }
+        return " ".join(f"{key}={value}" for key, value in words.items() if value is not None)
+
     def applies_to(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
     ) -> npt.NDArray[np.bool_]:
@@ -150,7 +181,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     order: str = "fcfs"
     backfill: str = "easy"
     choice: str = "first-fit"
-    slack: float = 0.5
+    slack: float = DEFAULT_SLACK
     aging_ms: float = math.inf
     limits: tuple[Limit, ...] = ()
 
@@ -172,13 +203,23 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What tables and plots call this policy."""
+        """What tables and plots call this policy; it tells apart any two that schedule differently.
+
+        Examples
+        --------
+        >>> SitePolicy(backfill="slack", slack=2).label, SitePolicy(order="priority", aging_ms=7_200_000).label
+        ('fcfs slack=2', 'priority aging=7200s easy')
+        """
         words = ["planning"] if self.discipline == "planning" else []
         words.append(self.order)
+        if self.order == "priority" and math.isfinite(self.aging_ms):
+            words.append(f"aging={_number(self.aging_ms / 1000)}s")
         if not (self.discipline == "planning" and self.backfill == "easy"):
-            words.append(self.backfill)
+            is_default = self.backfill != "slack" or self.slack == DEFAULT_SLACK
+            words.append(self.backfill if is_default else f"slack={_number(self.slack)}")
         if self.choice != "first-fit":
             words.append(self.choice)
+        words += [f"[{limit.label}]" for limit in self.limits]
         return " ".join(words)
 
     @property
@@ -290,6 +331,16 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if arrays is not None and next_open(arrays, np.int64(limits), np.int64(0)) == NEVER_MS:
             return "the windows of the limits that apply to it leave no time of the week"
         return None
+
+
+def _number(value: float) -> str:
+    """Return a number in as few digits as tell it from every other."""
+    return repr(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def _time_of_day(of_day_ms: int) -> str:
+    minutes, rest_ms = divmod(of_day_ms, 60_000)
+    return f"{minutes // 60}:{minutes % 60:02}" + (f":{_number(rest_ms / 1000)}" if rest_ms else "")
 
 
 def _check_name(option: str, name: str, known: tuple[str, ...]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from gridweave.jit import kernel
 from gridweave.scenarios.kernels.heap import pop_end, push_end
-from gridweave.site.kernels.dispatch import job_ended, site_pass
-from gridweave.site.kernels.state import NEVER_MS, enqueue
+from gridweave.site.kernels.dispatch import job_ended, job_submitted, site_pass
+from gridweave.site.kernels.state import NEVER_MS
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -56,7 +56,7 @@ def run_batch(state, queue, promises, planning, run_ms, start_ms, ends, ends_row
             end_ms = start_ms[ended] + jobs[ended].estimate_ms
             job_ended(state, queue, promises, planning, end_ms, jobs[ended].job_id, now_ms)
         while row < len(jobs) and jobs[row].submit_ms == now_ms:
-            enqueue(state, row)
+            job_submitted(state, queue, row)
             row += 1
         if state.counters[0].n_waiting == 0:
             # Nothing can start; half of all instants on a machine with little load are so.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.blocks import index_new
 from gridweave.site.kernels.limits import LimitArrays
 from gridweave.site.kernels.planning import conservative_pass, hold, job_ended_early, plan_pass
 from gridweave.site.kernels.queueing import queue_pass
@@ -22,6 +23,7 @@ from gridweave.site.kernels.state import (
     UNPLACED_MS,
     Plan,
     dequeue,
+    enqueue,
     finish,
     running_place,
 )
@@ -93,6 +95,14 @@ def site_pass(state, queue, promises, planning, now_ms):
 
 
 @kernel_part
+def job_submitted(state, queue, slot):
+    """Put the job of a slot, which is filled in, into the queue."""
+    place = enqueue(state, slot)
+    if queue is not None:
+        index_new(state, place)
+
+
+@kernel_part
 def job_ended(state, queue, promises, planning, end_ms, job_id, now_ms):
     """Take a job out that has ended; ``end_ms`` is its end by estimate. Return whether it was running."""
     place = running_place(state, end_ms, job_id)
@@ -114,6 +124,7 @@ def job_ended(state, queue, promises, planning, end_ms, job_id, now_ms):
 def job_withdrawn(state, promises, place):
     """Take a waiting job out of the queue, and out of the promises if it stands there (None where there are none)."""
     counters = state.counters[0]
+    counters.n_blocks = 0
     if promises is None:
         counters.stale = REPLAN
     else:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.blocks import (
+    block_end,
+    block_may_hold,
+    block_of,
+    close_gaps,
+    forget_block,
+    keep_index,
+    learn_block,
+    tell_block,
+    width_class,
+)
 from gridweave.site.kernels.state import (
     FRESH,
     GONE,
@@ -11,7 +24,6 @@ from gridweave.site.kernels.state import (
     NO_PLACE,
     UNPLACED_MS,
     begin,
-    drop_started,
 )
 
 # Numba infers the types of kernels; their docstrings say them.
@@ -69,6 +81,7 @@ def queue_pass(state, queue, now_ms):
     # Under slack every shadow time shown to a head is a promise, so no pass may be left out.
     if counters.n_waiting == 0 or (counters.free < counters.narrowest and queue.slack == 0):
         return
+    keep_index(state)
     first = counters.first_new if counters.stale == FRESH else 0
     counters.first_new = NEVER_MS
     counters.stale = FRESH
@@ -80,10 +93,12 @@ def queue_pass(state, queue, now_ms):
             _guard_head(state, head, queue.slack)
         if queue.best_fit:
             _backfill_best_fit(state, max(first, head + 1), now_ms)
-        else:
+        elif counters.n_blocks == 0:
             _backfill_first_fit(state, head, max(first, head + 1), now_ms)
+        else:
+            _backfill_first_fit_by_blocks(state, head, max(first, head + 1), now_ms)
     if counters.n_started > 0:
-        drop_started(state, first)
+        close_gaps(state, first)
     if counters.n_waiting == 0:
         counters.narrowest = NEVER_MS
 
@@ -132,21 +147,84 @@ def _backfill_first_fit(state, head, first, now_ms):
 
 
 @kernel
+def _backfill_first_fit_by_blocks(state, head, first, now_ms):
+    """Do what `_backfill_first_fit` does, with an index."""
+    counters = state.counters[0]
+    narrowest = state.jobs[state.waiting[head]].width
+    reach = _reach(state)
+    for number in range(block_of(state, first), counters.n_blocks):
+        if _block_may_backfill(state, number, 0, reach, now_ms):
+            begin, end = state.blocks[number].first, block_end(state, number)
+            if begin >= first:
+                forget_block(state, number)
+            for place in range(max(begin, first), end):
+                job = state.jobs[state.waiting[place]]
+                if may_backfill(job, now_ms, counters.free, counters.limit_ms, counters.extra):
+                    _begin_behind_head(state, place, now_ms)
+                else:
+                    tell_block(state, number, job)
+            reach = _reach(state)
+        narrowest = min(narrowest, state.blocks[number].narrowest)
+    if first == head + 1:
+        counters.narrowest = narrowest
+
+
+@kernel_part
+def _reach(state):
+    """Return the classes of the widest job that might start, and of the widest that might run on past the limit."""
+    counters = state.counters[0]
+    return width_class(counters.free), width_class(min(counters.free, counters.extra))
+
+
+@kernel_part
+def _block_may_backfill(state, number, lowest, reach, now_ms):
+    """Whether, by what the index knows, a job of a block and of this class or a wider one might start now."""
+    in_time, beyond = reach
+    counters = state.counters[0]
+    if block_may_hold(state, number, lowest, in_time, counters.limit_ms, now_ms):
+        return True
+    if state.blocks[number].narrowest > counters.extra:
+        return False
+    return block_may_hold(state, number, lowest, beyond, NEVER_MS - 1, np.int64(0))
+
+
+@kernel
 def _backfill_best_fit(state, first, now_ms):
     """Start the widest candidate that may (ties: the first in the queue), until none may."""
     counters = state.counters[0]
     while counters.free > 0:
         best = NO_PLACE
-        width = 0
-        for place in range(first, counters.n_waiting):
-            if state.waiting[place] != GONE:
-                job = state.jobs[state.waiting[place]]
-                if job.width > width and may_backfill(job, now_ms, counters.free, counters.limit_ms, counters.extra):
-                    best = place
-                    width = job.width
+        if counters.n_blocks == 0:
+            best = _widest_candidate(state, first, counters.n_waiting, best, now_ms)
+        else:
+            lowest = 0
+            reach = _reach(state)
+            for number in range(block_of(state, first), counters.n_blocks):
+                if _block_may_backfill(state, number, lowest, reach, now_ms):
+                    begin, end = state.blocks[number].first, block_end(state, number)
+                    wider = _widest_candidate(state, max(first, begin), end, best, now_ms)
+                    if wider == best:
+                        learn_block(state, number, begin, end)
+                    else:
+                        best = wider
+                        lowest = width_class(state.jobs[state.waiting[best]].width + 1)
         if best == NO_PLACE:
             return
         _begin_behind_head(state, best, now_ms)
+
+
+@kernel_part
+def _widest_candidate(state, begin, end, best, now_ms):
+    """Return the widest that may start of the best so far and of these places."""
+    counters = state.counters[0]
+    width = 0 if best == NO_PLACE else state.jobs[state.waiting[best]].width
+    for place in range(begin, end):
+        if state.waiting[place] != GONE:
+            job = state.jobs[state.waiting[place]]
+            if job.width > width and may_backfill(job, now_ms, counters.free, counters.limit_ms, counters.extra):
+                best = place
+                width = job.width
+    return best
 
 
 @kernel_part

@@ -316,3 +316,68 @@ def test_a_real_trace_by_its_name(
     (only,) = metrics("KTH-SP2-1996-2", "--nodes", 100, "--discipline", "planning")
     assert only["metrics"]["sldwa"] == pytest.approx(3.1015, rel=0.01)
     assert only["metrics"]["jobs"] > 28_000
+
+
+# -- reservations
+
+PLANNED = ("--discipline", "planning", "--reservation", "start=30m,length=1m30s,nodes=50%")
+
+
+def test_reservations_are_answered_in_the_table(good: Callable[..., str], trace: Path) -> None:
+    """Below the metrics stands what was asked for and what the site said, for each policy."""
+    late = ("--reservation", "start=10s,length=1m,nodes=5,requested=20s")
+    lines = good(trace, *PLANNED, *late, "--order", "fcfs,sjf").splitlines()
+    rows = [" ".join(line.split()) for line in lines if line.strip()[:2] in ("1 ", "2 ")]
+    answers = ["1 accepted 0s 30m 1m30s 2", "2 refused: the site has 4 nodes 20s 10s 1m 5"]
+    assert rows == answers * 2
+    assert [line.strip() for line in lines if line.startswith("Reservations")] == [
+        "Reservations: planning fcfs",
+        "Reservations: planning sjf",
+    ]
+
+
+def test_reservations_are_answered_for_machines(
+    metrics: Callable[..., list[dict[str, Any]]], trace: Path, tmp_path: Path
+) -> None:
+    """JSON and summary.json hold the same answers, in ms."""
+    (result,) = metrics(trace, *PLANNED, "--out", tmp_path / "out", "--no-plots")
+    want = {
+        "reservation_id": 1,
+        "requested_ms": 0,
+        "start_ms": 1_800_000,
+        "length_ms": 90_000,
+        "width": 2,
+        "accepted": True,
+        "earliest_ms": None,
+        "reason": None,
+    }
+    assert result["reservations"] == [want]
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["reservations"] == [want]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("start=1h,length=2h", "has no nodes"),
+        ("start=1h,length=2h,nodes=0", "reserves nothing"),
+        ("start=1h,length=0,nodes=1", "reserves nothing"),
+        ("start=soon,length=2h,nodes=1", "is not a time"),
+        ("start=1h,length=2h,nodes=101%", "is not a part of the nodes"),
+        ("start=1h,length=2h,nodes=1,nodes=2", "nodes stands twice"),
+        ("1h:2h:1", "is not key=value"),
+        ("", "is not key=value"),
+    ],
+)
+def test_a_reservation_that_cannot_be_read_is_refused(shell: Shell, trace: Path, text: str, words: str) -> None:
+    """What is wrong with a reservation is said in one line that names the option, with exit status 2."""
+    status, out, err = shell("simulate", trace, "--discipline", "planning", "--reservation", text)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "--reservation" in err
+    assert words in err
+
+
+def test_a_queue_keeps_no_reservations(shell: Shell, trace: Path) -> None:
+    """Reservations with a queue are refused, and the message says what keeps them."""
+    status, _, err = shell("simulate", trace, "--reservation", "start=1h,length=2h,nodes=1")
+    assert status == 2
+    assert err == "gridweave: --reservation: goes with --discipline planning; a queue keeps no reservations\n"

@@ -25,6 +25,9 @@ POLICIES = [
     *({"discipline": "planning", "backfill": backfill} for backfill in ("none", "easy")),
 ]
 
+# Only these have an index over the queue.
+LONG_QUEUES = [one for one in POLICIES if one["discipline"] == "queue" and one["backfill"] != "conservative"]
+
 
 def starts(workload: Workload, nodes: int, policy: SitePolicy, driver: str = "batch") -> dict[int, int]:
     """Return the start of every job that was started, by its id."""
@@ -55,6 +58,21 @@ def test_random_workloads(options: dict[str, Any], order: str) -> None:
             assert starts(workload, nodes, policy, "core") == want
 
 
+@pytest.mark.parametrize("order", ["fcfs", "sjf", "ljf", "wfit", "priority"])
+@pytest.mark.parametrize("options", LONG_QUEUES, ids=lambda options: " ".join(str(v) for v in options.values()))
+def test_long_queues(options: dict[str, Any], order: str) -> None:
+    """Where hundreds of jobs wait, so that the queue has an index, loop, core and reference still give one schedule."""
+    options = options | {"order": order, "aging_ms": 7.0}
+    rng = np.random.default_rng([sorted(ORDERS).index(order), *str(options).encode()])
+    for load in (4.0, 1e9):
+        nodes = int(rng.integers(1, 40))
+        jobs = random_jobs(rng, 550, nodes, load=load)
+        want = simulate_reference(jobs, nodes, **options).start
+        workload, policy = to_workload(jobs), site_policy(options)
+        assert starts(workload, nodes, policy) == want
+    assert starts(workload, nodes, policy, "core") == want
+
+
 @settings(max_examples=500, deadline=None)
 @given(st.data())
 def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
@@ -66,7 +84,7 @@ def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
     assert validate(outcome, case.jobs, case.nodes) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(st.data())
 def test_limits(data: st.DataObject) -> None:
     """Loop and reference agree under windows and caps, refusals included."""

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.scenarios import metrics as metrics_module
+from gridweave.scenarios import step_functions as step_module
 from gridweave.scenarios.job_classes import JobClasses, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.metrics import Metrics, compute_by_class, compute_metrics
 from gridweave.scenarios.step_functions import queue_length_seen, step_functions
@@ -195,7 +195,7 @@ def test_idle_time_is_added_up_in_blocks(drawn: tuple[list[Job], int], rows: int
     """Where one block of instants ends and the next begins, no time is lost or counted twice."""
     jobs, nodes = drawn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics_module, "_ROWS_AT_ONCE", rows)
+        patch.setattr(step_module, "_ROWS_AT_ONCE", rows)
         assert_same(metrics_of(jobs, nodes), slow_metrics(jobs, nodes))
 
 
@@ -396,11 +396,13 @@ def test_selection_is_one_bool_per_job(select: object) -> None:
         compute_metrics([0, 0], [0, 0], [1, 1], [1, 1], 2, select=select)  # type: ignore[arg-type]
 
 
-@given(schedules())
-def test_steps_hold_what_loops_count(drawn: tuple[list[Job], int]) -> None:
-    """At every instant of change, busy nodes, waiting jobs and demand are what a count over all jobs gives."""
+@given(schedules(), st.integers(1, 5) | st.just(1 << 19))
+def test_steps_hold_what_loops_count(drawn: tuple[list[Job], int], rows: int) -> None:
+    """At every instant of change, busy nodes, waiting jobs and demand are what a count gives, in parts or as a whole."""
     jobs, _ = drawn
-    steps = step_functions(*columns(jobs))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_module, "_ROWS_AT_ONCE", rows)
+        steps = step_functions(*columns(jobs))
     assert steps.time_ms.tolist() == sorted({instant for job in jobs for instant in job[:3]})
     for row, now in enumerate(steps.time_ms.tolist()):
         assert steps.busy[row] == sum(w for a, s, e, w in jobs if s <= now < e)

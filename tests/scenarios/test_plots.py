@@ -62,13 +62,18 @@ def text_of(figure: Figure) -> str:
     st.integers(0, 12),
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
     st.sampled_from([1.0, 0.8, 0.5]),
+    st.integers(1, 4) | st.just(1 << 18),
 )
-def test_bins_hold_mean_and_range(changes: list[tuple[int, int]], first: int, lengths: list[int], share: float) -> None:
-    """In each bin, mean and range are what a list of the value at every millisecond gives."""
+def test_bins_hold_mean_and_range(
+    changes: list[tuple[int, int]], first: int, lengths: list[int], share: float, rows: int
+) -> None:
+    """In each bin, taken alone or with others, mean and range are what a list of every millisecond's value gives."""
     time = np.cumsum([5] + [gap for gap, _ in changes])
     values = np.array([value for _, value in changes] + [0])
     edges = first + np.cumsum([0, *lengths])
-    mean, low, high = plots.over_bins(time, values, edges, share)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "_ROWS_AT_ONCE", rows)
+        mean, low, high = plots.over_bins(time, values, edges, share)
     for number, (begin, end) in enumerate(pairwise(edges.tolist())):
         held = sorted(int(np.append(values, 0)[np.searchsorted(time, t, "right") - 1]) for t in range(begin, end))
         assert mean[number] == pytest.approx(sum(held) / len(held))

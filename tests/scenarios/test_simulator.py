@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios import simulator
+from gridweave.scenarios import core_run, simulator
 from gridweave.scenarios.load import load_workload, save_workload
 from gridweave.scenarios.result_files import JOBS_HEADER
 from gridweave.scenarios.results import SimulationResult
@@ -213,7 +214,7 @@ def test_what_the_result_says_of_itself() -> None:
     """The options that made a result are in it as plain values, those without meaning as None."""
     limit = Limit(wider_than=3, max_jobs=2)
     result = simulate(THREE, nodes=4, discipline="planning", order="sjf", limits=[limit])
-    assert result.label == "planning sjf"
+    assert result.label == "planning sjf [wider-than=3 max-jobs=2]"
     assert result.options["limits"] == [
         {"wider_than": 3, "longer_than_ms": 0, "user": None, "window": None, "max_nodes": None, "max_jobs": 2}
     ]
@@ -258,7 +259,7 @@ def test_the_same_input_gives_the_same_schedule(driver: str) -> None:
 def test_progress_rises_and_ends_at_all(driver: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports never go back, speak of the jobs that are not refused, and the last says that all are done."""
     monkeypatch.setattr(simulator, "_SLICE", 3)
-    monkeypatch.setattr(simulator, "_CORE_SLICE", 3)
+    monkeypatch.setattr(core_run, "_SLICE", 3)
     told: list[tuple[int, int]] = []
     work = jobs([(i, 1, 5, 5) for i in range(count)] + [(count, 9, 5, 5)])
     simulate_policy(work, 2, SitePolicy(), driver=driver, progress=lambda *report: told.append(report))
@@ -334,6 +335,37 @@ def test_reservations_hold_nodes_for_others() -> None:
         assert simulate(work, reservations=reserved, **options).start_ms.tolist() == [0, 35]
         assert simulate(work, reservations=too_early, **options).start_ms.tolist() == [0, 10]
         assert len(simulate(EMPTY, reservations=reserved, **options).start_ms) == 0
+
+
+def test_result_says_which_reservations_were_accepted() -> None:
+    """The result and its summary hold the site's answer to each request, in the order of the requests."""
+    work = jobs([(0, 4, 10, 10), (1, 4, 30, 30)])
+    asked = [
+        (5, ReservationRequested(7, start_ms=20, length_ms=15, width=2)),
+        (0, ReservationRequested(3, start_ms=5, length_ms=15, width=2)),
+        (0, ReservationRequested(4, start_ms=50, length_ms=5, width=4)),
+        (6, ReservationRequested(5, start_ms=50, length_ms=5, width=5)),
+    ]
+    result = simulate(work, nodes=4, discipline="planning", reservations=asked)
+    want = [
+        (7, 5, False, 55, "its nodes are not all free then"),
+        (3, 0, False, 10, "its nodes are not all free then"),
+        (4, 0, True, None, None),
+        (5, 6, False, None, "the site has 4 nodes"),
+    ]
+    answers = result.reservations
+    got = [(one.reservation_id, one.requested_ms, one.accepted, one.earliest_ms, one.reason) for one in answers]
+    assert got == want
+    assert result.summary()["reservations"] == [msgspec.to_builtins(one) for one in answers]
+    assert simulate(work, nodes=4, discipline="planning").summary()["reservations"] == []
+
+
+@pytest.mark.parametrize(("when_ms", "ids", "words"), [(0, (1, 1), "stands twice"), (-1, (1, 2), "time begins at 0")])
+def test_requests_that_cannot_be_told_apart_are_refused(when_ms: int, ids: tuple[int, int], words: str) -> None:
+    """Two reservations of one id, and one that is requested before time zero, are an error."""
+    asked = [(when_ms, ReservationRequested(number, start_ms=20, length_ms=15, width=2)) for number in ids]
+    with pytest.raises(OptionError, match=words):
+        simulate(THREE, nodes=4, discipline="planning", reservations=asked)
 
 
 @pytest.fixture(scope="module")

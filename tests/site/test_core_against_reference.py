@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import HOUR, cancellation_lists, cases, limit_lists, planning_options, queue_options, reservation_lists
+from builders import (
+    HOUR,
+    cancellation_lists,
+    cases,
+    limit_lists,
+    planning_options,
+    queue_options,
+    random_jobs,
+    reservation_lists,
+)
 from gridweave.site.core import SiteCore
 from reference.simulation import simulate as simulate_reference
 from stepping import is_expressible, site_limit, site_policy, step
@@ -23,7 +34,20 @@ def test_queue_with_cancellations(data: st.DataObject) -> None:
     assert got.start == want.start
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.parametrize("order", ["fcfs", "sjf", "wfit"])
+@pytest.mark.parametrize("choice", ["first-fit", "best-fit"])
+def test_long_queue_with_cancellations(choice: str, order: str) -> None:
+    """Where hundreds wait and dozens of them are cancelled, the index over the queue hides no job that may start."""
+    rng = np.random.default_rng([len(choice), *order.encode()])
+    jobs = random_jobs(rng, 450, 12, load=1e9)
+    instants = rng.integers(0, 600, 60).tolist()
+    cancellations = list(zip(instants, rng.choice([job.id for job in jobs], 60).tolist(), strict=True))
+    options = {"discipline": "queue", "backfill": "easy", "choice": choice, "order": order}
+    want = simulate_reference(jobs, 12, cancellations=cancellations, **options)
+    assert step(SiteCore(12, site_policy(options)), jobs, cancellations=cancellations).start == want.start
+
+
+@settings(max_examples=1000, deadline=None)
 @given(st.data())
 def test_planning_with_reservations(data: st.DataObject) -> None:
     """A planning site answers every request for a reservation as the reference does, and starts every job with it."""
@@ -39,7 +63,7 @@ def test_planning_with_reservations(data: st.DataObject) -> None:
         assert got.answers[request_id] == (answer.accepted, None if answer.accepted else answer.start)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(st.data())
 def test_planning_with_limits(data: st.DataObject) -> None:
     """A planning site keeps windows and caps as the reference does, and refuses the same jobs."""
@@ -58,7 +82,7 @@ def test_planning_with_limits(data: st.DataObject) -> None:
 def test_arrays_grow(data: st.DataObject) -> None:
     """A site that more jobs wait on than it had room for at first moves into larger arrays and loses none."""
     case = data.draw(cases(max_jobs=20, max_nodes=3))
-    jobs = [type(job)(job.id + 100 * k, 0, job.width, job.estimate, job.run) for k in range(10) for job in case.jobs]
+    jobs = [type(job)(job.id + 100 * k, 0, job.width, job.estimate, job.run) for k in range(5) for job in case.jobs]
     options = {"discipline": data.draw(st.sampled_from(["queue", "planning"])), "order": "sjf", "backfill": "easy"}
     want = simulate_reference(jobs, case.nodes, **options)
     assert step(SiteCore(case.nodes, site_policy(options)), jobs).start == want.start

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gridweave.errors import OptionError
 from gridweave.site.kernels.order import ORDERS, order_keys
 from gridweave.site.kernels.state import empty_plan, empty_state
-from gridweave.site.policy import DAY_MS, Limit, SitePolicy, Window
+from gridweave.site.policy import BACKFILLS, DAY_MS, Limit, SitePolicy, Window
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown discipline": ({"discipline": "gang"}, "discipline: 'gang' is not known; one of queue, planning"),
@@ -98,3 +100,55 @@ def test_keys_of_one_job_and_of_many_agree(order: str) -> None:
     keys = order_keys(order, **columns, aging_ms=2.0)  # type: ignore[arg-type]
     alone = [float(order_keys(order, **{k: v[i] for k, v in columns.items()}, aging_ms=2.0)) for i in range(3)]  # type: ignore[arg-type]
     assert keys.tolist() == alone
+
+
+def _what_decides(policy: SitePolicy) -> tuple[object, ...]:
+    """Return what of a policy its kernels read."""
+    slack = policy.slack if policy.backfill == "slack" else None
+    aging_ms = policy.aging_ms if policy.order == "priority" else None
+    return policy.discipline, policy.order, policy.backfill, policy.choice, slack, aging_ms, policy.limits
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> SitePolicy:
+    """Draw a policy from few values, so that two are often nearly alike."""
+    discipline = draw(st.sampled_from(("queue", "planning")))
+    backfill = draw(st.sampled_from(BACKFILLS[discipline]))
+    whom: dict[str, Any] = {
+        "wider_than": st.integers(0, 1),
+        "longer_than_ms": st.sampled_from((0, 1, 1000)),
+        "user": st.none() | st.just(1),
+    }
+    times = st.sampled_from((0, 60_000, 60_001, 3_600_000))
+    window = st.builds(Window, days=st.sampled_from(((0,), (0, 1), (0, 1, 2, 3, 4, 5, 6))), from_ms=times, to_ms=times)
+    limit = st.one_of(
+        st.builds(Limit, **whom, window=window),
+        st.builds(Limit, **whom, max_nodes=st.integers(1, 2)),
+        st.builds(Limit, **whom, max_jobs=st.integers(1, 2)),
+    )
+    chooses = discipline == "queue" and backfill in ("easy", "slack")
+    return SitePolicy(
+        discipline=discipline,
+        order=draw(st.sampled_from(("fcfs", "priority"))),
+        backfill=backfill,
+        choice=draw(st.sampled_from(("first-fit", "best-fit"))) if chooses else "first-fit",
+        slack=draw(st.sampled_from((0.5, 0.25, 1, 0.1 + 0.2, 0.3))),
+        aging_ms=draw(st.sampled_from((math.inf, 1, 1000, 1000.5))),
+        limits=tuple(draw(st.lists(limit, max_size=2))) if discipline == "planning" else (),
+    )
+
+
+@settings(max_examples=500)
+@given(policies(), policies())
+def test_labels_tell_policies_apart(one: SitePolicy, other: SitePolicy) -> None:
+    """Two policies have one label exactly if they decide alike."""
+    assert (one.label == other.label) == (_what_decides(one) == _what_decides(other))
+
+
+def test_labels_name_what_is_not_the_default() -> None:
+    """What a policy leaves at its default is not in its label."""
+    assert SitePolicy().label == "fcfs easy"
+    assert SitePolicy(backfill="slack").label == "fcfs slack"
+    assert SitePolicy(backfill="slack", slack=2.0, choice="best-fit").label == "fcfs slack=2 best-fit"
+    assert SitePolicy(order="priority", aging_ms=7_200_000).label == "priority aging=7200s easy"
+    assert SitePolicy(discipline="planning", order="sjf", aging_ms=5).label == "planning sjf"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
+    from gridweave.scenarios.reservations import Request
     from gridweave.site.policy import Limit, SitePolicy, Window
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -23,6 +24,7 @@ _MAX_DIGITS = 15
 
 _LIMIT_KEYS = ("wider-than", "longer-than", "user", "days", "from", "to", "max-nodes", "max-jobs")
 _WINDOW_KEYS = ("days", "from", "to")
+_RESERVATION_KEYS = ("start", "length", "nodes", "requested")
 
 # What the library calls its arguments, where that is not what one types.
 _TYPED = {
@@ -35,8 +37,13 @@ _TYPED = {
 
 
 @contextmanager
-def named_as_typed() -> Iterator[None]:
+def named_as_typed(**typed: str) -> Iterator[None]:
     """Have errors that name an argument of the library name the option of the command instead.
+
+    Parameters
+    ----------
+    **typed
+        Options of this command whose names are other than those of the arguments that they go to.
 
     Raises
     ------
@@ -48,7 +55,7 @@ def named_as_typed() -> Iterator[None]:
     except OptionError as error:
         if error.option.startswith("--"):
             raise
-        raise OptionError(_TYPED.get(error.option, f"--{error.option}"), error.problem) from None
+        raise OptionError((_TYPED | typed).get(error.option, f"--{error.option}"), error.problem) from None
 
 
 def split_names(option: str, text: str) -> list[str]:
@@ -102,15 +109,7 @@ def parse_limit(text: str, nodes: int) -> Limit:
     """
     from gridweave.site.policy import Limit
 
-    values: dict[str, str] = {}
-    for pair in text.split(","):
-        key, separator, value = (part.strip() for part in pair.partition("="))
-        key = key.lower()
-        if not separator or key not in _LIMIT_KEYS:
-            raise OptionError("--limit", f"{pair!r} is not key=value with a key of {', '.join(_LIMIT_KEYS)}")
-        if key in values:
-            raise OptionError("--limit", f"{key} stands twice in {text!r}; give it once, or use --limit twice")
-        values[key] = value
+    values = _pairs("--limit", text, _LIMIT_KEYS)
     effects = sum((bool(values.keys() & set(_WINDOW_KEYS)), "max-nodes" in values, "max-jobs" in values))
     if effects != 1:
         problem = "limits nothing" if effects == 0 else "limits more than one thing (use --limit twice)"
@@ -127,6 +126,70 @@ def parse_limit(text: str, nodes: int) -> Limit:
     )
 
 
+def parse_reservation(number: int, text: str, nodes: int) -> Request:
+    """Return a request for an advance reservation from ``key=value`` pairs.
+
+    Parameters
+    ----------
+    number : int
+        The id of the reservation.
+    text : str
+        For example ``start=10d,length=2h,nodes=50%,requested=9d``; times count from the trace's instant zero, and it is
+        requested then if nothing else is said.
+    nodes : int
+        Nodes of the site, of which widths in per cent are parts.
+
+    Raises
+    ------
+    OptionError
+        If a key or a value is none, or start, length or nodes are missing or nothing.
+    """
+    from gridweave.site.messages import ReservationRequested
+
+    values = _pairs("--reservation", text, _RESERVATION_KEYS)
+    missing = [key for key in _RESERVATION_KEYS[:3] if key not in values]
+    if missing:
+        raise OptionError("--reservation", f"{text!r} has no {missing[0]}; write start=10d,length=2h,nodes=64")
+    start_ms, length_ms, requested_ms = (
+        parse_time_ms(f"--reservation {key}", values.get(key, "0")) for key in ("start", "length", "requested")
+    )
+    width = _nodes("nodes", values["nodes"], nodes, option="--reservation")
+    if length_ms < 1 or width < 1:
+        key = "length" if length_ms < 1 else "nodes"
+        raise OptionError(f"--reservation {key}", f"{values[key]!r} reserves nothing")
+    return requested_ms, ReservationRequested(number, start_ms, length_ms, width)
+
+
+def span_text(span_ms: int) -> str:
+    """Return a time span as `parse_time_ms` reads it.
+
+    Examples
+    --------
+    >>> span_text(129_600_000), span_text(90_500), span_text(0)
+    ('1d12h', '1m30s500ms', '0s')
+    """
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, span_ms = divmod(span_ms, _UNITS_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def _pairs(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
+    """Return the values of ``key=value,...`` by key."""
+    values: dict[str, str] = {}
+    for pair in text.split(","):
+        key, separator, value = (part.strip() for part in pair.partition("="))
+        key = key.lower()
+        if not separator or key not in known:
+            raise OptionError(option, f"{pair!r} is not key=value with a key of {', '.join(known)}")
+        if key in values:
+            raise OptionError(option, f"{key} stands twice in {text!r}; give it once, or use {option} twice")
+        values[key] = value
+    return values
+
+
 def _cap(key: str, values: dict[str, str], nodes: int) -> int | None:
     if key not in values:
         return None
@@ -136,20 +199,20 @@ def _cap(key: str, values: dict[str, str], nodes: int) -> int | None:
     return cap
 
 
-def _whole(key: str, text: str) -> int:
+def _whole(key: str, text: str, *, option: str = "--limit") -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
-        raise OptionError(f"--limit {key}", f"{text!r} is not a whole number of at most {_MAX_DIGITS} digits")
+        raise OptionError(f"{option} {key}", f"{text!r} is not a whole number of at most {_MAX_DIGITS} digits")
     return int(text)
 
 
-def _nodes(key: str, text: str, nodes: int) -> int:
+def _nodes(key: str, text: str, nodes: int, *, option: str = "--limit") -> int:
     """Return a number of nodes, or a percentage of them rounded down."""
     if not text.endswith("%"):
-        return _whole(key, text)
+        return _whole(key, text, option=option)
     match = _PER_CENT.fullmatch(text)
     share = Decimal(match.group(1)) if match else Decimal(101)
     if share > 100:
-        raise OptionError(f"--limit {key}", f"{text!r} is not a part of the nodes; write 75% or a number")
+        raise OptionError(f"{option} {key}", f"{text!r} is not a part of the nodes; write 75% or a number")
     return int(nodes * share / 100)
 
 

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.output import check_folder, print_json, print_table, say
-from gridweave.cli.progress import delayed_progress
+from gridweave.cli.progress import delayed_progress, interruptible
 from gridweave.errors import OptionError, UnavailableError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def reproduce(
     folder = None if out is None else check_folder(out)
     with delayed_progress("Reading") as progress:
         bench = Bench(seeds=seeds, progress=progress)
-        reports = [TABLES[table].compute(bench) for table in ids]
+        reports = interruptible(lambda: [TABLES[table].compute(bench) for table in ids])
     _check_something(reports)
     if as_json:
         print_json({"reports": [report.to_dict() for report in reports], "conclusions_that_hold": _tally(reports)})

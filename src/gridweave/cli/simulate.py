@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.options import named_as_typed, policies
-from gridweave.cli.output import check_folder, print_json, say
+from gridweave.cli.memory import give_back_large_arrays
+from gridweave.cli.options import named_as_typed, parse_reservation, policies, span_text
+from gridweave.cli.output import check_folder, print_json, print_table, say
 from gridweave.cli.progress import Report, delayed_progress, interruptible
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
+    from gridweave.scenarios.reservations import Request, ReservationAnswer
     from gridweave.scenarios.results import SimulationResult
     from gridweave.scenarios.workload import Workload
     from gridweave.site.policy import SitePolicy
@@ -76,6 +78,15 @@ def simulate(
             "be given several times.",
         ),
     ] = None,
+    reservation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="For planning: nodes that are asked for in advance, as start=10d,length=2h,nodes=64 (or 50%); "
+            "requested=9d says when they are asked for. Times count from the begin of the trace. May be given several "
+            "times; the output says which are accepted.",
+        ),
+    ] = None,
     estimates: Annotated[
         str,
         typer.Option(
@@ -102,21 +113,26 @@ def simulate(
     from gridweave.scenarios.conversion import check_nodes
     from gridweave.scenarios.workload import MAX_WIDTH
 
+    give_back_large_arrays()
     if out is not None:
         check_folder(out)
     if seed < 0:
         raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    if reservation and discipline.strip().lower() == "queue":
+        raise OptionError("--reservation", "goes with --discipline planning; a queue keeps no reservations")
     given = (discipline, order, backfill, choice, slack, aging, limit or [])
     with named_as_typed(), delayed_progress("Reading") as report:
         check_nodes(nodes)
         # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
         named = policies(*given, nodes or MAX_WIDTH)
+        _requests(reservation, nodes or MAX_WIDTH)
         by_user = any(one.user is not None for policy in named for one in policy.limits)
         workload, remarks = _prepared(trace, nodes, estimates, shrink, seed, by_user=by_user)
         chosen = policies(*given, nodes or workload.nodes or MAX_WIDTH)
+        requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
             say(line)
-        results = _simulated(workload, nodes, chosen, report)
+        results = _simulated(workload, nodes, chosen, requests, report)
     made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
     if as_json:
@@ -127,6 +143,10 @@ def simulate(
         with delayed_progress("Writing files"):
             written = _write(results, out, plots=plots)
         say(f"wrote {written} files to {out}")
+
+
+def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:
+    return [parse_reservation(number, text, nodes) for number, text in enumerate(reservation or [], start=1)]
 
 
 def _prepared(
@@ -161,7 +181,7 @@ def _without_effect(workload: Workload, chosen: list[SitePolicy]) -> list[str]:
 
 
 def _simulated(
-    workload: Workload, nodes: int | None, chosen: list[SitePolicy], report: Report
+    workload: Workload, nodes: int | None, chosen: list[SitePolicy], requests: list[Request], report: Report
 ) -> list[SimulationResult]:
     from gridweave.scenarios.simulator import simulate_policy
 
@@ -169,7 +189,7 @@ def _simulated(
         def progress(done: int, total: int) -> None:
             report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
 
-        return simulate_policy(workload, nodes, policy, progress=progress)
+        return simulate_policy(workload, nodes, policy, reservations=requests, progress=progress)
 
     report(0, len(workload) * len(chosen), "Compiling and simulating")
     return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
@@ -189,13 +209,31 @@ def _print(results: list[SimulationResult]) -> None:
     with console.capture() as printed:
         console.print(metrics_table(results))
     typer.echo(printed.get(), nl=False)
+    for result in results:
+        if result.reservations:
+            rows = [_reservation_row(answer) for answer in result.reservations]
+            headings = ("reservation", "answer", "requested", "start", "length", "nodes")
+            typer.echo("")
+            print_table(rows, headings=headings, title=f"Reservations: {result.label}", left=2)
+
+
+def _reservation_row(answer: ReservationAnswer) -> tuple[str, ...]:
+    said = "accepted"
+    if not answer.accepted:
+        earliest = "" if answer.earliest_ms is None else f"; at the earliest {span_text(answer.earliest_ms)}"
+        said = f"refused: {answer.reason}{earliest}"
+    times = (span_text(time_ms) for time_ms in (answer.requested_ms, answer.start_ms, answer.length_ms))
+    return (str(answer.reservation_id), said, *times, f"{answer.width:,}")
 
 
 def _as_json(result: SimulationResult) -> dict[str, object]:
+    import msgspec
+
     return {
         "label": result.label,
         "options": dict(result.options),
         "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in result.refused],
+        "reservations": [msgspec.to_builtins(answer) for answer in result.reservations],
         "metrics": result.metrics().to_dict(),
     }
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.options import named_as_typed, parse_time_ms
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError
 
@@ -26,9 +25,6 @@ Out = Annotated[
 Nodes = Annotated[int | None, typer.Option("--nodes", help="Nodes of the machine; the file tells if left out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
 Format = Annotated[str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT, whatever its suffix.")]
-
-_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhdw]?)", re.ASCII)
-_UNIT_MS = {"": 1000, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 @app.command()
@@ -80,10 +76,7 @@ def shrink(
     """Let the jobs come faster or slower: multiply their submit times."""
     from gridweave.scenarios import transform
 
-    workload, report = _load(file, nodes)
-    with _named_as({"factor": "--factor"}):
-        shrunk = transform.shrink(workload, factor)
-    _save(shrunk, report, out, as_json, {"factor": factor})
+    _scale(transform.shrink, file, out, factor, nodes, as_json=as_json)
 
 
 @app.command()
@@ -97,10 +90,7 @@ def stretch(
     """Make the jobs longer or shorter: multiply their run times and estimates."""
     from gridweave.scenarios import transform
 
-    workload, report = _load(file, nodes)
-    with _named_as({"factor": "--factor"}):
-        stretched = transform.stretch(workload, factor)
-    _save(stretched, report, out, as_json, {"factor": factor})
+    _scale(transform.stretch, file, out, factor, nodes, as_json=as_json)
 
 
 @app.command()
@@ -120,10 +110,10 @@ def cut(
     """Cut out a piece of a trace, by job number or by time."""
     from gridweave.scenarios import transform
 
-    start_ms, end_ms = _milliseconds("--from", start), _milliseconds("--to", end)
+    start_ms = None if start is None else parse_time_ms("--from", start)
+    end_ms = None if end is None else parse_time_ms("--to", end)
     workload, report = _load(file, nodes)
-    names = {"first": "--first", "last": "--last", "start_ms": "--from", "end_ms": "--to"}
-    with _named_as(names):
+    with named_as_typed(start_ms="--from", end_ms="--to"):
         piece = transform.cut(workload, first=first, last=last, start_ms=start_ms, end_ms=end_ms)
     _save(piece, report, out, as_json)
 
@@ -140,7 +130,7 @@ def split(
     from gridweave.scenarios import transform
 
     workload, report = _load(file, nodes)
-    with _named_as({"max_width": "--max-width"}):
+    with named_as_typed(max_width="--max-width"):
         parts = transform.split(workload, max_width)
         stride = transform.split_stride(workload, max_width)
     _save(parts, report, out, as_json, {"id_stride": stride})
@@ -176,11 +166,21 @@ def fetch(
         typer.echo(f"{got.name}: {state}: {got.path} (publications use {got.nodes:,} nodes)")
 
 
+def _scale(
+    by: Callable[[Workload, float], Workload], file: str, out: str, factor: float, nodes: int | None, *, as_json: bool
+) -> None:
+    """Load a workload, multiply some of its times by a factor, and write it."""
+    workload, report = _load(file, nodes)
+    with named_as_typed(factor="--factor"):
+        scaled = by(workload, factor)
+    _save(scaled, report, out, as_json, {"factor": factor})
+
+
 def _load(file: str, nodes: int | None) -> tuple[Workload, ConversionReport]:
     """Load a workload with every optional column that its format holds, so that none is lost on the way."""
     from gridweave.scenarios.load import columns_of, load_workload
 
-    with _named_as({"nodes": "--nodes"}):
+    with named_as_typed():
         return load_workload(file, nodes=nodes, columns=columns_of(file))
 
 
@@ -196,7 +196,7 @@ def _save(
     """Write a workload and say what was done."""
     from gridweave.scenarios.load import save_workload
 
-    with _named_as({"file_format": "--to"}):
+    with named_as_typed(file_format="--to"):
         written = save_workload(workload, out, file_format=file_format)
     if as_json:
         result = {"out": out, "format": written, "jobs": len(workload), "nodes": workload.nodes, **(more or {})}
@@ -227,25 +227,3 @@ def _save_plot(workload: Workload, out: str, kind: str) -> None:
     picture = io.BytesIO()
     plot_trace(workload).savefig(picture, format=kind)
     write_file(out, lambda stream: stream.write(picture.getvalue()))
-
-
-def _milliseconds(option: str, text: str | None) -> int | None:
-    """Read a time such as 90 (seconds), 10m, 12h, 2d or 1d12h."""
-    if text is None:
-        return None
-    compact = text.strip().lower()
-    parts = _TIME.findall(compact)
-    if not parts or "".join(number + unit for number, unit in parts) != compact or len(compact) > 40:
-        raise OptionError(
-            option, f"{text!r} is not a time; give seconds, or a number with s, m, h, d or w, such as 1d12h"
-        )
-    return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
-
-
-@contextlib.contextmanager
-def _named_as(names: Mapping[str, str]) -> Iterator[None]:
-    """Let an error about an argument of a function speak of the option of the command."""
-    try:
-        yield
-    except OptionError as error:
-        raise OptionError(names.get(error.option, error.option), error.problem) from None
