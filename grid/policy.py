@@ -91,7 +91,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def splits(self) -> bool:
         """Whether a job may be split at all."""
-        return self.mode in ("multi-site", "adaptive")
+        return self.mode in ("multi-site", "adaptive") and self.control != "none"
 
     @property
     def overheads(self) -> tuple[float, ...]:
@@ -101,8 +101,17 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """What tables and plots call this policy."""
-        percents = ", ".join(f"{overhead:.0%}" for overhead in self.overheads)
-        return f"{self.mode} p={percents}" if self.splits else self.mode
+        parts = [self.mode]
+        if self.splits:
+            parts.append("p=" + ",".join(f"{overhead:.0%}" for overhead in self.overheads))
+            parts += [f"above {self.lower_bound} nodes"] * (self.lower_bound > 0)
+            parts += ["limited fragments"] * bool(self.max_fragments)
+        if self.control != "full":
+            parts.append("limited control" if self.control == "limited" else "no control")
+        for name, usual in (("order", "fcfs"), ("backfill", "easy"), ("selection", "best-fit")):
+            value = getattr(self, name)
+            parts += [f"{name} {value}"] * (value != usual)
+        return " ".join(parts)
 
     def codes(self) -> GridCodes:
         """Return this policy as compiled code reads it."""

@@ -16,6 +16,7 @@ from gridweave.scenarios.grid_simulator import GridResult
 from gridweave.scenarios.result_files import JOBS_HEADER, save_figure, write_all, write_json
 from gridweave.scenarios.results import NEVER, SimulationResult
 from gridweave.scenarios.workload import IntArray
+from gridweave.scenarios.world.simulate import WorldResult
 
 if TYPE_CHECKING:
     import pandas
@@ -313,6 +314,9 @@ class GridRun:
             "label": result.policy.label,
             "scenario": options,
             "remarks": list(self.remarks),
+            "world": {"messages": result.messages, "restarts": result.restarts}
+            if isinstance(result, WorldResult)
+            else None,
             "sites": [
                 {name: _plain(getattr(use, name)) for name in SiteUse.__dataclass_fields__} for use in self.site_uses()
             ],

@@ -14,17 +14,19 @@ from gridweave.scenarios.estimates import with_estimates
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.load import find_trace, load_workload
-from gridweave.scenarios.scenario.checks import grid_policy, site_policy, sites_of
+from gridweave.scenarios.scenario.checks import checked, grid_policy, site_policy, sites_of
 from gridweave.scenarios.scenario.homes import assign_homes, home_of, split_at_home
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.problems import Report
 from gridweave.scenarios.scenario.reader import Draft, read_draft
 from gridweave.scenarios.scenario.structs import Scenario, Site, Transformation
 from gridweave.scenarios.workload import BoolArray, IntArray, Workload
+from gridweave.scenarios.world.network import Faults, Network
+from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
-STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION = 1, 2, 3, 4
+STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -42,7 +44,13 @@ class Built:
     nodes : numpy.ndarray of int64, shape (sites,)
     policy : GridPolicy
     site_policies : tuple of SitePolicy
-        Of each site, under mode ``local``.
+        How each site schedules by itself.
+    owners : tuple of OwnerPolicy
+        What each site's owner lets the grid have.
+    to_grid : numpy.ndarray of bool, shape (n,)
+        Which jobs are handed to the grid, rather than to their homes.
+    network : Network
+    faults : Faults
     remarks : tuple of str
         What was done to the workload on the way, for people.
     """
@@ -54,7 +62,22 @@ class Built:
     nodes: IntArray
     policy: GridPolicy
     site_policies: tuple[SitePolicy, ...]
+    owners: tuple[OwnerPolicy, ...]
+    to_grid: BoolArray
+    network: Network
+    faults: Faults
     remarks: tuple[str, ...]
+
+    @property
+    def needs_world(self) -> bool:
+        """Whether this is more than the batch driver knows: messages, faults, own users, owners, or less control."""
+        return self.policy.mode != "local" and (
+            self.policy.control != "full"
+            or self.network != Network()
+            or self.faults.any
+            or not bool(self.to_grid.all())
+            or any(owner != OwnerPolicy() for owner in self.owners)
+        )
 
 
 def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> Built:
@@ -84,7 +107,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     report.raise_if_any()
     assert workload is not None, "a workload that cannot be built is a problem"
     sites = sites_of(scenario)
-    return Built(
+    built = Built(
         scenario=scenario,
         workload=workload,
         home=home_of(workload),
@@ -92,8 +115,23 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         nodes=np.array([site.nodes for site in sites], np.int64),
         policy=policy,
         site_policies=tuple(site_policy(site, scenario.grid) for site in sites),
+        owners=tuple(owner_policy(site) for site in sites),
+        to_grid=rng_of(scenario, STREAM_TO_GRID).random(len(workload)) < scenario.workload.to_grid,
+        network=checked(Network, scenario.network, ("network",)),
+        faults=checked(Faults, scenario.faults, ("faults",)),
         remarks=tuple(remarks),
     )
+    if built.needs_world and policy.control == "full" and policy.backfill == "conservative":
+        # What a meta-scheduler would have to do when a site refuses what was reserved long ago is not built.
+        reason = "'conservative' is for the batch driver: leave out [network], [faults], owners' shares and own users"
+        report.add(("grid", "backfill"), reason)
+        report.raise_if_any()
+    return built
+
+
+def owner_policy(site: Site) -> OwnerPolicy:
+    """Return what the owner of a site lets the grid have."""
+    return OwnerPolicy(grid_share=site.grid_share, own_users_first=site.own_users_first)
 
 
 def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
@@ -125,9 +163,13 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> Workload 
     if not whole or not report.is_clean(("workload", "transform")):
         return None
     nodes = np.array([site.nodes for site in sites_of(scenario)], np.int64)
+    if not all(0 <= site.grid_share <= 1 for site in sites_of(scenario)):
+        return None
     transformed = _transformed(draft, workload, nodes)
     if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):
         return None
+    if policy.mode != "local":
+        nodes = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites_of(scenario)], np.int64)
     return _fitting(transformed, nodes, policy, table.drop_wide, report, remarks)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,7 +23,11 @@ from gridweave.scenarios.scenario.structs import (
     WorkloadTable,
 )
 from gridweave.scenarios.workload import MAX_WIDTH, Workload
+from gridweave.scenarios.world.network import Faults, Network
+from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+
+T = TypeVar("T", Network, Faults)
 
 
 def check_scenario(scenario: Scenario, report: Report) -> None:
@@ -42,6 +46,10 @@ def check_scenario(scenario: Scenario, report: Report) -> None:
     _check_home(scenario, report)
     _check_fragments(scenario.grid, report)
     grid_policy(scenario.grid, report)
+    checked(Network, scenario.network, ("network",), report)
+    checked(Faults, scenario.faults, ("faults",), report)
+    if not 0 <= scenario.workload.to_grid <= 1:
+        report.add(("workload", "to_grid"), f"is {scenario.workload.to_grid}; a part of the jobs, from 0 to 1")
     for number, metric in enumerate(scenario.output.metrics):
         if metric not in Metrics.__struct_fields__:
             report.add(("output", "metrics", number), f"{metric!r} is no metric; docs/metrics.md names them")
@@ -98,6 +106,37 @@ def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
     return GridPolicy(**kept)
 
 
+def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: Report | None = None) -> T:
+    """Return what a table says as the struct that is used, which checks its values itself.
+
+    Parameters
+    ----------
+    kind : type
+        The struct, with the fields of the table.
+    table : Struct
+    place : tuple of str
+        Where the table stands.
+    report : Report, optional
+        Is told of each value that is refused, which then has its default; without it the first one is an error.
+
+    Raises
+    ------
+    OptionError
+        If a value is refused, and there is no report.
+    """
+    values = {name: getattr(table, name) for name in kind.__struct_fields__}
+    if report is None:
+        return kind(**values)
+    kept = {}
+    for name, value in values.items():
+        try:
+            kind(**{name: value})
+            kept[name] = value
+        except OptionError as error:
+            report.add((*place, name), error.problem)
+    return kind(**kept)
+
+
 def site_policy(site: Site, grid: GridTable) -> SitePolicy:
     """Return how a site schedules under mode ``local``.
 
@@ -131,6 +170,10 @@ def _check_sites(scenario: Scenario, report: Report) -> None:
         if site.name in seen:
             report.add(("sites", number, "name"), f"{site.name!r} is the name of another site too; each has its own")
         seen.add(site.name)
+        try:
+            OwnerPolicy(grid_share=site.grid_share)
+        except OptionError as error:
+            report.add(("sites", number, "grid_share"), error.problem)
         # One by one, since the first that is wrong hides the others.
         alone = Site(name=site.name, nodes=site.nodes)
         for changed in ({"order": site.order}, {"discipline": site.discipline, "backfill": site.backfill}):

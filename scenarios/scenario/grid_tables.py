@@ -9,6 +9,7 @@ import numpy as np
 
 from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.workload import MS_PER_S
+from gridweave.scenarios.world.simulate import WorldResult
 
 SITE_HEADINGS = ("site", "nodes", "submitted", "jobs run", "from elsewhere", "multi-site", "use")
 """Of the columns of `site_rows`."""
@@ -72,6 +73,9 @@ def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
     yield "multi-site jobs", f"{count:,}", ""
     yield "multi-site jobs, of all jobs", f"{count / ran * 100:.2f}" if ran else "–", "%"
     yield "multi-site jobs, of the squashed area", _percent(run.multi_site_area()).removesuffix("%"), "%"
+    if isinstance(result, WorldResult):
+        yield "messages between sites and grid", f"{result.messages:,}", ""
+        yield "jobs begun anew after a failure", f"{result.restarts:,}", ""
     values = result.metrics().to_dict()
     for name in run.shown:
         yield _shown(name, values[name])

@@ -1,4 +1,4 @@
-"""A scenario, run in the batch driver under full control."""
+"""A scenario, run in the batch driver, or in the simulated world where it is more than that driver knows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
 from gridweave.scenarios.results import NEVER
-from gridweave.scenarios.scenario.build import STREAM_SELECTION, Built, build_scenario, rng_of
+from gridweave.scenarios.scenario.build import STREAM_SELECTION, STREAM_WORLD, Built, build_scenario, rng_of
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.structs import Scenario
 from gridweave.scenarios.simulator import simulate_policy
+from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 
 Progress = Callable[[int, int, str], None]
 """How much is done, how much there is, and what is going on."""
@@ -74,6 +75,8 @@ def run_built(built: Built) -> GridRun:
     """
     if built.policy.mode == "local":
         result = _run_local(built)
+    elif built.needs_world:
+        result = run_world(built)
     else:
         rng = rng_of(built.scenario, STREAM_SELECTION)
         result = simulate_grid(built.workload, built.nodes.tolist(), built.policy, rng=rng)
@@ -85,6 +88,34 @@ def run_built(built: Built) -> GridRun:
         options=msgspec.to_builtins(built.scenario),
         shown=tuple(built.scenario.output.metrics),
         remarks=built.remarks,
+    )
+
+
+def run_world(built: Built, *, check: bool = False) -> WorldResult:
+    """Run a scenario in the simulated world.
+
+    Parameters
+    ----------
+    built : Built
+    check : bool
+        As for `gridweave.scenarios.world.simulate.simulate_world`.
+
+    Returns
+    -------
+    WorldResult
+    """
+    return simulate_world(
+        built.workload,
+        built.nodes.tolist(),
+        built.policy,
+        site_policies=built.site_policies,
+        owners=built.owners,
+        home=built.home,
+        to_grid=built.to_grid,
+        network=built.network,
+        faults=built.faults,
+        rng=rng_of(built.scenario, STREAM_WORLD),
+        check=check,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gridweave.grid.policy import BACKFILLS, MODES, SELECTIONS
+from gridweave.grid.policy import BACKFILLS, CONTROLS, MODES, SELECTIONS
 from gridweave.scenarios.metrics import Metrics
 from gridweave.scenarios.workload import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
@@ -81,8 +81,13 @@ class Site(_Table, frozen=True, kw_only=True):
     name : str
     nodes : int
     discipline, order, backfill : str, optional
-        How the site schedules under mode ``local``, as in `gridweave.site.policy.SitePolicy`; order and backfilling
-        are those of ``[grid]`` if left out. Under full control a site only starts what the grid decides.
+        How the site schedules by itself (mode ``local``, limited or no control, its own users), as in
+        `gridweave.site.policy.SitePolicy`; order and backfilling are those of ``[grid]`` if left out. Under full
+        control a site only starts what the grid decides.
+    grid_share : float
+        Part of the nodes that jobs of the grid may hold at one time.
+    own_users_first : bool
+        Whether the owner's users stand ahead of delegated jobs in the site's queue.
     """
 
     name: SiteName
@@ -92,6 +97,8 @@ class Site(_Table, frozen=True, kw_only=True):
     backfill: Annotated[str, _one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")] | None = (
         None
     )
+    grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
+    own_users_first: Annotated[bool, Meta(description="Whether own users stand ahead of delegated jobs.")] = False
 
 
 class Cut(_Table, frozen=True, kw_only=True):
@@ -147,6 +154,8 @@ class WorkloadTable(_Table, frozen=True, kw_only=True):
         Applied in this order.
     home : str or dict from str to float
         At which site each job is submitted: ``round-robin``, ``partition``, or shares of the jobs by site.
+    to_grid : float
+        Part of the jobs that their users hand to the grid, drawn job by job; the others go to their homes' queues.
     drop_wide : bool
         Whether jobs that can never run are left out; otherwise they make the scenario invalid.
     """
@@ -161,6 +170,7 @@ class WorkloadTable(_Table, frozen=True, kw_only=True):
         msgspec.field(default_factory=list)
     )
     home: Annotated[str, _one_of(HOMES, "At which site each job is submitted.")] | dict[str, Share] = "round-robin"
+    to_grid: Annotated[float, Meta(description="Part of the jobs that come to the grid, 0 to 1.")] = 1.0
     drop_wide: bool = False
 
 
@@ -168,6 +178,7 @@ class GridTable(_Table, frozen=True, kw_only=True):
     """The table ``[grid]``: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments."""
 
     mode: Annotated[str, _one_of(MODES, "How jobs come to sites.")] = "adaptive"
+    control: Annotated[str, _one_of(CONTROLS, "How much the grid has to say.")] = "full"
     order: Order = "fcfs"
     backfill: Annotated[str, _one_of(BACKFILLS, "Backfilling.")] = "easy"
     selection: Annotated[str, _one_of(tuple(SELECTIONS), "Of a single site.")] = "best-fit"
@@ -183,6 +194,24 @@ class GridTable(_Table, frozen=True, kw_only=True):
         Annotated[str, _one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]
         | list[tuple[Annotated[int, Meta(ge=1, le=_MAX_INT)], Annotated[int, Meta(ge=1, le=_MAX_INT)]]]
     ) = "unlimited"
+
+
+class NetworkTable(_Table, frozen=True, kw_only=True):
+    """The table ``[network]``: as `gridweave.scenarios.world.network.Network`."""
+
+    latency_ms: Annotated[int, Meta(description="Of a message between a site and the grid, one way.")] = 0
+    jitter_ms: Annotated[int, Meta(description="Up to so much more, evenly distributed.")] = 0
+    loss: Annotated[float, Meta(description="Probability that a message is lost.")] = 0.0
+    duplicate: Annotated[float, Meta(description="Probability that a message comes twice.")] = 0.0
+
+
+class FaultsTable(_Table, frozen=True, kw_only=True):
+    """The table ``[faults]``: as `gridweave.scenarios.world.network.Faults`."""
+
+    crash_every_ms: Annotated[float, Meta(description="Mean time between two failures of a site; 0: none.")] = 0.0
+    crash_lasts_ms: Annotated[float, Meta(description="Mean time until it is back.")] = 600_000.0
+    cut_every_ms: Annotated[float, Meta(description="Mean time between two cuts of a connection; 0: none.")] = 0.0
+    cut_lasts_ms: Annotated[float, Meta(description="Mean time until it is mended.")] = 600_000.0
 
 
 class Output(_Table, frozen=True, kw_only=True):
@@ -208,6 +237,8 @@ class Scenario(_Table, frozen=True, kw_only=True):
     header : Header
         The table ``[scenario]``.
     grid : GridTable
+    network : NetworkTable
+    faults : FaultsTable
     output : Output
     """
 
@@ -215,6 +246,8 @@ class Scenario(_Table, frozen=True, kw_only=True):
     workload: WorkloadTable
     header: Header = msgspec.field(default_factory=Header, name="scenario")
     grid: GridTable = msgspec.field(default_factory=GridTable)
+    network: NetworkTable = msgspec.field(default_factory=NetworkTable)
+    faults: FaultsTable = msgspec.field(default_factory=FaultsTable)
     output: Output = msgspec.field(default_factory=Output)
 
 

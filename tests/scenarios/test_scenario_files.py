@@ -309,7 +309,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
         ("grid", "is not key=value"),
         ("=3", "is not key=value"),
         ("grid.mode=[1", "is no value"),
-        ("grid.overhaed=0.3", "known are mode, order, backfill, selection, overhead, lower_bound, max_fragments"),
+        ("grid.overhaed=0.3", "known are mode, control, order, backfill, selection, overhead, lower_bound, max_fragments"),
         ("nothing=1", "known are sites, workload, scenario, grid, output"),
         ("sites.west.nodes=3", "there is no site 'west'; there are alpha, beta"),
         ("sites.alpha=3", "is a site; set one of its keys"),

@@ -1,0 +1,207 @@
+"""Co-allocation: hold nodes on every site of a job, then commit all or release all (docs/contract.md).
+
+A single fragment needs no second phase. Whatever is lost or crashes on the way, no fragment does work without the
+others, and no node is held past its lease: the reasons are in docs/contract.md, "Why no part of a job runs alone".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gridweave.grid.messages import ToSite
+from gridweave.site.contract import (
+    Answer,
+    CancelJob,
+    CommitHold,
+    Ended,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Refused,
+    ReleaseHold,
+    Started,
+)
+from gridweave.site.messages import Job
+
+Fragments = tuple[tuple[int, int], ...]
+"""(site, width) of each fragment."""
+
+ASKED, COMMITTED, OVER = "asked", "committed", "over"
+REFUSED, STARTED, ENDED, FAILED = "refused", "started", "ended", "failed"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try to run a job on certain nodes.
+
+    Attributes
+    ----------
+    job : Job
+    number : int
+        Of the try, from 1.
+    fragments : tuple of (int, int)
+    length_ms : int
+        How long it runs at most.
+    start_ms : int
+        The agreed start; for a single fragment the instant at which it was asked for.
+    state : str
+    missing : set of int
+        Sites that have not answered the request for a hold.
+    ended : dict from int to str
+        Sites whose fragment is over, with the outcome.
+    ending : bool
+        Whether the sites have been asked to end it.
+    cancelled : bool
+        Whether that was the user's wish.
+    """
+
+    job: Job
+    number: int
+    fragments: Fragments
+    length_ms: int
+    start_ms: int
+    state: str
+    missing: set[int]
+    ended: dict[int, str] = field(default_factory=dict)
+    ending: bool = False
+    cancelled: bool = False
+
+    @property
+    def outcome(self) -> str | None:
+        """What became of the whole: None if it is to be tried again."""
+        outcomes = set(self.ended.values())
+        if outcomes & {"lost", "unmet", "hold-ended"}:
+            return None
+        return "finished" if outcomes == {"finished"} else sorted(outcomes - {"finished"})[0]
+
+
+@dataclass(slots=True, frozen=True)
+class Change:
+    """What has become of an attempt: refused by a site, started (all fragments are known to), ended, or failed."""
+
+    kind: str
+    attempt: Attempt
+    sites: tuple[int, ...] = ()
+
+
+class CoAllocator:
+    """All attempts that are under way.
+
+    Parameters
+    ----------
+    margin_ms : int
+        How far ahead the start of a job with several fragments is agreed: long enough for a hold, its answer and the
+        commitment to travel, with what may be lost on the way.
+    """
+
+    def __init__(self, margin_ms: int) -> None:
+        self._margin_ms = margin_ms
+        self.attempts: dict[int, Attempt] = {}
+        self._asked: dict[int, Attempt] = {}
+
+    def begin(self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int) -> list[ToSite]:
+        """Ask for the nodes of a job.
+
+        Parameters
+        ----------
+        now_ms : int
+        job : Job
+        number : int
+            Of the attempt; higher than of any before.
+        fragments : tuple of (int, int)
+        length_ms : int
+            How long the job takes at most when it is placed like that.
+        """
+        if len(fragments) == 1:
+            (site, width) = fragments[0]
+            self.attempts[job.job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
+            return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms))]
+        start_ms = now_ms + self._margin_ms
+        missing = {site for site, _ in fragments}
+        attempt = Attempt(job, number, fragments, length_ms, start_ms, ASKED, missing)
+        self.attempts[job.job_id] = self._asked[job.job_id] = attempt
+        return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms, start_ms)) for site, width in fragments]
+
+    def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[ToSite], Change | None]:
+        """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
+        job_id = getattr(answer, "job_id", -1)
+        attempt = self.attempts.get(job_id)
+        if attempt is None or attempt.number != getattr(answer, "attempt", 0):
+            return [], None
+        match answer:
+            case Held():
+                return self._held(now_ms, site, attempt), None
+            case Started(start_ms=start_ms):
+                if len(attempt.fragments) == 1:
+                    attempt.start_ms = start_ms
+                return [], Change(STARTED, attempt)
+            case Refused():
+                return self._give_up(attempt, site), Change(REFUSED, attempt, (site,))
+            case HoldEnded():
+                if attempt.state == ASKED:
+                    # A lease ends at the instant at which the attempt expires; then the silent sites are to blame.
+                    silent = tuple(sorted(attempt.missing)) if now_ms > attempt.start_ms else ()
+                    return self._give_up(attempt, site), Change(FAILED, attempt, silent)
+                return self._over(attempt, site, "hold-ended")
+            case Ended(outcome=outcome):
+                return self._over(attempt, site, outcome)
+            case _:
+                return [], None
+
+    def _held(self, now_ms: int, site: int, attempt: Attempt) -> list[ToSite]:
+        attempt.missing.discard(site)
+        if attempt.missing or attempt.state != ASKED or now_ms > attempt.start_ms:
+            return []
+        attempt.state = COMMITTED
+        del self._asked[attempt.job.job_id]
+        return [ToSite(s, CommitHold(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
+
+    def _give_up(self, attempt: Attempt, but: int | None) -> list[ToSite]:
+        """Release what other sites hold, or will hold when the request reaches them; nothing has started."""
+        job_id = attempt.job.job_id
+        attempt.state = OVER
+        del self.attempts[job_id]
+        self._asked.pop(job_id, None)
+        return [ToSite(s, ReleaseHold(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
+
+    def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[ToSite], Change | None]:
+        """Note the end of a fragment; a failed site takes the other fragments with it."""
+        attempt.ended[site] = outcome
+        left = [s for s, _ in attempt.fragments if s not in attempt.ended]
+        if left:
+            return (self._end(attempt, left) if outcome == "lost" else []), None
+        attempt.state = OVER
+        del self.attempts[attempt.job.job_id]
+        return [], Change(ENDED, attempt)
+
+    def cancel(self, job_id: int) -> list[ToSite]:
+        """Ask for the end of an attempt, whatever it has come to; its `Change` tells when it has ended."""
+        attempt = self.attempts[job_id]
+        attempt.cancelled = True
+        return self._end(attempt, [s for s, _ in attempt.fragments if s not in attempt.ended])
+
+    def _end(self, attempt: Attempt, sites: list[int]) -> list[ToSite]:
+        if attempt.ending:
+            return []
+        attempt.ending = True
+        if attempt.state == ASKED:
+            # It must not be committed any more; the sites answer that their holds have ended.
+            attempt.state = COMMITTED
+            del self._asked[attempt.job.job_id]
+        return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
+
+    def expire(self, now_ms: int) -> tuple[list[ToSite], list[Change]]:
+        """Give up the attempts that not all sites have granted by the agreed start; name those that are silent."""
+        requests: list[ToSite] = []
+        changes: list[Change] = []
+        for job_id in sorted(job_id for job_id, a in self._asked.items() if now_ms > a.start_ms):
+            attempt = self._asked[job_id]
+            requests += self._give_up(attempt, None)
+            changes.append(Change(FAILED, attempt, tuple(sorted(attempt.missing))))
+        return requests, changes
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `expire` may have something to give up."""
+        if not self._asked:
+            return None
+        return min(attempt.start_ms for attempt in self._asked.values()) + 1

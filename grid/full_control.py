@@ -1,0 +1,162 @@
+"""Full control: one queue over all sites; the grid decides, the sites start (docs/grid.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numpy.random import Generator
+
+from gridweave.grid.array_queue import GridQueue
+from gridweave.grid.coallocation import ENDED, FAILED, REFUSED, STARTED, Change, CoAllocator
+from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract import Answer, Ended, SiteChanged
+from gridweave.site.messages import Job
+
+
+class FullControl:
+    """The grid queue, and the attempts to start what it has placed.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Nodes of each site.
+    policy : GridPolicy
+    rng : numpy.random.Generator or None
+        For the selection ``random``.
+    margin_ms : int
+        As for `CoAllocator`.
+    retry_ms : int
+        After how long a site that refused, or was silent, is asked again though nothing was heard of it.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        policy: GridPolicy,
+        rng: Generator | None,
+        margin_ms: int,
+        retry_ms: int,
+    ) -> None:
+        self._nodes = list(nodes)
+        self._queue = GridQueue(nodes, policy)
+        self._rng = rng if policy.selection == "random" else None
+        self._retry_ms = retry_ms
+        self._attempts = CoAllocator(margin_ms)
+        self._number: dict[int, int] = {}
+        # Sites that are not asked for now: what of them counts as taken for that, and until when.
+        self._closed: dict[int, tuple[int, int]] = {}
+        self._changed = False
+
+    def submit(self, now_ms: int, job: Job, sensitivity: float) -> list[GridCommand]:
+        """Take in a job."""
+        draw = 0.0 if self._rng is None else float(self._rng.random())
+        if job.job_id in self._number:
+            return []
+        reason = self._queue.why_never(job)
+        if reason is not None:
+            return [ReportRefused(job.job_id, reason)]
+        self._number[job.job_id] = 0
+        self._queue.submit(now_ms, job, draw=draw, sensitivity=sensitivity)
+        self._changed = True
+        return []
+
+    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """End a job, or take it out of the queue."""
+        if job_id not in self._number:
+            return []
+        if job_id in self._attempts.attempts:
+            return [*self._attempts.cancel(job_id)]
+        self._queue.withdraw(job_id)
+        del self._number[job_id]
+        self._changed = True
+        return [ReportDone(job_id, "cancelled")]
+
+    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says."""
+        if isinstance(answer, SiteChanged):
+            self._open(site)
+            self._queue.set_others(site, answer.others)
+            self._changed = True
+            return []
+        if isinstance(answer, Ended):
+            self._open(site)
+        requests, change = self._attempts.answered(now_ms, site, answer)
+        return [*requests, *(self._take_note(now_ms, change) if change is not None else ())]
+
+    def _take_note(self, now_ms: int, change: Change) -> list[GridCommand]:
+        """Bring the queue up to date with what has become of an attempt."""
+        attempt = change.attempt
+        job_id = attempt.job.job_id
+        if change.kind == STARTED:
+            self._queue.expect_end(job_id, attempt.start_ms + attempt.length_ms)
+            return []
+        self._changed = True
+        outcome = attempt.outcome if change.kind == ENDED else None
+        if outcome is None and attempt.cancelled:
+            outcome = "cancelled"
+        if outcome is None:
+            self._queue.requeue(job_id)
+        else:
+            self._queue.ended(job_id)
+            del self._number[job_id]
+        if change.kind in (REFUSED, FAILED):
+            width = dict(attempt.fragments)
+            for site in change.sites:
+                # A site that has said why (others have its nodes) need not be left alone as well.
+                if self._queue.free(site) >= width[site]:
+                    self._close(now_ms, site)
+        return [] if outcome is None else [ReportDone(job_id, outcome)]
+
+    def run(self, now_ms: int) -> list[GridCommand]:
+        """Give up what was not granted in time, and run the one pass of this instant if something has changed."""
+        commands: list[GridCommand] = []
+        expiry_ms = self._attempts.next_wakeup_ms()
+        if expiry_ms is not None and expiry_ms <= now_ms:
+            requests, changes = self._attempts.expire(now_ms)
+            commands += requests
+            for change in changes:
+                commands += self._take_note(now_ms, change)
+        if self._closed:
+            for site in [site for site, (_, until_ms) in sorted(self._closed.items()) if until_ms <= now_ms]:
+                self._open(site)
+                self._changed = True
+        if self._changed:
+            self._changed = False
+            for placement in self._queue.run_pass(now_ms):
+                job_id = placement.job.job_id
+                self._number[job_id] += 1
+                commands += self._attempts.begin(
+                    now_ms, placement.job, self._number[job_id], placement.fragments, placement.length_ms
+                )
+                start_ms = self._attempts.attempts[job_id].start_ms
+                if start_ms != now_ms:
+                    self._queue.expect_end(job_id, start_ms + placement.length_ms)
+        return commands
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `run` is to be called though nothing is heard."""
+        expiry_ms = self._attempts.next_wakeup_ms()
+        if not self._closed:
+            return expiry_ms
+        instants = [until_ms for _, until_ms in self._closed.values()]
+        return min(instants if expiry_ms is None else [*instants, expiry_ms])
+
+    def _close(self, now_ms: int, site: int) -> None:
+        """Ask a site for nothing until something is heard of it, or some time has passed."""
+        self._open(site)
+        taken = max(0, self._queue.free(site))
+        self._queue.set_others(site, self._queue.others(site) + taken)
+        self._closed[site] = taken, now_ms + self._retry_ms
+
+    def _open(self, site: int) -> None:
+        if site in self._closed:
+            taken, _ = self._closed.pop(site)
+            self._queue.set_others(site, self._queue.others(site) - taken)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        self._queue.check_invariants()
+        waiting = {job.job_id for job in self._queue.waiting}
+        assert waiting.isdisjoint(self._attempts.attempts), "a job waits and is being started"
+        assert waiting | set(self._attempts.attempts) == set(self._number), "a job is lost"

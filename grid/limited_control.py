@@ -1,0 +1,338 @@
+"""Limited control: sites keep their queues and users; the grid asks for quotes and delegates (docs/control.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.random import Generator
+
+from gridweave.grid.coallocation import ENDED, STARTED, Change, CoAllocator, Fragments
+from gridweave.grid.kernels.overhead import split_length_ms
+from gridweave.grid.kernels.placement import choose_site, may_split, take_split
+from gridweave.grid.kernels.state import empty_grid
+from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused, ToSite
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract import (
+    Answer,
+    CancelJob,
+    Ended,
+    EnqueueJob,
+    Quoted,
+    Refused,
+    RenewLeases,
+    RequestQuote,
+    SiteChanged,
+    Started,
+    WithdrawJob,
+    Withdrawn,
+)
+from gridweave.site.kernels.state import NO_PLACE
+from gridweave.site.messages import Job
+
+LEASE_MS = 3_600_000
+"""How long a delegated job may wait at a site that hears nothing of the grid; renewed at a third of that."""
+
+LOOKS = 16
+"""How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
+
+ASKING, BACKLOG, WAITING = "asking", "backlog", "waiting"
+WITHDRAWING, RUNNING, SPLIT = "withdrawing", "running", "split"
+
+_SLOT = np.int64(0)
+
+
+@dataclass(slots=True)
+class _Delegation:
+    """A job of the grid, and where it stands."""
+
+    job: Job
+    submit_ms: int
+    sensitivity: float
+    draw: float
+    state: str = ASKING
+    number: int = 0
+    site: int = -1
+    next_site: int = -1
+    cancelled: bool = False
+    asked: set[int] = field(default_factory=set)
+    quotes: dict[int, Quoted] = field(default_factory=dict)
+
+
+class LimitedControl:
+    """Delegation by quotes, with second thoughts while a job still waits.
+
+    Parameters
+    ----------
+    nodes, policy, rng, margin_ms, retry_ms
+        As for `gridweave.grid.full_control.FullControl`.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        policy: GridPolicy,
+        rng: Generator | None,
+        margin_ms: int,
+        retry_ms: int,
+    ) -> None:
+        self._policy = policy
+        self._codes = policy.codes()
+        self._nodes = np.array(nodes, np.int64)
+        self._rng = rng if policy.selection == "random" else None
+        self._retry_ms = retry_ms
+        self._attempts = CoAllocator(margin_ms)
+        self._jobs: dict[int, _Delegation] = {}
+        # One job at a time is placed by the kernels of the grid queue, on the nodes that the sites have quoted.
+        self._scratch = empty_grid(self._nodes, slots=1)
+        self._quote_id = 0
+        self._asked: dict[int, tuple[int, bool]] = {}
+        self._news: dict[int, None] = {}
+        self._claimed: dict[int, tuple[int, int]] = {}
+        # Jobs for which quotes are awaited, and until when: a silent site is not waited for for ever.
+        self._patience_ms: dict[int, int] = {}
+        self._retry_at_ms: int | None = None
+        self._renew_at_ms: int | None = None
+
+    def submit(self, now_ms: int, job: Job, sensitivity: float) -> list[GridCommand]:
+        """Take in a job: all sites are asked what they could offer."""
+        draw = 0.0 if self._rng is None else float(self._rng.random())
+        if job.job_id in self._jobs:
+            return []
+        reason = self._policy.why_never(self._nodes, job.width)
+        if reason is not None:
+            return [ReportRefused(job.job_id, reason)]
+        self._jobs[job.job_id] = _Delegation(job, now_ms, sensitivity, draw)
+        return self._ask_all(now_ms, job.job_id)
+
+    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """End a job, wherever it stands."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None or delegation.cancelled:
+            return []
+        delegation.cancelled = True
+        if delegation.state == SPLIT:
+            return [*self._attempts.cancel(job_id)]
+        if delegation.state in (ASKING, BACKLOG):
+            return self._done(job_id, "cancelled")
+        return [ToSite(delegation.site, CancelJob(job_id, delegation.number))]
+
+    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says."""
+        if isinstance(answer, Quoted):
+            return self._quoted(now_ms, site, answer)
+        # A hold that was given back, or a job that was taken back, is no news: the grid itself wanted it so, and to
+        # ask again at once for what has just been refused would never end.
+        if isinstance(answer, (SiteChanged, Ended)):
+            self._news[site] = None
+        if isinstance(answer, SiteChanged):
+            return []
+        delegation = self._jobs.get(getattr(answer, "job_id", -1))
+        if delegation is None:
+            return []
+        if delegation.state == SPLIT:
+            requests, change = self._attempts.answered(now_ms, site, answer)
+            return [*requests, *(self._split_changed(now_ms, change) if change is not None else ())]
+        if delegation.number != getattr(answer, "attempt", 0):
+            return []
+        job_id = delegation.job.job_id
+        match answer:
+            case Started():
+                delegation.state = RUNNING
+            case Ended(outcome="lost") if not delegation.cancelled:
+                return self._ask_all(now_ms, job_id)
+            case Ended(outcome=outcome):
+                return self._done(job_id, "cancelled" if outcome == "lost" else outcome)
+            case Refused():
+                return self._put_back(now_ms, delegation)
+            case Withdrawn():
+                return self._withdrawn(now_ms, delegation)
+        return []
+
+    def run(self, now_ms: int) -> list[GridCommand]:
+        """Think again of jobs that wait, where a site has got room; renew leases; try once more what found no place."""
+        requests, changes = self._attempts.expire(now_ms)
+        commands: list[GridCommand] = [*requests]
+        for change in changes:
+            commands += self._split_changed(now_ms, change)
+        retry = self._retry_at_ms is not None and self._retry_at_ms <= now_ms
+        for job_id in [job_id for job_id, until_ms in self._patience_ms.items() if until_ms <= now_ms]:
+            commands += self._decide(now_ms, self._jobs[job_id])
+        if self._news or retry:
+            commands += self._think_again(now_ms, retry=retry)
+        if self._renew_at_ms is not None and self._renew_at_ms <= now_ms:
+            commands += self._renew(now_ms)
+        return commands
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `run` is to be called though nothing is heard."""
+        # All have the same patience, so the first that was asked for is the first that runs out of it.
+        patience_ms = next(iter(self._patience_ms.values()), None)
+        instants = (self._retry_at_ms, self._renew_at_ms, self._attempts.next_wakeup_ms(), patience_ms)
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def _ask_all(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        delegation = self._jobs[job_id]
+        self._patience_ms.pop(job_id, None)
+        self._patience_ms[job_id] = now_ms + self._retry_ms
+        delegation.state = ASKING
+        # What is still said of the last attempt (its start, beside its end) is of no concern any more.
+        delegation.number += 1
+        delegation.quotes = {}
+        delegation.asked = set(range(len(self._nodes)))
+        return [self._ask(delegation, site, whole=True) for site in range(len(self._nodes))]
+
+    def _ask(self, delegation: _Delegation, site: int, *, whole: bool) -> ToSite:
+        """Ask a site for a quote: for a decision over all sites, or to see whether a waiting job should come to it."""
+        self._quote_id += 1
+        self._asked[self._quote_id] = delegation.job.job_id, whole
+        return ToSite(site, RequestQuote(self._quote_id, delegation.job.width, delegation.job.estimate_ms))
+
+    def _quoted(self, now_ms: int, site: int, quote: Quoted) -> list[GridCommand]:
+        job_id, whole = self._asked.pop(quote.quote_id, (-1, False))
+        delegation = self._jobs.get(job_id)
+        if delegation is None:
+            return []
+        if not whole:
+            return self._consider_move(now_ms, site, delegation, quote)
+        if delegation.state != ASKING or site not in delegation.asked:
+            return []
+        delegation.asked.discard(site)
+        delegation.quotes[site] = quote
+        return [] if delegation.asked else self._decide(now_ms, delegation)
+
+    def _decide(self, now_ms: int, delegation: _Delegation) -> list[GridCommand]:
+        """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
+        del self._patience_ms[delegation.job.job_id]
+        job, quotes = delegation.job, delegation.quotes
+        starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None}
+        ready = [s for s, start_ms in starts.items() if start_ms <= now_ms]
+        state = self._prepared(delegation)
+        available = np.zeros(len(self._nodes), np.int64)
+        available[ready] = [max(quotes[s].free, job.width) for s in ready]
+        site = int(choose_site(state, self._codes, _SLOT, available, state.free))
+        if site != NO_PLACE:
+            return self._delegate(now_ms, delegation, site)
+        earliest_ms = min(starts.values(), default=None)
+        split = self._split(state)
+        if split is not None:
+            fragments, length_ms = split
+            if earliest_ms is None or not self._codes.adaptive or now_ms + length_ms < earliest_ms + job.estimate_ms:
+                delegation.state = SPLIT
+                delegation.number += 1
+                return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
+        if earliest_ms is None:
+            return self._put_back(now_ms, delegation)
+        # Of those that start it first, the one with the fewest nodes to spare; then site order.
+        return self._delegate(now_ms, delegation, min(starts, key=lambda s: (starts[s], quotes[s].free, s)))
+
+    def _prepared(self, delegation: _Delegation):  # type: ignore[no-untyped-def]  # a GridState
+        """Return arrays for the kernels, with the job in the only slot and the quoted nodes as the free ones."""
+        state = self._scratch
+        state.jobs["width"][0] = delegation.job.width
+        state.jobs["estimate_ms"][0] = delegation.job.estimate_ms
+        state.draw[0] = delegation.draw
+        state.sensitivity[0] = delegation.sensitivity
+        state.free[:] = 0
+        for site, quote in delegation.quotes.items():
+            state.free[site] = quote.free
+        return state
+
+    def _split(self, state) -> tuple[Fragments, int] | None:  # type: ignore[no-untyped-def]
+        """Return the fragments of a split over the quoted nodes, and how long the job takes then."""
+        if not may_split(state, self._codes, _SLOT) or not take_split(state, self._codes, _SLOT, state.free.copy()):
+            return None
+        count = int(state.counters[0]["n_taken"])
+        fragments = tuple(state.taken[:count].tolist())
+        return fragments, int(split_length_ms(state, self._codes, _SLOT, state.jobs["estimate_ms"][0]))
+
+    def _delegate(self, now_ms: int, delegation: _Delegation, site: int) -> list[GridCommand]:
+        delegation.state, delegation.site = WAITING, site
+        delegation.number += 1
+        if self._renew_at_ms is None:
+            self._renew_at_ms = now_ms + LEASE_MS // 3
+        return [ToSite(site, EnqueueJob(delegation.job, delegation.number, now_ms + LEASE_MS))]
+
+    def _put_back(self, now_ms: int, delegation: _Delegation) -> list[GridCommand]:
+        """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""
+        if delegation.cancelled:
+            return self._done(delegation.job.job_id, "cancelled")
+        delegation.state = BACKLOG
+        if self._retry_at_ms is None:
+            self._retry_at_ms = now_ms + self._retry_ms
+        return []
+
+    def _withdrawn(self, now_ms: int, delegation: _Delegation) -> list[GridCommand]:
+        if delegation.cancelled:
+            return self._done(delegation.job.job_id, "cancelled")
+        if delegation.state == WITHDRAWING:
+            return self._delegate(now_ms, delegation, delegation.next_site)
+        return self._ask_all(now_ms, delegation.job.job_id)
+
+    def _split_changed(self, now_ms: int, change: Change) -> list[GridCommand]:
+        """Take note of what has become of a co-allocation."""
+        job_id = change.attempt.job.job_id
+        delegation = self._jobs[job_id]
+        if change.kind == STARTED:
+            return []
+        if change.kind == ENDED and change.attempt.outcome is not None:
+            return self._done(job_id, change.attempt.outcome)
+        if delegation.cancelled:
+            return self._done(job_id, "cancelled")
+        if change.kind == ENDED:
+            return self._ask_all(now_ms, job_id)
+        return self._put_back(now_ms, delegation)
+
+    def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
+        """Ask for jobs that found no place, and for those that wait elsewhere than where something has changed."""
+        news = sorted(self._news)
+        self._news = {}
+        commands: list[GridCommand] = []
+        looks = LOOKS
+        for job_id, delegation in list(self._jobs.items()):
+            if looks == 0:
+                break
+            if delegation.state == BACKLOG:
+                looks -= 1
+                commands += self._ask_all(now_ms, job_id)
+            elif delegation.state == WAITING:
+                others = [s for s in news if s != delegation.site and self._nodes[s] >= delegation.job.width]
+                looks -= bool(others)
+                commands += [self._ask(delegation, site, whole=False) for site in others]
+        waits = any(delegation.state == BACKLOG for delegation in self._jobs.values())
+        if retry or not waits:
+            self._retry_at_ms = now_ms + self._retry_ms if waits else None
+        return commands
+
+    def _consider_move(self, now_ms: int, site: int, delegation: _Delegation, quote: Quoted) -> list[GridCommand]:
+        """Take a waiting job back if another site would start it at once, where not too many come already."""
+        when_ms, claimed = self._claimed.get(site, (now_ms, 0))
+        claimed = claimed if when_ms == now_ms else 0
+        starts_now = quote.start_ms is not None and quote.start_ms <= now_ms
+        if delegation.state != WAITING or delegation.site == site or not starts_now or delegation.cancelled:
+            return []
+        if delegation.job.width > quote.free - claimed:
+            return []
+        self._claimed[site] = now_ms, claimed + delegation.job.width
+        delegation.state, delegation.next_site = WITHDRAWING, site
+        return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
+
+    def _renew(self, now_ms: int) -> list[GridCommand]:
+        sites = sorted({d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)})
+        self._renew_at_ms = now_ms + LEASE_MS // 3 if sites else None
+        return [ToSite(site, RenewLeases(now_ms + LEASE_MS)) for site in sites]
+
+    def _done(self, job_id: int, outcome: str) -> list[GridCommand]:
+        del self._jobs[job_id]
+        self._patience_ms.pop(job_id, None)
+        return [ReportDone(job_id, outcome)]
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        split = {job_id for job_id, delegation in self._jobs.items() if delegation.state == SPLIT}
+        assert split == set(self._attempts.attempts), "a split job is lost"
+        asking = {job_id for job_id, delegation in self._jobs.items() if delegation.state == ASKING}
+        assert asking == set(self._patience_ms), "a job waits for quotes for ever"
+        assert self._renew_at_ms is not None or not any(d.state == WAITING for d in self._jobs.values()), "no renewal"
+        assert self._retry_at_ms is not None or not any(d.state == BACKLOG for d in self._jobs.values()), "no retry"

@@ -1,0 +1,174 @@
+"""MetaCore: the meta-scheduler as a state machine, events in, commands out.
+
+No clock, no I/O: the time is an argument, and whoever drives the core carries its requests to the sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from numpy.random import Generator
+
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.full_control import FullControl
+from gridweave.grid.limited_control import LimitedControl
+from gridweave.grid.messages import (
+    FromSite,
+    GridCommand,
+    GridEvent,
+    GridJobCancelled,
+    GridJobSubmitted,
+)
+from gridweave.grid.no_control import NoControl
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract import Answer, Ended
+from gridweave.site.messages import Job
+
+RETRY_MS = 60_000
+"""After how long a site that refused, or was silent, is asked again though nothing was heard of it."""
+
+
+class Control(Protocol):
+    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
+
+    def submit(self, now_ms: int, job: Job, sensitivity: float) -> list[GridCommand]:
+        """Take in a job."""
+
+    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """End a job, or take it out."""
+
+    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says."""
+
+    def run(self, now_ms: int) -> list[GridCommand]:
+        """Decide, after all that happened at an instant has been taken in."""
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `run` is to be called though nothing is heard."""
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+
+
+Factory = Callable[[Sequence[int], GridPolicy, Generator | None, int, int], Control]
+
+CONTROLS: dict[str, Factory] = {
+    "full": FullControl,
+    "limited": LimitedControl,
+    "none": NoControl,
+}
+"""Level of control to factory."""
+
+
+class MetaCore:
+    """The meta-scheduler of a grid.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Nodes of each site that the grid may have, in site order.
+    policy : GridPolicy
+    rng : numpy.random.Generator, optional
+        For the selection ``random``, one draw per submitted job.
+    margin_ms : int
+        How far ahead the start of a job on several sites is agreed; 0 if messages take no time.
+    retry_ms : int
+        After how long a site that refused, or was silent, is asked again though nothing was heard of it.
+
+    Raises
+    ------
+    OptionError
+        If there is no site, ``random`` has no generator, or starts are to be reserved under full control.
+
+    Examples
+    --------
+    >>> core = MetaCore([4, 4], GridPolicy(mode="multi-site"))
+    >>> commands = core.handle(0, GridJobSubmitted(Job(job_id=1, width=6, estimate_ms=100)))
+    >>> [(command.site, command.request.width) for command in commands]
+    [(0, 4), (1, 2)]
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        policy: GridPolicy,
+        *,
+        rng: Generator | None = None,
+        margin_ms: int = 0,
+        retry_ms: int = RETRY_MS,
+    ) -> None:
+        if not len(nodes) or min(nodes) < 0 or sum(nodes) < 1:
+            raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
+        if policy.selection == "random" and rng is None:
+            raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
+        if policy.control == "full" and policy.mode != "local" and policy.backfill == "conservative":
+            raise OptionError("backfill", "is conservative, which batch simulation alone can keep; easy or none")
+        self._n_sites = len(nodes)
+        self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms)
+        self._now_ms = 0
+
+    def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
+        """Take in what has happened and return what is to be done.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            What happened at this instant. They are taken in the order completions (by job id), other answers of
+            sites (as given), cancellations, submissions (as given). None is a wakeup.
+
+        Returns
+        -------
+        list of GridCommand
+            In the order in which they are to be carried out.
+
+        Raises
+        ------
+        InputError
+            If time went backwards, or an event names a site that there is not; nothing has changed then.
+        """
+        self._check(now_ms, events)
+        self._now_ms = now_ms
+        control = self._control
+        commands: list[GridCommand] = []
+        if len(events) > 1:
+            events = tuple(sorted(events, key=_instant_order))
+        for event in events:
+            if isinstance(event, FromSite):
+                commands += control.answered(now_ms, event.site, event.answer)
+            elif isinstance(event, GridJobSubmitted):
+                commands += control.submit(now_ms, event.job, event.sensitivity)
+            else:
+                commands += control.cancel(now_ms, event.job_id)
+        return commands + control.run(now_ms)
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+        wakeup_ms = self._control.next_wakeup_ms()
+        return None if wakeup_ms is None else max(wakeup_ms, self._now_ms + 1)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""
+        self._control.check_invariants()
+
+    def _check(self, now_ms: int, events: tuple[GridEvent, ...]) -> None:
+        if now_ms < self._now_ms:
+            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+        for event in events:
+            if isinstance(event, FromSite) and not 0 <= event.site < self._n_sites:
+                raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
+
+
+def _instant_order(event: GridEvent) -> tuple[int, int]:
+    """Return where an event stands among those of one instant; those that are alike keep their order."""
+    match event:
+        case FromSite(answer=Ended(job_id=job_id)):
+            return 0, job_id
+        case FromSite():
+            return 1, 0
+        case GridJobCancelled():
+            return 2, 0
+        case _:
+            return 3, 0

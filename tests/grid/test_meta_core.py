@@ -1,0 +1,245 @@
+"""MetaCore under full control, spoken to as the sites and the users speak to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
+from gridweave.grid.meta_core import MetaCore
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract import (
+    Answer,
+    CancelJob,
+    CommitHold,
+    Ended,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Refused,
+    ReleaseHold,
+    SiteChanged,
+    Started,
+)
+from gridweave.site.messages import Job
+
+RETRY_MS = 1000
+
+
+def grid(*nodes: int, margin_ms: int = 0, **policy: Any) -> MetaCore:
+    """Return a meta-scheduler in mode multi-site, unless said otherwise."""
+    options = {"mode": "multi-site", **policy}
+    rng = np.random.default_rng(1)
+    return MetaCore(nodes, GridPolicy(**options), rng=rng, margin_ms=margin_ms, retry_ms=RETRY_MS)
+
+
+def submitted(job_id: int, width: int, estimate_ms: int = 100) -> GridJobSubmitted:
+    """Return the submission of a plain job."""
+    return GridJobSubmitted(Job(job_id=job_id, width=width, estimate_ms=estimate_ms))
+
+
+def step(core: MetaCore, now_ms: int, *events: Any) -> list[Any]:
+    """Return what a meta-scheduler commands; its state must hold."""
+    commands = core.handle(now_ms, *events)
+    core.check_invariants()
+    return commands
+
+
+def said(site: int, *answers: Answer) -> list[FromSite]:
+    """Return what a site says."""
+    return [FromSite(site, answer) for answer in answers]
+
+
+def test_a_job_goes_where_it_fits_best() -> None:
+    """A job is asked for at the site where it leaves the fewest nodes free, and reported when it has ended."""
+    core = grid(8, 4)
+    assert step(core, 0, submitted(1, 3)) == [ToSite(1, HoldNodes(1, 1, 3, 100))]
+    assert step(core, 5, *said(1, Started(1, 1, 5))) == []
+    assert step(core, 60, *said(1, Ended(1, 1, 60, "finished"))) == [ReportDone(1, "finished")]
+
+
+def test_a_split_job_is_held_then_committed() -> None:
+    """A job on two sites is held on both for one start, then committed on both, and done when both have ended."""
+    core = grid(4, 4, margin_ms=40, overhead=0.5)
+    assert step(core, 0, submitted(1, 6)) == [
+        ToSite(0, HoldNodes(1, 1, 4, 150, 40)),
+        ToSite(1, HoldNodes(1, 1, 2, 150, 40)),
+    ]
+    assert step(core, 10, *said(1, Held(1, 1))) == []
+    assert step(core, 11, *said(0, Held(1, 1))) == [ToSite(0, CommitHold(1, 1)), ToSite(1, CommitHold(1, 1))]
+    assert step(core, 50, *said(0, Started(1, 1, 40)), *said(1, Started(1, 1, 40))) == []
+    assert step(core, 200, *said(0, Ended(1, 1, 190, "finished"))) == []
+    assert step(core, 201, *said(1, Ended(1, 1, 190, "finished"))) == [ReportDone(1, "finished")]
+
+
+def test_nodes_that_are_asked_for_are_not_given_twice() -> None:
+    """While a site has not answered, the nodes that were asked of it count as taken."""
+    core = grid(4)
+    assert len(step(core, 0, submitted(1, 3))) == 1
+    assert step(core, 1, submitted(2, 2)) == []
+    assert step(core, 9, *said(0, Started(1, 1, 9))) == []
+    assert step(core, 20, *said(0, Ended(1, 1, 20, "finished"))) == [
+        ReportDone(1, "finished"),
+        ToSite(0, HoldNodes(2, 1, 2, 100)),
+    ]
+
+
+def test_a_job_that_can_never_run_is_refused() -> None:
+    """A job that the idle grid could not place is refused at once, with the reason."""
+    core = grid(4, 4)
+    (refusal,) = step(core, 0, submitted(1, 9))
+    assert isinstance(refusal, ReportRefused)
+    assert "all sites together have 8" in refusal.reason
+
+
+def test_a_refused_job_is_tried_elsewhere() -> None:
+    """A site that refuses without a reason that is known is left alone for a while, and the job goes elsewhere."""
+    core = grid(4, 8)
+    assert step(core, 0, submitted(1, 3)) == [ToSite(0, HoldNodes(1, 1, 3, 100))]
+    assert step(core, 5, *said(0, Refused(1, 1, "drained"))) == [ToSite(1, HoldNodes(1, 2, 3, 100))]
+    assert step(core, 6, submitted(2, 4)) == [ToSite(1, HoldNodes(2, 1, 4, 100))]
+    assert step(core, 7, submitted(3, 2)) == []
+    assert core.next_wakeup_ms() == 5 + RETRY_MS
+    assert step(core, 5 + RETRY_MS) == [ToSite(0, HoldNodes(3, 1, 2, 100))], "now it is asked again"
+
+
+def test_a_refused_job_keeps_its_place() -> None:
+    """A job that comes back into the queue stands where it stood by its submission."""
+    core = grid(4)
+    assert len(step(core, 0, submitted(1, 4))) == 1
+    assert step(core, 1, submitted(2, 4)) == []
+    assert step(core, 2, *said(0, SiteChanged(1, 3), Refused(1, 1, "others have them"))) == []
+    assert step(core, 3, *said(0, SiteChanged(0, 4))) == [ToSite(0, HoldNodes(1, 2, 4, 100))]
+
+
+def test_a_site_that_says_why_is_asked_again_when_that_has_changed() -> None:
+    """The grid leaves the nodes that others have out of its plans, and uses them when it hears that they are free."""
+    core = grid(4, 2)
+    assert step(core, 0, *said(0, SiteChanged(3, 1))) == []
+    assert step(core, 1, submitted(1, 2)) == [ToSite(1, HoldNodes(1, 1, 2, 100))]
+    assert step(core, 2, submitted(2, 4)) == []
+    assert step(core, 3, *said(0, SiteChanged(0, 4))) == [ToSite(0, HoldNodes(2, 1, 4, 100))]
+
+
+def test_a_lost_job_is_begun_anew() -> None:
+    """A job whose site failed is placed anew under a new number, and what is said of the old one is passed over."""
+    core = grid(4, 2)
+    step(core, 0, submitted(1, 2))
+    step(core, 1, *said(1, Started(1, 1, 1)))
+    assert step(core, 30, *said(1, Ended(1, 1, 30, "lost"))) == [ToSite(1, HoldNodes(1, 2, 2, 100))]
+    assert step(core, 31, *said(1, Ended(1, 1, 30, "finished"))) == []
+    assert step(core, 32, *said(1, Started(1, 2, 32))) == []
+
+
+def test_one_lost_fragment_takes_the_others_with_it() -> None:
+    """When one site of a running job has failed the others are told to end it, and it is placed anew, not given up."""
+    core = grid(4, 4)
+    step(core, 0, submitted(1, 6))
+    step(core, 0, *said(0, Held(1, 1)), *said(1, Held(1, 1)))
+    step(core, 1, *said(0, Started(1, 1, 0)), *said(1, Started(1, 1, 0)))
+    assert step(core, 30, *said(0, Ended(1, 1, 30, "lost"))) == [ToSite(1, CancelJob(1, 1))]
+    assert step(core, 40, *said(1, Ended(1, 1, 40, "cancelled"))) == [
+        ToSite(0, HoldNodes(1, 2, 4, 100, 40)),
+        ToSite(1, HoldNodes(1, 2, 2, 100, 40)),
+    ]
+
+
+def test_a_silent_site_keeps_its_job() -> None:
+    """A job that was sent to one site is not sent elsewhere while nothing is heard of it: it may run there."""
+    core = grid(4, 4)
+    assert step(core, 0, submitted(1, 2)) == [ToSite(0, HoldNodes(1, 1, 2, 100))]
+    assert core.next_wakeup_ms() is None
+    assert step(core, 10**9) == []
+
+
+def test_a_start_that_not_all_grant_is_given_up() -> None:
+    """At the agreed start what is not granted by all is released, and tried without those that were silent."""
+    core = grid(4, 4, 4, margin_ms=40)
+    step(core, 0, submitted(1, 6))
+    step(core, 10, *said(0, Held(1, 1)))
+    assert core.next_wakeup_ms() == 41
+    assert step(core, 41) == [
+        ToSite(0, ReleaseHold(1, 1)),
+        ToSite(1, ReleaseHold(1, 1)),
+        ToSite(0, HoldNodes(1, 2, 4, 100, 81)),
+        ToSite(2, HoldNodes(1, 2, 2, 100, 81)),
+    ]
+
+
+@pytest.mark.parametrize("state", ["waiting", "asked", "started"])
+def test_a_cancelled_job_ends_wherever_it_is(state: str) -> None:
+    """A job is cancelled in the queue, while its nodes are asked for, and while it runs; it is reported once."""
+    core = grid(4, 4)
+    if state == "waiting":
+        step(core, 0, *said(0, SiteChanged(4, 0)))
+    step(core, 0, submitted(1, 6))
+    if state == "waiting":
+        assert step(core, 1, GridJobCancelled(1)) == [ReportDone(1, "cancelled")]
+    else:
+        if state == "started":
+            step(core, 0, *said(0, Held(1, 1)), *said(1, Held(1, 1)))
+        ends = [ToSite(0, CancelJob(1, 1)), ToSite(1, CancelJob(1, 1))]
+        assert step(core, 1, GridJobCancelled(1), GridJobCancelled(1)) == ends
+        over: Answer = Ended(1, 1, 2, "cancelled") if state == "started" else HoldEnded(1, 1)
+        assert step(core, 2, *said(0, over)) == []
+        assert step(core, 3, *said(1, over)) == [ReportDone(1, "cancelled")]
+    assert step(core, 4, GridJobCancelled(1)) == []
+
+
+@pytest.mark.parametrize("answer", [Ended(1, 1, 2, "lost"), Refused(1, 1, "full")])
+def test_a_cancelled_job_is_not_begun_anew(answer: Answer) -> None:
+    """A job that its user has cancelled is not placed again though it was lost or refused."""
+    core = grid(4, 4)
+    step(core, 0, submitted(1, 2))
+    assert step(core, 1, GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 1))]
+    assert step(core, 2, *said(0, answer)) == [ReportDone(1, "cancelled")]
+
+
+def test_a_job_is_taken_in_once() -> None:
+    """A submission that comes twice is one job."""
+    core = grid(4)
+    assert len(step(core, 0, submitted(1, 4), submitted(1, 4))) == 1
+    assert step(core, 1, submitted(1, 4)) == []
+
+
+def test_events_of_one_instant_have_one_order() -> None:
+    """Ends come first, by job id, then what else sites say, then cancellations, then submissions as given."""
+    core = grid(4)
+    step(core, 0, submitted(1, 2), submitted(2, 2))
+    commands = step(
+        core,
+        50,
+        submitted(4, 1),
+        GridJobCancelled(3),
+        submitted(3, 4),
+        *said(0, Ended(2, 1, 50, "finished"), Ended(1, 1, 50, "finished")),
+    )
+    assert commands[:2] == [ReportDone(1, "finished"), ReportDone(2, "finished")]
+    assert commands[2:] == [ToSite(0, HoldNodes(3, 1, 4, 100))], "it was not there yet when it was cancelled"
+
+
+@pytest.mark.parametrize("nodes", [[], [0, 0], [-1, 3]])
+def test_a_grid_has_nodes(nodes: list[int]) -> None:
+    """A grid without a node is refused."""
+    with pytest.raises(OptionError, match="nodes"):
+        MetaCore(nodes, GridPolicy())
+
+
+def test_random_needs_a_generator() -> None:
+    """The selection random is refused without a seeded generator."""
+    with pytest.raises(OptionError, match="rng"):
+        MetaCore([2], GridPolicy(selection="random"))
+
+
+def test_wrong_events_change_nothing() -> None:
+    """Time that goes backwards and a site that there is not are refused before anything is taken in."""
+    core = grid(4)
+    step(core, 10, submitted(1, 4))
+    with pytest.raises(InputError, match="time only goes on"):
+        core.handle(9, submitted(2, 1))
+    with pytest.raises(InputError, match="not one of the 1 sites"):
+        core.handle(20, submitted(2, 1), FromSite(3, SiteChanged(0, 0)))
+    assert step(core, 20, *said(0, Ended(1, 1, 20, "finished"))) == [ReportDone(1, "finished")]
