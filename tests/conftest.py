@@ -8,8 +8,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import platformdirs
 import pytest
+
+# No test fails because the machine was busy, or because a kernel had to be compiled first.
+hypothesis.settings.register_profile("gridweave", deadline=None)
+hypothesis.settings.load_profile("gridweave")
 
 TracePath = Callable[[str], Path]
 

@@ -310,7 +310,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
         ("=3", "is not key=value"),
         ("grid.mode=[1", "is no value"),
         ("grid.overhaed=0.3", "known are mode, control, order, backfill, selection, overhead, lower_bound, max_fragments"),
-        ("nothing=1", "known are sites, workload, scenario, grid, output"),
+        ("nothing=1", "known are sites, workload, scenario, grid, network, faults, output"),
         ("sites.west.nodes=3", "there is no site 'west'; there are alpha, beta"),
         ("sites.alpha=3", "is a site; set one of its keys"),
         ("sites.alpha.nodes=many", "is 'many'; a whole number is needed"),
@@ -336,7 +336,8 @@ def test_the_schema_names_every_key() -> None:
     """The schema has the tables and keys of the structs, and allows no others."""
     schema = json_schema()
     tables = schema["$defs"]
-    assert set(tables["Scenario"]["properties"]) == {"scenario", "sites", "workload", "grid", "output"}
+    names = {"scenario", "sites", "workload", "grid", "network", "faults", "output"}
+    assert set(tables["Scenario"]["properties"]) == names
     assert tables["GridTable"]["properties"]["mode"]["enum"] == ["local", "sharing", "multi-site", "adaptive"]
     assert all(table["additionalProperties"] is False for table in tables.values())
     assert json.loads(json.dumps(schema)) == schema
