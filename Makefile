@@ -23,6 +23,8 @@ format: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/grid_growth.py
+	$(BIN)/python benchmarks/world.py
 
 clean:
 	rm -rf $(VENV) build dist out src/gridweave.egg-info

@@ -40,7 +40,7 @@ TRACE, NODES = "CTC-SP2-1996-3.1-cln", 430
 RESULTS = Path(__file__).parent / "results" / "site.json"
 
 
-# Figure to what is asked of it: at least, or at most (issue 2, "Speed").
+# Figure to what is asked of it: at least, or at most.
 AT_LEAST = {"loop fcfs easy [jobs/s]": 3_000_000, "loop planning fcfs [jobs/s]": 100_000}
 AT_MOST = {
     "1,000,000 jobs / 100,000 jobs, fcfs easy [ratio]": 15,

@@ -44,6 +44,7 @@ class GridQueue:
         self._nodes = np.array(nodes, np.int64)
         self._state = empty_grid(self._nodes, slots=_FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
+        self._why_never: dict[int, str | None] = {}
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
@@ -65,7 +66,9 @@ class GridQueue:
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not be placed on the idle grid, or None."""
-        return self._policy.why_never(self._nodes, job.width)
+        if job.width not in self._why_never:
+            self._why_never[job.width] = self._policy.why_never(self._nodes, job.width)
+        return self._why_never[job.width]
 
     def submit(self, now_ms: int, job: Job, *, draw: float, sensitivity: float) -> None:
         """Take in a job."""

@@ -99,6 +99,11 @@ class CoAllocator:
         self.attempts: dict[int, Attempt] = {}
         self._asked: dict[int, Attempt] = {}
 
+    @property
+    def asked(self) -> list[Fragments]:
+        """The fragments of the attempts that not all sites have answered."""
+        return [attempt.fragments for attempt in self._asked.values()]
+
     def begin(self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int) -> list[ToSite]:
         """Ask for the nodes of a job.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from gridweave.site.contract import (
     Answer,
     CancelJob,
     Ended,
+    Enqueued,
     EnqueueJob,
     Quoted,
     Refused,
@@ -55,6 +56,8 @@ class _Delegation:
     number: int = 0
     site: int = -1
     next_site: int = -1
+    # Whether it was sent where it would start at once by the quotes of all, which other jobs have been given as well.
+    hurried: bool = False
     cancelled: bool = False
     asked: set[int] = field(default_factory=set)
     quotes: dict[int, Quoted] = field(default_factory=dict)
@@ -87,7 +90,8 @@ class LimitedControl:
         # One job at a time is placed by the kernels of the grid queue, on the nodes that the sites have quoted.
         self._scratch = empty_grid(self._nodes, slots=1)
         self._quote_id = 0
-        self._asked: dict[int, tuple[int, bool]] = {}
+        # What each quote is for: a job, and the number of the round that asks all sites, 0 if it asks one site alone.
+        self._asked: dict[int, tuple[int, int]] = {}
         self._news: dict[int, None] = {}
         self._claimed: dict[int, tuple[int, int]] = {}
         # Jobs for which quotes are awaited, and until when: a silent site is not waited for for ever.
@@ -140,6 +144,9 @@ class LimitedControl:
         match answer:
             case Started():
                 delegation.state = RUNNING
+            case Enqueued() if delegation.hurried and delegation.state == WAITING and not delegation.cancelled:
+                delegation.hurried = False
+                return self._ask_others(delegation, range(len(self._nodes)))
             case Ended(outcome="lost") if not delegation.cancelled:
                 return self._ask_all(now_ms, job_id)
             case Ended(outcome=outcome):
@@ -186,17 +193,23 @@ class LimitedControl:
     def _ask(self, delegation: _Delegation, site: int, *, whole: bool) -> ToSite:
         """Ask a site for a quote: for a decision over all sites, or to see whether a waiting job should come to it."""
         self._quote_id += 1
-        self._asked[self._quote_id] = delegation.job.job_id, whole
+        self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
         return ToSite(site, RequestQuote(self._quote_id, delegation.job.width, delegation.job.estimate_ms))
 
+    def _ask_others(self, delegation: _Delegation, sites: Iterable[int]) -> list[GridCommand]:
+        """Ask those of the sites that a job does not wait at already, and that are large enough."""
+        width = delegation.job.width
+        others = [s for s in sites if s != delegation.site and self._nodes[s] >= width]
+        return [self._ask(delegation, site, whole=False) for site in others]
+
     def _quoted(self, now_ms: int, site: int, quote: Quoted) -> list[GridCommand]:
-        job_id, whole = self._asked.pop(quote.quote_id, (-1, False))
+        job_id, number = self._asked.pop(quote.quote_id, (-1, 0))
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return []
-        if not whole:
+        if not number:
             return self._consider_move(now_ms, site, delegation, quote)
-        if delegation.state != ASKING or site not in delegation.asked:
+        if delegation.state != ASKING or number != delegation.number:
             return []
         delegation.asked.discard(site)
         delegation.quotes[site] = quote
@@ -212,7 +225,8 @@ class LimitedControl:
         available = np.zeros(len(self._nodes), np.int64)
         available[ready] = [max(quotes[s].free, job.width) for s in ready]
         site = int(choose_site(state, self._codes, _SLOT, available, state.free))
-        if site != NO_PLACE:
+        delegation.hurried = site != NO_PLACE
+        if delegation.hurried:
             return self._delegate(now_ms, delegation, site)
         earliest_ms = min(starts.values(), default=None)
         split = self._split(state)
@@ -241,7 +255,12 @@ class LimitedControl:
 
     def _split(self, state) -> tuple[Fragments, int] | None:  # type: ignore[no-untyped-def]
         """Return the fragments of a split over the quoted nodes, and how long the job takes then."""
-        if not may_split(state, self._codes, _SLOT) or not take_split(state, self._codes, _SLOT, state.free.copy()):
+        available = state.free.copy()
+        for fragments in self._attempts.asked:
+            # What was asked after the quotes were given: two jobs that ask for the same nodes would refuse each other.
+            for site, width in fragments:
+                available[site] = max(0, available[site] - width)
+        if not may_split(state, self._codes, _SLOT) or not take_split(state, self._codes, _SLOT, available):
             return None
         count = int(state.counters[0]["n_taken"])
         fragments = tuple(state.taken[:count].tolist())
@@ -297,9 +316,9 @@ class LimitedControl:
                 looks -= 1
                 commands += self._ask_all(now_ms, job_id)
             elif delegation.state == WAITING:
-                others = [s for s in news if s != delegation.site and self._nodes[s] >= delegation.job.width]
-                looks -= bool(others)
-                commands += [self._ask(delegation, site, whole=False) for site in others]
+                asked = self._ask_others(delegation, news)
+                looks -= bool(asked)
+                commands += asked
         waits = any(delegation.state == BACKLOG for delegation in self._jobs.values())
         if retry or not waits:
             self._retry_at_ms = now_ms + self._retry_ms if waits else None

@@ -8,7 +8,7 @@ from gridweave.site.contract import Answer, Request
 from gridweave.site.messages import Job
 
 
-class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True):
+class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A user has submitted a job to the grid.
 
     Attributes
@@ -22,13 +22,13 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True):
     sensitivity: float = 1.0
 
 
-class GridJobCancelled(msgspec.Struct, frozen=True, tag=True):
+class GridJobCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A user wants a job of the grid to end, or not to start."""
 
     job_id: int
 
 
-class FromSite(msgspec.Struct, frozen=True, tag=True):
+class FromSite(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A site has answered, or told something by itself."""
 
     site: int
@@ -38,21 +38,21 @@ class FromSite(msgspec.Struct, frozen=True, tag=True):
 GridEvent = GridJobSubmitted | GridJobCancelled | FromSite
 
 
-class ToSite(msgspec.Struct, frozen=True, tag=True):
+class ToSite(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Send a request to a site."""
 
     site: int
     request: Request
 
 
-class ReportRefused(msgspec.Struct, frozen=True, tag=True):
+class ReportRefused(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Tell the user that a job can never run, and why."""
 
     job_id: int
     reason: str
 
 
-class ReportDone(msgspec.Struct, frozen=True, tag=True):
+class ReportDone(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Tell the user that a job has left the grid.
 
     Attributes

@@ -144,7 +144,8 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if width <= largest:
             return None
         if not self.splits:
-            return f"it needs {width} nodes, the largest site has {largest}, and mode {self.mode} splits no job"
+            who = "control none" if self.control == "none" else f"mode {self.mode}"
+            return f"it needs {width} nodes, the largest site has {largest}, and {who} splits no job"
         if width > total:
             return f"it needs {width} nodes and all sites together have {total}"
         fewest = 1 + int(np.searchsorted(np.cumsum(np.sort(nodes)[::-1]), width))

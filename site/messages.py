@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+# Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
+
 MAX_WIDTH = 10**7
 MAX_TIME_MS = 10**14
 """A value beyond these (ten million nodes, three thousand years) is a broken record, not a big machine."""
@@ -12,7 +14,7 @@ NodeIntervals = tuple[tuple[int, int], ...]
 """Nodes as half-open intervals of their numbers, ascending."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a site knows of a job; its run time is known to nobody before it has ended.
 
     Attributes
@@ -44,7 +46,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     behind: bool = False
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running(msgspec.Struct, frozen=True, gc=False):
     """A running job, when it started, and when it ends by estimate."""
 
     job: Job
@@ -52,7 +54,7 @@ class Running(msgspec.Struct, frozen=True):
     end_by_estimate_ms: int
 
 
-class JobSubmitted(msgspec.Struct, frozen=True, tag=True):
+class JobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A user, or the grid, has submitted a job to this site.
 
     Attributes
@@ -66,19 +68,19 @@ class JobSubmitted(msgspec.Struct, frozen=True, tag=True):
     now_or_never: bool = False
 
 
-class JobFinished(msgspec.Struct, frozen=True, tag=True):
+class JobFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A job has left its nodes, by itself or killed."""
 
     job_id: int
 
 
-class JobCancelled(msgspec.Struct, frozen=True, tag=True):
+class JobCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A user wants a job no more, whether it waits or runs."""
 
     job_id: int
 
 
-class ReservationRequested(msgspec.Struct, frozen=True, tag=True):
+class ReservationRequested(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A user has asked for nodes at a fixed time (Streit, section 3.1: a Fix-Time request)."""
 
     reservation_id: int
@@ -87,7 +89,7 @@ class ReservationRequested(msgspec.Struct, frozen=True, tag=True):
     width: int
 
 
-class ReservationCancelled(msgspec.Struct, frozen=True, tag=True):
+class ReservationCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A user gives a reservation back, before it begins or while it lasts."""
 
     reservation_id: int
@@ -96,34 +98,34 @@ class ReservationCancelled(msgspec.Struct, frozen=True, tag=True):
 Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled
 
 
-class StartJob(msgspec.Struct, frozen=True, tag=True):
+class StartJob(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Start a job, now, on these nodes."""
 
     job_id: int
     nodes: NodeIntervals
 
 
-class KillJob(msgspec.Struct, frozen=True, tag=True):
+class KillJob(msgspec.Struct, frozen=True, tag=True, gc=False):
     """End a running job; its nodes are free when it is reported as finished."""
 
     job_id: int
     reason: str
 
 
-class RefuseJob(msgspec.Struct, frozen=True, tag=True):
+class RefuseJob(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Tell the user that a job can never run here, and why."""
 
     job_id: int
     reason: str
 
 
-class AcceptReservation(msgspec.Struct, frozen=True, tag=True):
+class AcceptReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Tell the user that the nodes are reserved."""
 
     reservation_id: int
 
 
-class RefuseReservation(msgspec.Struct, frozen=True, tag=True):
+class RefuseReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Tell the user that the nodes are not free then, and when they are (``None``: never, and why)."""
 
     reservation_id: int
@@ -131,14 +133,14 @@ class RefuseReservation(msgspec.Struct, frozen=True, tag=True):
     earliest_start_ms: int | None = None
 
 
-class OpenReservation(msgspec.Struct, frozen=True, tag=True):
+class OpenReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Hand these nodes to the holder of a reservation, now."""
 
     reservation_id: int
     nodes: NodeIntervals
 
 
-class CloseReservation(msgspec.Struct, frozen=True, tag=True):
+class CloseReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Take the nodes of a reservation back, now."""
 
     reservation_id: int

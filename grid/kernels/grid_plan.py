@@ -67,19 +67,6 @@ class GridPlan(NamedTuple):
     cursor: npt.NDArray[np.int64]
 
 
-class Promises(NamedTuple):
-    """What a grid queue under conservative backfilling works with.
-
-    Attributes
-    ----------
-    plan : GridPlan
-    codes : GridCodes
-    """
-
-    plan: GridPlan
-    codes: GridCodes
-
-
 def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> GridPlan:
     """Return a plan for an idle grid, in which nothing is reserved.
 

@@ -48,7 +48,7 @@ class Built:
     owners : tuple of OwnerPolicy
         What each site's owner lets the grid have.
     to_grid : numpy.ndarray of bool, shape (n,)
-        Which jobs are handed to the grid, rather than to their homes.
+        Which jobs are handed to the grid, rather than to their homes; none under mode ``local``.
     network : Network
     faults : Faults
     remarks : tuple of str
@@ -103,9 +103,10 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     scenario, report = draft.scenario, draft.report
     policy = grid_policy(scenario.grid, report)
     remarks: list[str] = []
-    workload = _workload(draft, policy, remarks)
+    jobs = _workload(draft, policy, remarks)
     report.raise_if_any()
-    assert workload is not None, "a workload that cannot be built is a problem"
+    assert jobs is not None, "a workload that cannot be built is a problem"
+    workload, to_grid = jobs
     sites = sites_of(scenario)
     built = Built(
         scenario=scenario,
@@ -116,7 +117,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         policy=policy,
         site_policies=tuple(site_policy(site, scenario.grid) for site in sites),
         owners=tuple(owner_policy(site) for site in sites),
-        to_grid=rng_of(scenario, STREAM_TO_GRID).random(len(workload)) < scenario.workload.to_grid,
+        to_grid=to_grid,
         network=checked(Network, scenario.network, ("network",)),
         faults=checked(Faults, scenario.faults, ("faults",)),
         remarks=tuple(remarks),
@@ -150,8 +151,8 @@ def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
     return np.random.default_rng([scenario.header.seed, stream])
 
 
-def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> Workload | None:
-    """Return the workload; None, and problems, if it cannot be built or judged."""
+def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Workload, BoolArray] | None:
+    """Return the jobs and which of them are handed to the grid; None, and problems, if they cannot be had or judged."""
     scenario, report = draft.scenario, draft.report
     table = scenario.workload
     workload = _source(draft, remarks)
@@ -168,9 +169,13 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> Workload 
     transformed = _transformed(draft, workload, nodes)
     if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):
         return None
+    to_grid = np.zeros(len(transformed), np.bool_)
     if policy.mode != "local":
-        nodes = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites_of(scenario)], np.int64)
-    return _fitting(transformed, nodes, policy, table.drop_wide, report, remarks)
+        to_grid = rng_of(scenario, STREAM_TO_GRID).random(len(transformed)) < table.to_grid
+    fits, why = _fits(transformed, to_grid, sites_of(scenario), policy)
+    if not fits.all() and not _left_out(transformed, fits, why, table.drop_wide, report, remarks):
+        return None
+    return transformed.take(fits), to_grid[fits]
 
 
 def _source(draft: Draft, remarks: list[str]) -> Workload | None:
@@ -259,37 +264,37 @@ def _step(workload: Workload, step: Transformation, nodes: IntArray) -> Workload
     return transform.split(workload, int(nodes.max()) if isinstance(step.split, str) else step.split)
 
 
-def _fitting(
-    workload: Workload, nodes: IntArray, policy: GridPolicy, drop: bool, report: Report, remarks: list[str]
-) -> Workload | None:
-    """Return the jobs that can run; without ``drop_wide`` it is a problem if these are not all."""
-    fits, why = _fits(workload, nodes, policy)
-    if not fits.all():
-        count = int(np.count_nonzero(~fits))
-        jobs = "1 job can never run" if count == 1 else f"{count} jobs can never run"
-        widest = np.flatnonzero(~fits)[np.argmax(workload.width[~fits])]
-        reason = f"{jobs}; the widest, job {workload.job_id[widest]}: {why}"
-        if not drop:
-            report.add(("workload",), f"{reason}; split them (transform), or leave them out (drop_wide = true)")
-            return None
-        remarks.append(f"{reason}; left out, as drop_wide says")
-        if not fits.any():
-            report.add(("workload",), f"no job is left; {reason}")
-            return None
-    return workload.take(fits)
+def _left_out(workload: Workload, fits: BoolArray, why: str, drop: bool, report: Report, remarks: list[str]) -> bool:
+    """Say which jobs can never run, as a problem or as a remark; return whether the others are to be run."""
+    count = int(np.count_nonzero(~fits))
+    jobs = "1 job can never run" if count == 1 else f"{count} jobs can never run"
+    reason = f"{jobs}; the widest, job {workload.job_id[_widest(workload, ~fits)]}: {why}"
+    if not drop:
+        report.add(("workload",), f"{reason}; split them (transform), or leave them out (drop_wide = true)")
+        return False
+    remarks.append(f"{reason}; left out, as drop_wide says")
+    if not fits.any():
+        report.add(("workload",), f"no job is left; {reason}")
+    return bool(fits.any())
 
 
-def _fits(workload: Workload, nodes: IntArray, policy: GridPolicy) -> tuple[BoolArray, str]:
-    """Return which jobs can ever run, and why the widest of the others cannot."""
-    if policy.mode == "local":
-        room = nodes[home_of(workload)]
-        fits = workload.width <= room
-        if fits.all():
-            return fits, ""
-        row = np.flatnonzero(~fits)[np.argmax(workload.width[~fits])]
-        return fits, f"in mode local it needs {workload.width[row]} nodes and its site has {room[row]}"
+def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: GridPolicy) -> tuple[BoolArray, str]:
+    """Return which jobs can ever run, at home or on what the owners let the grid have; and why the widest cannot."""
+    at_home = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
+    for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)
-    reasons = [policy.why_never(nodes, int(width)) for width in widths]
-    never = [reason for reason in reasons if reason is not None]
-    fits = np.array([reason is None for reason in reasons], np.bool_)[of_job]
-    return fits, never[-1] if never else ""
+    reasons = [policy.why_never(for_grid, int(width)) for width in widths]
+    placeable = np.array([reason is None for reason in reasons], np.bool_)[of_job]
+    fits = np.where(to_grid, placeable, workload.width <= at_home)
+    if fits.all():
+        return fits, ""
+    row = _widest(workload, ~fits)
+    if to_grid[row]:
+        return fits, reasons[of_job[row]] or ""
+    whose = "in mode local" if policy.mode == "local" else "handed to its own site,"
+    return fits, f"{whose} it needs {workload.width[row]} nodes and its site has {at_home[row]}"
+
+
+def _widest(workload: Workload, among: BoolArray) -> int:
+    """Return the row of the widest of these jobs."""
+    return int(np.flatnonzero(among)[np.argmax(workload.width[among])])

@@ -1,16 +1,25 @@
-"""The command `gridweave scenario`: check scenario files, and look at those that ship."""
+"""The command `gridweave scenario`: check scenario files, try them in bad worlds, and look at those that ship."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.cli.progress import delayed_progress
 from gridweave.cli.run import Overrides, problems_as_lines
 
-app = typer.Typer(help="Check scenario files, and look at those that ship.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from gridweave.scenarios.world.fuzz import FuzzReport, Violation
+
+app = typer.Typer(
+    help="Check scenario files, try them in bad worlds, and look at those that ship.", no_args_is_help=True
+)
+
+VIOLATION_STATUS = 1
 
 Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
 
@@ -30,6 +39,80 @@ def check(
     jobs, nodes, sites = len(built.workload), int(built.nodes.sum()), len(built.site_names)
     where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
     typer.echo(f"{built.scenario.header.name}: can be run; {jobs:,} jobs, {where}, {built.policy.label}")
+
+
+@app.command()
+def fuzz(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of one that ships.")],
+    runs: Annotated[int, typer.Option(metavar="N", help="Worlds to try.")] = 100,
+    seed: Annotated[int, typer.Option(metavar="S", help="Of all that is drawn.")] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Jobs of each run, one after the other.")] = 300,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Search for what must never happen, in simulated worlds with bad networks and failing sites.
+
+    Every run checks that no job is lost or run twice, that no part of a job runs alone, that no node has two jobs, and
+    that nothing is held past its lease. The first violation ends the search with status 1, and is printed with the
+    command that shows it again.
+
+    Example: gridweave scenario fuzz two-sites --runs 1000 --seed 7
+    """
+    from gridweave.scenarios.scenario.build import build_scenario
+    from gridweave.scenarios.world import fuzz as search
+
+    with problems_as_lines(), delayed_progress("Reading") as report, named_as_typed():
+        built = build_scenario(file, overrides or [])
+        report(0, max(runs, 1), "Looking for a violation")
+        found = search.fuzz(search.world_of(built, jobs=jobs), runs, seed, progress=report)
+    repeat = _repeating(file, jobs, overrides or [], found.violation)
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(found) | {"repeat": repeat})
+    else:
+        _print_tried(found)
+        if found.violation is not None:
+            _print_violation(found.violation, repeat)
+    if found.violation is not None:
+        raise typer.Exit(VIOLATION_STATUS)
+
+
+def _repeating(file: str, jobs: int, overrides: list[str], violation: Violation | None) -> str | None:
+    """Return the command that shows a violation again."""
+    if violation is None:
+        return None
+    changes = [word for override in overrides for word in ("--set", override)]
+    words = ["gridweave", "scenario", "fuzz", file, "--runs", "1", "--seed", str(violation.seed), "--jobs", str(jobs)]
+    return shlex.join([*words, *changes])
+
+
+def _print_tried(found: FuzzReport) -> None:
+    headings = {
+        "runs": "runs without a violation",
+        "jobs": "jobs",
+        "multi_site": "of these on several sites",
+        "messages": "messages",
+        "lost": "of these lost",
+        "crashes": "failures of sites",
+        "cuts": "cuts of connections",
+        "restarts": "jobs begun anew",
+    }
+    print_table([(text, f"{getattr(found.tried, name):,}") for name, text in headings.items()])
+
+
+def _print_violation(violation: Violation, repeat: str | None) -> None:
+    conditions = violation.conditions
+    owners = ", ".join(f"{o.grid_share:.0%}{' own first' if o.own_users_first else ''}" for o in conditions.owners)
+    typer.echo(f"violation in run {violation.run + 1}, of seed {violation.seed}: {violation.problem}")
+    for name, text in (
+        ("network", str(conditions.network)),
+        ("faults", str(conditions.faults)),
+        ("owners", owners),
+        ("to the grid", f"{conditions.to_grid:.0%} of the jobs, from number {conditions.first + 1} on"),
+        ("again", repeat),
+    ):
+        typer.echo(f"  {name}: {text}")
 
 
 @app.command("list")

@@ -1,0 +1,325 @@
+"""The search for a violation: one scenario in many simulated worlds, each with a network and faults of its own.
+
+Every run is drawn from a seed of its own, and the first run of a search has the seed of the search. So any run can be
+repeated by itself: as a search of one run, with its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import GridweaveError, OptionError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.scenario.build import Built
+from gridweave.scenarios.workload import IntArray, Workload
+from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.policy import SitePolicy
+
+JOBS = 300
+"""Jobs of one run: enough for queues, splits and faults to meet, and done in a fraction of a second."""
+
+MAX_SEED = 2**63 - 1
+
+_LONGEST_MS = 300_000.0
+"""Longer faults show nothing new, and cost a packet a second."""
+
+Progress = Callable[[int, int, str], None]
+"""How much is done, how much there is, and what is going on."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class WorldInputs:
+    """What all runs have in common.
+
+    Attributes
+    ----------
+    workload : Workload
+    home : numpy.ndarray of int64, shape (n,)
+    nodes : tuple of int
+        Of each site.
+    policy : GridPolicy
+    site_policies : tuple of SitePolicy
+    jobs : int
+        How many jobs of the workload, one after the other, make up a run.
+    """
+
+    workload: Workload
+    home: IntArray
+    nodes: tuple[int, ...]
+    policy: GridPolicy
+    site_policies: tuple[SitePolicy, ...]
+    jobs: int = JOBS
+
+
+def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
+    """Return what the simulated world needs of a scenario.
+
+    Parameters
+    ----------
+    built : Built
+    jobs : int
+        How many jobs make up a run.
+
+    Returns
+    -------
+    WorldInputs
+
+    Raises
+    ------
+    OptionError
+        If that is no job at all.
+    """
+    if jobs < 1:
+        raise OptionError("jobs", f"is {jobs}; a run has at least 1 job")
+    return WorldInputs(
+        workload=built.workload,
+        home=built.home,
+        nodes=tuple(built.nodes.tolist()),
+        policy=built.policy,
+        site_policies=built.site_policies,
+        jobs=jobs,
+    )
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """Under what a run takes place.
+
+    Attributes
+    ----------
+    first : int
+        Position of the first of its jobs in the workload, from 0.
+    network : Network
+    faults : Faults
+    owners : tuple of OwnerPolicy
+    to_grid : float
+        Part of the jobs that are submitted to the grid, rather than to the site of their user.
+    """
+
+    first: int
+    network: Network
+    faults: Faults
+    owners: tuple[OwnerPolicy, ...]
+    to_grid: float
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """What took place in one run without a violation, or in all of them.
+
+    Attributes
+    ----------
+    runs, jobs, multi_site : int
+        Runs; their jobs, and those of them that ran on several sites.
+    messages, lost : int
+        Between the sites and the meta-scheduler.
+    crashes, cuts, restarts : int
+        Failures of sites and of their connections; jobs that were lost with a site and begun anew.
+    """
+
+    runs: int = 0
+    jobs: int = 0
+    multi_site: int = 0
+    messages: int = 0
+    lost: int = 0
+    crashes: int = 0
+    cuts: int = 0
+    restarts: int = 0
+
+    def __add__(self, other: Tried) -> Tried:
+        """Return the sums."""
+        return Tried(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """What must never happen, and how to make it happen again.
+
+    Attributes
+    ----------
+    seed : int
+        A search of one run with this seed shows it again.
+    run : int
+        Number of the run, from 0.
+    problem : str
+    conditions : Conditions
+    """
+
+    seed: int
+    run: int
+    problem: str
+    conditions: Conditions
+
+
+class FuzzReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search has found.
+
+    Attributes
+    ----------
+    seed : int
+    tried : Tried
+        All runs before the violation.
+    violation : Violation, optional
+    """
+
+    seed: int
+    tried: Tried
+    violation: Violation | None = None
+
+
+def seed_of(seed: int, run: int) -> int:
+    """Return the seed of one run of a search.
+
+    Parameters
+    ----------
+    seed : int
+        Of the search, which is that of its first run.
+    run : int
+        From 0.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> seed_of(7, 0), seed_of(seed_of(7, 3), 0) == seed_of(7, 3)
+    (7, True)
+    """
+    return seed if run == 0 else int(np.random.SeedSequence([seed, run]).generate_state(1)[0])
+
+
+def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None = None) -> FuzzReport:
+    """Search for a violation in many simulated worlds; stop at the first.
+
+    Parameters
+    ----------
+    inputs : WorldInputs
+    runs : int
+        At least 1.
+    seed : int
+    progress : callable, optional
+        Told after each run how many are done.
+
+    Returns
+    -------
+    FuzzReport
+
+    Raises
+    ------
+    OptionError
+        If there are no runs, or the seed is negative or too large.
+    """
+    if runs < 1:
+        raise OptionError("runs", f"is {runs}; at least 1")
+    if not 0 <= seed <= MAX_SEED:
+        raise OptionError("seed", f"is {seed}; a whole number from 0 to {MAX_SEED}")
+    tried = Tried()
+    for run in range(runs):
+        rng = np.random.default_rng(seed_of(seed, run))
+        conditions = draw_conditions(inputs, rng)
+        try:
+            result = run_world(inputs, conditions, rng)
+        except GridweaveError:
+            raise
+        except Exception as error:  # an assertion of ours, or whatever else a fault of ours may lead to
+            kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+            violation = Violation(seed=seed_of(seed, run), run=run, problem=f"{kind}{error}", conditions=conditions)
+            return FuzzReport(seed=seed, tried=tried, violation=violation)
+        tried += _tried(result)
+        if progress is not None:
+            progress(run + 1, runs, "Looking for a violation")
+    return FuzzReport(seed=seed, tried=tried)
+
+
+def draw_conditions(inputs: WorldInputs, rng: np.random.Generator) -> Conditions:
+    """Draw under what a run takes place: anything from no trouble at all to all of it at once.
+
+    Parameters
+    ----------
+    inputs : WorldInputs
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Conditions
+    """
+    first = int(rng.integers(max(1, len(inputs.workload) - inputs.jobs + 1)))
+    submit_ms = inputs.workload.submit_ms[first : first + inputs.jobs]
+    span_ms = float(submit_ms[-1] - submit_ms[0]) if len(submit_ms) else 0.0
+    network = Network(
+        latency_ms=int(rng.choice((0, 5, 100, 2000))),
+        jitter_ms=int(rng.choice((0, 0, 50, 1000))),
+        loss=float(rng.choice((0.0, 0.0, 0.1, 0.4))),
+        duplicate=float(rng.choice((0.0, 0.0, 0.2))),
+    )
+    faults = Faults(
+        crash_every_ms=float(rng.choice((0.0, 0.1, 0.4, 1.0))) * span_ms,
+        crash_lasts_ms=min(_LONGEST_MS, float(rng.choice((1e-5, 0.01, 0.1))) * span_ms),
+        cut_every_ms=float(rng.choice((0.0, 0.1, 0.4, 1.0))) * span_ms,
+        cut_lasts_ms=min(_LONGEST_MS, float(rng.choice((1e-5, 0.01, 0.1))) * span_ms),
+    )
+    owners = tuple(_draw_owners(inputs.nodes, rng))
+    to_grid = float(rng.choice((1.0, 1.0, 0.5, 0.9)))
+    return Conditions(first=first, network=network, faults=faults, owners=owners, to_grid=to_grid)
+
+
+def _draw_owners(nodes: tuple[int, ...], rng: np.random.Generator) -> Iterator[OwnerPolicy]:
+    """Draw what each owner lets the grid have; never nothing of all sites."""
+    some_keep = bool(rng.random() < 0.4)
+    for count in nodes:
+        share = float(rng.choice((1.0, 0.75, 0.5))) if some_keep else 1.0
+        first = bool(rng.random() < 0.5) and some_keep
+        yield OwnerPolicy(grid_share=max(share, 1 / count), own_users_first=first)
+
+
+def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Generator) -> WorldResult:
+    """Run one world with all checks.
+
+    Parameters
+    ----------
+    inputs : WorldInputs
+    conditions : Conditions
+    rng : numpy.random.Generator
+        For whose jobs are whose, and for what the network does and what fails when.
+
+    Returns
+    -------
+    WorldResult
+
+    Raises
+    ------
+    AssertionError
+        If something happened that must never happen.
+    """
+    rows = np.arange(conditions.first, min(len(inputs.workload), conditions.first + inputs.jobs))
+    to_grid = rng.random(len(rows)) < conditions.to_grid
+    return simulate_world(
+        inputs.workload.take(rows),
+        inputs.nodes,
+        inputs.policy,
+        site_policies=inputs.site_policies,
+        owners=conditions.owners,
+        home=inputs.home[rows],
+        to_grid=to_grid if inputs.policy.mode != "local" else None,
+        network=conditions.network,
+        faults=conditions.faults,
+        rng=rng,
+        check=True,
+    )
+
+
+def _tried(result: WorldResult) -> Tried:
+    return Tried(
+        runs=1,
+        jobs=len(result.workload),
+        multi_site=int((result.n_fragments > 1).sum()),
+        messages=result.messages,
+        lost=result.lost,
+        crashes=result.crashes,
+        cuts=result.cuts,
+        restarts=result.restarts,
+    )

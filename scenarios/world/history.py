@@ -1,0 +1,202 @@
+"""What happened in a simulated world, and whether any of it must never happen.
+
+The history is kept by the world from what it carries out, not by the cores, so that a fault of theirs shows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gridweave.site.messages import NodeIntervals
+
+
+class ViolationError(AssertionError):
+    """Something happened that must never happen."""
+
+
+class _Run(msgspec.Struct):
+    """A fragment on the nodes of a site."""
+
+    attempt: int
+    start_ms: int
+    nodes: NodeIntervals
+
+
+class History:
+    """The record of one run, checked as it is written.
+
+    Parameters
+    ----------
+    nodes : list of int
+        Nodes of each site.
+
+    Raises
+    ------
+    ViolationError
+        From any method: a node is double-booked, a job runs twice, a part of a job starts or works without the others,
+        nodes are held past their lease, or an accepted job is lost or given up unasked.
+    """
+
+    def __init__(self, nodes: list[int]) -> None:
+        self._busy = [bytearray(count) for count in nodes]
+        self._runs: list[dict[int, _Run]] = [{} for _ in nodes]
+        self._accepted: set[int] = set()
+        self._refused: set[int] = set()
+        self._done: dict[int, str] = {}
+        self._working: dict[int, int] = {}
+        self._completed: set[int] = set()
+        self._leases: dict[tuple[int, int, int], int] = {}
+        # Of jobs in several fragments: the sites that have granted their part, and the attempts that may start.
+        self._granted: dict[tuple[int, int], set[int]] = {}
+        self._committed: set[tuple[int, int]] = set()
+        self._cancelled: set[int] = set()
+        self.restarts = 0
+
+    @property
+    def is_working(self) -> bool:
+        """Whether any job works now."""
+        return bool(self._working)
+
+    def is_committed(self, job_id: int, attempt: int) -> bool:
+        """Return whether the grid has committed an attempt."""
+        return (job_id, attempt) in self._committed
+
+    def accepted(self, job_id: int) -> None:
+        """Note that a job was handed in."""
+        self._accepted.add(job_id)
+
+    def cancelled(self, job_id: int) -> None:
+        """Note that the user wants a job no more."""
+        self._cancelled.add(job_id)
+
+    def refused(self, job_id: int) -> None:
+        """Note that the user was told that a job can never run."""
+        self._refused.add(job_id)
+
+    def occupied(self, now_ms: int, site: int, job_id: int, attempt: int, nodes: NodeIntervals, width: int) -> None:
+        """Note that a fragment started on these nodes."""
+        busy = self._busy[site]
+        for start, stop in nodes:
+            if busy.find(1, start, stop) >= 0:
+                raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
+            busy[start:stop] = b"\1" * (stop - start)
+        if sum(stop - start for start, stop in nodes) != width:
+            raise ViolationError(
+                f"{now_ms} ms: job {job_id} has not the {width} nodes of site {site} that it asked for"
+            )
+        if job_id in self._runs[site]:
+            raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
+        self._runs[site][job_id] = _Run(attempt, now_ms, nodes)
+
+    def left(self, now_ms: int, site: int, job_id: int) -> None:
+        """Note that a fragment left its nodes."""
+        run = self._runs[site].pop(job_id, None)
+        if run is None:
+            raise ViolationError(f"{now_ms} ms: job {job_id} leaves site {site}, where it does not run")
+        for start, stop in run.nodes:
+            self._busy[site][start:stop] = b"\0" * (stop - start)
+
+    def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:
+        """Note that a fragment left its nodes because the others had not come within the time of a rendezvous."""
+        run = self._runs[site].get(job_id)
+        if run is not None and now_ms > run.start_ms + rendezvous_ms:
+            raise ViolationError(f"{now_ms} ms: a part of job {job_id} is alone on site {site} since {run.start_ms} ms")
+        self.left(now_ms, site, job_id)
+
+    def began(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
+        """Note that all fragments of a job found each other: now it works."""
+        if job_id in self._working:
+            raise ViolationError(f"{now_ms} ms: job {job_id} works twice at one time")
+        if job_id in self._completed:
+            raise ViolationError(f"{now_ms} ms: job {job_id} works again after it was finished")
+        for site, width in fragments:
+            run = self._runs[site].get(job_id)
+            if run is None or run.attempt != attempt:
+                raise ViolationError(f"{now_ms} ms: job {job_id} works without its fragment on site {site}")
+            if sum(stop - start for start, stop in run.nodes) != width:
+                raise ViolationError(f"{now_ms} ms: job {job_id} has not its {width} nodes on site {site}")
+        self._working[job_id] = attempt
+
+    def stopped(self, now_ms: int, job_id: int, *, completed: bool) -> None:
+        """Note that a job works no longer: finished, ended, or lost with a site."""
+        if self._working.pop(job_id, None) is None:
+            raise ViolationError(f"{now_ms} ms: job {job_id} stops and did not work")
+        if completed:
+            self._completed.add(job_id)
+        else:
+            self.restarts += 1
+
+    def committed(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
+        """Note that the grid wants all fragments to start."""
+        granted = self._granted.pop((job_id, attempt), set())
+        for site, _ in fragments:
+            if site not in granted:
+                raise ViolationError(f"{now_ms} ms: job {job_id} is committed, and site {site} has granted nothing")
+        self._committed.add((job_id, attempt))
+
+    def joined(self, now_ms: int, site: int, job_id: int, attempt: int, start_ms: int | None) -> None:
+        """Note that one of several fragments of a job started, and at which instant it was agreed to."""
+        if (job_id, attempt) not in self._committed:
+            raise ViolationError(f"{now_ms} ms: a part of job {job_id} starts on site {site}, and is not committed")
+        if now_ms != start_ms:
+            raise ViolationError(
+                f"{now_ms} ms: a part of job {job_id} starts on site {site}, and was to start at {start_ms} ms"
+            )
+
+    def held(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
+        """Note that a site holds nodes until an instant."""
+        self._leases[site, job_id, attempt] = until_ms
+        self._granted.setdefault((job_id, attempt), set()).add(site)
+
+    def unheld(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
+        """Note that a hold has ended, or has become a start."""
+        until_ms = self._leases.pop((site, job_id, attempt), None)
+        if until_ms is not None and now_ms > until_ms + 1:
+            raise ViolationError(
+                f"{now_ms} ms: site {site} held nodes for job {job_id}, whose lease ended at {until_ms} ms"
+            )
+
+    def check_leases(self, now_ms: int) -> None:
+        """Check, when all that happens at an instant has happened, that no site holds nodes past a lease."""
+        for (site, job_id, _), until_ms in self._leases.items():
+            if now_ms > until_ms:
+                raise ViolationError(
+                    f"{now_ms} ms: site {site} holds nodes for job {job_id}, whose lease ended at {until_ms} ms"
+                )
+
+    def running_on(self, site: int) -> list[tuple[int, int]]:
+        """Return (job id, attempt) of the fragments on a site."""
+        return [(job_id, run.attempt) for job_id, run in sorted(self._runs[site].items())]
+
+    def site_failed(self, now_ms: int, site: int) -> None:
+        """Note that all that a site ran or held is gone."""
+        for job_id in sorted(self._runs[site]):
+            self.left(now_ms, site, job_id)
+        for key in [key for key in self._leases if key[0] == site]:
+            del self._leases[key]
+
+    def reported(self, now_ms: int, job_id: int, outcome: str) -> None:
+        """Note that the user was told that a job is done."""
+        if job_id in self._done:
+            raise ViolationError(f"{now_ms} ms: job {job_id} is reported as done twice")
+        if outcome == "cancelled":
+            if job_id not in self._cancelled:
+                raise ViolationError(f"{now_ms} ms: job {job_id} is reported as cancelled, and nobody asked for it")
+        elif job_id not in self._completed:
+            raise ViolationError(f"{now_ms} ms: job {job_id} is reported as {outcome}, and has not finished")
+        self._done[job_id] = outcome
+
+    def check_complete(self, now_ms: int) -> None:
+        """Check, at the end, that every accepted job is done or refused and that nothing is left on any node."""
+        lost = sorted(self._accepted - set(self._done) - self._refused)
+        if lost:
+            raise ViolationError(f"{now_ms} ms: {len(lost)} accepted jobs are lost, job {lost[0]} first")
+        both = sorted(self._refused & (set(self._done) | self._completed))
+        if both:
+            raise ViolationError(f"{now_ms} ms: job {both[0]} was refused, and has run or is reported as done")
+        for site, runs in enumerate(self._runs):
+            if runs:
+                raise ViolationError(f"{now_ms} ms: job {min(runs)} is left on site {site}")
+        if self._leases:
+            site, job_id, _ = min(self._leases)
+            raise ViolationError(f"{now_ms} ms: site {site} still holds nodes for job {job_id}")

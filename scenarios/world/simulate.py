@@ -1,0 +1,200 @@
+"""A grid in the simulated world: a workload, sites, a policy, a network and faults in, a schedule out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError
+from gridweave.grid.kernels.state import FRAGMENT
+from gridweave.grid.meta_core import MetaCore
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.grid_simulator import GridResult
+from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.world import Submission, World
+from gridweave.site.contract_core import ContractCore, OwnerPolicy
+from gridweave.site.messages import Job
+from gridweave.site.policy import SitePolicy
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class WorldResult(GridResult):
+    """The schedule that a grid made in the simulated world, and what it took.
+
+    Attributes
+    ----------
+    messages : int
+        Sent between the sites and the meta-scheduler.
+    lost : int
+        Of these, those that did not arrive.
+    crashes, cuts : int
+        Failures of sites, and of their connections.
+    restarts : int
+        How often a job that worked was lost with a site and begun anew.
+    """
+
+    messages: int
+    lost: int
+    crashes: int
+    cuts: int
+    restarts: int
+
+
+def simulate_world(
+    workload: Workload,
+    nodes: Sequence[int],
+    policy: GridPolicy,
+    *,
+    site_policies: Sequence[SitePolicy] | None = None,
+    owners: Sequence[OwnerPolicy] | None = None,
+    home: npt.ArrayLike | None = None,
+    to_grid: npt.ArrayLike | None = None,
+    network: Network | None = None,
+    faults: Faults | None = None,
+    rng: np.random.Generator | None = None,
+    sensitivity: npt.ArrayLike | None = None,
+    check: bool = False,
+    channels: bool = False,
+) -> WorldResult:
+    """Simulate a grid with real site cores, a real meta-scheduler, and messages between them.
+
+    Parameters
+    ----------
+    workload : Workload
+    nodes : sequence of int
+        Nodes of each site.
+    policy : GridPolicy
+    site_policies : sequence of SitePolicy, optional
+        How each site schedules by itself; FCFS with EASY backfilling if left out.
+    owners : sequence of OwnerPolicy, optional
+        What each owner lets the grid have; all, if left out.
+    home : array_like of int, shape (n,), optional
+        The site of the user of each job; round robin in the order of submission if left out.
+    to_grid : array_like of bool, shape (n,), optional
+        Which jobs are submitted to the grid rather than to the user's own site; all, if left out (none in mode
+        ``local``).
+    network : Network, optional
+        Messages take no time and none is lost, if left out.
+    faults : Faults, optional
+        None, if left out.
+    rng : numpy.random.Generator, optional
+        For the selection ``random``, delays, losses and faults; of seed 0 if left out.
+    sensitivity : array_like of float, shape (n,), optional
+        As for `gridweave.scenarios.grid_simulator.simulate_grid`.
+    check : bool
+        Whether the invariants of all cores are checked after every step, which is slow. The history of the run is
+        checked always.
+    channels : bool
+        Whether messages travel through channels (`gridweave.site.channel`) even in a network that keeps order.
+
+    Returns
+    -------
+    WorldResult
+
+    Raises
+    ------
+    OptionError
+        If an array has not the length of the workload, or of the sites.
+    ViolationError
+        If something happened that must never happen: a fault of ours.
+
+    Examples
+    --------
+    >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[3, 6], estimate_ms=[100, 50], run_ms=[100, 50])
+    >>> policy = GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4)
+    >>> result = simulate_world(jobs, [4, 4], policy, network=Network(latency_ms=5))
+    >>> result.start_ms.tolist(), result.fragments_of(1)
+    ([5, 130], [(0, 4), (1, 2)])
+    """
+    network, faults = network or Network(), faults or Faults()
+    rng = rng or np.random.default_rng(0)
+    policies = list(site_policies) if site_policies is not None else [SitePolicy()] * len(nodes)
+    owner_policies = list(owners) if owners is not None else [OwnerPolicy()] * len(nodes)
+    if not len(nodes) == len(policies) == len(owner_policies):
+        raise OptionError(
+            "nodes", f"names {len(nodes)} sites, with {len(policies)} policies, {len(owner_policies)} owners"
+        )
+    sites = [
+        ContractCore(count, site_policy, owner=owner)
+        for count, site_policy, owner in zip(nodes, policies, owner_policies, strict=True)
+    ]
+    # One stream of its own for the selection, so that it is the same whatever the network does.
+    for_grid = [owner.nodes_for_grid(count) for count, owner in zip(nodes, owner_policies, strict=True)]
+    meta = MetaCore(for_grid, policy, rng=rng.spawn(1)[0], margin_ms=network.margin_ms)
+    world = World(
+        sites, meta, policy.split_length_ms, network=network, faults=faults, rng=rng, check=check, channels=channels
+    )
+    world.run(_submissions(workload, len(nodes), policy, home, to_grid, sensitivity))
+    return _result(workload, nodes, policy, world)
+
+
+def _submissions(
+    workload: Workload,
+    sites: int,
+    policy: GridPolicy,
+    home: npt.ArrayLike | None,
+    to_grid: npt.ArrayLike | None,
+    sensitivity: npt.ArrayLike | None,
+) -> list[Submission]:
+    """Return what the users hand in, in the order of submission."""
+    count = len(workload)
+    homes = np.arange(count) % sites if home is None else np.asarray(home, np.int64)
+    if homes.shape != (count,) or (count and not 0 <= homes.min() <= homes.max() < sites):
+        raise OptionError("home", f"names one of the sites 0 to {sites - 1} for each of the {count} jobs")
+    grid = np.full(count, policy.mode != "local") if to_grid is None else np.asarray(to_grid, np.bool_)
+    sensitivities = np.ones(count) if sensitivity is None else np.asarray(sensitivity, np.float64)
+    if grid.shape != (count,) or sensitivities.shape != (count,):
+        raise OptionError(
+            "to_grid" if grid.shape != (count,) else "sensitivity", f"has one entry for each of {count} jobs"
+        )
+    columns = workload.columns
+    return [
+        Submission(
+            submit_ms,
+            Job(job_id=job_id, width=width, estimate_ms=estimate_ms, priority=priority, weight=weight),
+            run_ms,
+            home_site,
+            handed_in,
+            sensitive,
+        )
+        for submit_ms, job_id, width, estimate_ms, priority, weight, run_ms, home_site, handed_in, sensitive in zip(
+            workload.submit_ms.tolist(),
+            workload.job_id.tolist(),
+            workload.width.tolist(),
+            workload.estimate_ms.tolist(),
+            columns["priority"].tolist() if "priority" in columns else [0.0] * count,
+            columns["weight"].tolist() if "weight" in columns else [1.0] * count,
+            workload.run_ms.tolist(),
+            homes.tolist(),
+            grid.tolist(),
+            sensitivities.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _result(workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World) -> WorldResult:
+    ids = workload.job_id.tolist()
+    parts = [world.fragments.get(job_id, ()) for job_id in ids]
+    counts = np.array([len(part) for part in parts], np.int64)
+    return WorldResult(
+        workload=workload,
+        nodes=np.array(nodes, np.int64),
+        policy=policy,
+        start_ms=np.array([world.start_ms.get(job_id, NEVER) for job_id in ids], np.int64),
+        end_ms=np.array([world.end_ms.get(job_id, NEVER) for job_id in ids], np.int64),
+        fragments=np.array([fragment for part in parts for fragment in part], FRAGMENT),
+        first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
+        n_fragments=counts,
+        refused=tuple((job_id, world.refused[job_id]) for job_id in ids if job_id in world.refused),
+        messages=world.messages,
+        lost=world.lost,
+        crashes=world.crashes,
+        cuts=world.cuts,
+        restarts=world.history.restarts,
+    )

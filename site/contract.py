@@ -1,0 +1,230 @@
+"""The site contract: what a meta-scheduler may ask of any site, whatever discipline it runs, and what the site answers.
+
+Requests and answers travel in order and exactly once (`gridweave.site.channel`). A job that the grid places anew gets a
+new attempt number, so that what is said of an earlier attempt is never taken for the present one. The rules are in
+docs/contract.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gridweave.site.messages import Job
+
+
+class RequestQuote(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Ask when these nodes could be had for so long, if asked for now."""
+
+    quote_id: int
+    width: int
+    length_ms: int
+
+
+class HoldNodes(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Ask for nodes for a fragment of a job, now or never.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    width : int
+        Nodes of the fragment.
+    length_ms : int
+        How long it will run at most, from its start on.
+    start_ms : int, optional
+        The agreed start. Until then the hold waits to be committed; its lease ends with that instant. None: it is the
+        only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
+    """
+
+    job_id: int
+    attempt: int
+    width: int
+    length_ms: int
+    start_ms: int | None = None
+
+
+class CommitHold(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Start the fragment at the agreed instant: all sites hold their nodes."""
+
+    job_id: int
+    attempt: int
+
+
+class ReleaseHold(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Give the nodes back: some other site did not grant its part."""
+
+    job_id: int
+    attempt: int
+
+
+class EnqueueJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Delegate a job to the site's own queue.
+
+    Attributes
+    ----------
+    job : Job
+    attempt : int
+    lease_until_ms : int
+        If the job still waits after that instant, and the lease has not been renewed, the site withdraws it by itself.
+    """
+
+    job: Job
+    attempt: int
+    lease_until_ms: int
+
+
+class WithdrawJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Take a delegated job back if it still waits; if it has started, the site has said so already."""
+
+    job_id: int
+    attempt: int
+
+
+class CancelJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """End whatever the site has of a job: a wait, a hold, or a run."""
+
+    job_id: int
+    attempt: int
+
+
+class RenewLeases(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Let the delegated jobs wait on, until this instant at least."""
+
+    until_ms: int
+
+
+class DrainSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Take in nothing new for the grid until told otherwise; what runs or waits goes on."""
+
+
+class ResumeSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Take in jobs of the grid again."""
+
+
+Request = (
+    RequestQuote
+    | HoldNodes
+    | CommitHold
+    | ReleaseHold
+    | EnqueueJob
+    | WithdrawJob
+    | CancelJob
+    | RenewLeases
+    | DrainSite
+    | ResumeSite
+)
+
+
+class Quoted(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """When the nodes could be had.
+
+    Attributes
+    ----------
+    quote_id : int
+    free : int
+        Nodes that the grid may have now, one node each for this length.
+    start_ms : int or None
+        The earliest start, by estimates; None if there is none, for the given reason.
+    reason : str
+    """
+
+    quote_id: int
+    free: int
+    start_ms: int | None
+    reason: str = ""
+
+
+class Held(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The nodes are held, until the agreed start at most."""
+
+    job_id: int
+    attempt: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The site has not taken in a fragment or a job, and why."""
+
+    job_id: int
+    attempt: int
+    reason: str
+
+
+class HoldEnded(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A hold was released, or was not committed in time; its nodes are free."""
+
+    job_id: int
+    attempt: int
+
+
+class Enqueued(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A delegated job waits in the site's queue."""
+
+    job_id: int
+    attempt: int
+
+
+class Withdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A delegated job waits here no longer: it was taken back, cancelled, or its lease has ended."""
+
+    job_id: int
+    attempt: int
+
+
+class Started(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A fragment, or a delegated job, has started."""
+
+    job_id: int
+    attempt: int
+    start_ms: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A fragment, or a delegated job, has left its nodes.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    end_ms : int
+    outcome : str
+        ``finished`` by itself; ``limit``: killed at its limit; ``cancelled``; ``unmet``: its other fragments did not
+        come; ``lost``: the site failed.
+    """
+
+    job_id: int
+    attempt: int
+    end_ms: int
+    outcome: str
+
+
+class SiteChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What the grid may have of the site has changed by what is not the grid's.
+
+    Attributes
+    ----------
+    others : int
+        Of the nodes that the owner lets the grid have, those that it cannot have now even if it held none.
+    free : int
+        Nodes that a job of the grid may have now.
+    """
+
+    others: int
+    free: int
+
+
+Answer = Quoted | Held | Refused | HoldEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged
+
+
+class ToGrid(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Send an answer to the meta-scheduler."""
+
+    answer: Answer
+
+
+class FragmentsMet(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """All fragments of a job have started and found each other; now it runs."""
+
+    job_id: int
+    attempt: int
+
+
+class SiteRestarted(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The site has failed and come back: what ran is lost, what waited still waits."""

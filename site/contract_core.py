@@ -1,0 +1,540 @@
+"""ContractCore: one site as its own users and the grid see it, events and requests in, commands and answers out.
+
+Around a `SiteCore`, which decides what starts when, it keeps what the site has promised to the grid: holds with their
+leases, delegated jobs, and what the owner lets the grid have. The rules are in docs/contract.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from gridweave.errors import OptionError
+from gridweave.site.contract import (
+    Answer,
+    CancelJob,
+    CommitHold,
+    DrainSite,
+    Ended,
+    Enqueued,
+    EnqueueJob,
+    FragmentsMet,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Quoted,
+    Refused,
+    ReleaseHold,
+    RenewLeases,
+    Request,
+    RequestQuote,
+    ResumeSite,
+    SiteChanged,
+    SiteRestarted,
+    Started,
+    ToGrid,
+    WithdrawJob,
+    Withdrawn,
+)
+from gridweave.site.core import SiteCore
+from gridweave.site.messages import (
+    Command,
+    Event,
+    Job,
+    JobCancelled,
+    JobFinished,
+    JobSubmitted,
+    KillJob,
+    NodeIntervals,
+    RefuseJob,
+    ReservationCancelled,
+    ReservationRequested,
+    StartJob,
+)
+from gridweave.site.policy import SitePolicy
+
+RENDEZVOUS_MS = 30_000
+"""How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
+
+OWN = 0
+"""Stands where jobs of the grid have the number of their attempt."""
+
+HELD, COMMITTED, RUNNING, WAITING = "held", "committed", "running", "waiting"
+
+
+class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner of a site lets the grid have.
+
+    Attributes
+    ----------
+    grid_share : float
+        Part of the nodes that jobs of the grid may hold at one time, within [0, 1].
+    own_users_first : bool
+        Whether the owner's users stand ahead of the grid's delegated jobs in the queue.
+
+    Raises
+    ------
+    OptionError
+        If the share is not within [0, 1].
+    """
+
+    grid_share: float = 1.0
+    own_users_first: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.grid_share <= 1:
+            raise OptionError("grid_share", f"is {self.grid_share}; a number from 0 to 1, 0.5 for half of the nodes")
+
+    def nodes_for_grid(self, nodes: int) -> int:
+        """Return how many of a site's nodes jobs of the grid may hold at one time: the share, rounded down."""
+        return math.floor(nodes * self.grid_share + 1e-9)
+
+
+class _Part(msgspec.Struct):
+    """What the site has of a job of the grid."""
+
+    attempt: int
+    width: int
+    state: str
+    start_ms: int = 0
+    shared: bool = False
+    nodes: NodeIntervals = ()
+    lease_until_ms: int = 0
+    outcome: str = "finished"
+
+
+ContractEvent = Event | Request | FragmentsMet | SiteRestarted
+
+
+class ContractCore:
+    """A site with the site contract.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site, >= 1.
+    policy : SitePolicy
+    owner : OwnerPolicy, optional
+    week_offset_ms : int
+        As for `SiteCore`.
+    rendezvous_ms : int
+        How long started fragments wait for the others of their job.
+
+    Notes
+    -----
+    Ids of jobs are unique over the grid and the site's own users; who hands them out sees to that. A request about an
+    attempt that the site does not have (any more) changes nothing, and is answered with nothing, but for `HoldNodes`
+    and `EnqueueJob`, which bring a new one.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        policy: SitePolicy,
+        *,
+        owner: OwnerPolicy | None = None,
+        week_offset_ms: int = 0,
+        rendezvous_ms: int = RENDEZVOUS_MS,
+    ) -> None:
+        self.site = SiteCore(nodes, policy, week_offset_ms=week_offset_ms)
+        self.nodes = nodes
+        self._owner = owner or OwnerPolicy()
+        self._cap = self._owner.nodes_for_grid(nodes)
+        self.rendezvous_ms = rendezvous_ms
+        self._now_ms = 0
+        self._parts: dict[int, _Part] = {}
+        # Those of the parts that some instant may change; the others are not looked at.
+        self._timed: set[int] = set()
+        # Nodes that jobs of the grid hold or wait for, and those of them that wait.
+        self._grid_nodes = 0
+        self._grid_waiting = 0
+        # Delegated jobs that the owner's share does not let into the queue yet, and the nodes they want.
+        self._outside: dict[int, Job] = {}
+        self._outside_nodes = 0
+        self._own_running: dict[int, Job] = {}
+        self._own_jobs: dict[int, Job] = {}
+        self._draining = False
+        self._told = SiteChanged(0, self._cap)
+        self._out: list[Command | ToGrid] = []
+        # What the site is to be told at this instant.
+        self._inner: list[Event] = []
+
+    def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
+        """Take in what has happened and what the grid asks, and return what is to be done and answered.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            Events of the site as for `SiteCore.handle`, and requests in the order in which they were sent. None is a
+            wakeup.
+
+        Returns
+        -------
+        list of Command or ToGrid
+            In the order in which they are to be carried out and sent. A fragment that is held has no `StartJob` until
+            its agreed start.
+
+        Raises
+        ------
+        InputError
+            As `SiteCore.handle`.
+        """
+        self._now_ms = now_ms
+        self._out = []
+        if len(events) > 1:
+            events = tuple(sorted(events, key=_ends_first))
+        inner: list[Event] = []
+        self._inner = inner
+        later: list[RequestQuote | EnqueueJob] = []
+        for event in events:
+            if isinstance(event, JobFinished):
+                inner += self._finished(event)
+            elif isinstance(event, HoldNodes):
+                inner += self._hold(event)
+            else:
+                inner += self._requested(event, later)
+        if self._timed:
+            inner += self._end_leases()
+        if self._outside:
+            inner += self._let_in()
+        self._run_site(inner)
+        if self._timed:
+            self._start_due()
+        for request in later:
+            if isinstance(request, RequestQuote):
+                self._answer(self._quote(request))
+            elif (part := self._part(request.job.job_id, request.attempt)) is not None and part.state == WAITING:
+                self._answer(Enqueued(request.job.job_id, request.attempt))
+        self._tell_change()
+        return self._out
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+        site_ms = self.site.next_wakeup_ms()
+        if not self._timed:
+            return site_ms
+        instants = [self._due_ms(self._parts[job_id]) for job_id in self._timed]
+        if site_ms is not None:
+            instants.append(site_ms)
+        return max(min(instants), self._now_ms + 1) if instants else None
+
+    def part_state(self, job_id: int) -> str | None:
+        """Return whether a job of the grid is held, committed, running or waiting here; None if it is not here."""
+        part = self._parts.get(job_id)
+        return None if part is None else part.state
+
+    def attempt_of(self, job_id: int) -> int:
+        """Return the attempt of a job of the grid that is here; `OWN` for a job of the site's own users."""
+        part = self._parts.get(job_id)
+        return OWN if part is None else part.attempt
+
+    def _due_ms(self, part: _Part) -> int:
+        """Return the next instant that changes a timed part by itself."""
+        if part.state == COMMITTED:
+            return part.start_ms
+        if part.state == HELD:
+            return part.start_ms + 1
+        if part.state == RUNNING:
+            return part.start_ms + self.rendezvous_ms
+        return part.lease_until_ms + 1
+
+    def _answer(self, answer: Answer) -> None:
+        self._out.append(ToGrid(answer))
+
+    def _finished(self, event: JobFinished) -> Iterable[Event]:
+        """Take in that a job has left its nodes; whose it was decides who is told."""
+        part = self._parts.get(event.job_id)
+        if part is None:
+            self._own_running.pop(event.job_id, None)
+            return (event,)
+        if part.state != RUNNING:
+            return ()
+        self._forget(event.job_id)
+        self._answer(Ended(event.job_id, part.attempt, self._now_ms, part.outcome))
+        return (event,)
+
+    def _requested(self, event: ContractEvent, later: list[RequestQuote | EnqueueJob]) -> Iterable[Event]:
+        """Return the events of the site that a request comes to; note those that are answered when it has decided."""
+        match event:
+            case EnqueueJob():
+                later.append(event)
+                return self._enqueue(event)
+            case CommitHold(job_id=job_id, attempt=attempt):
+                part = self._part(job_id, attempt)
+                # Later than the agreed start the lease has ended, though nobody has seen to it yet.
+                if part is not None and part.state == HELD and self._now_ms <= part.start_ms:
+                    part.state = COMMITTED
+            case ReleaseHold(job_id=job_id, attempt=attempt) | CancelJob(job_id=job_id, attempt=attempt):
+                return self._cancel(job_id, attempt)
+            case WithdrawJob(job_id=job_id, attempt=attempt):
+                part = self._part(job_id, attempt)
+                return self._withdraw(job_id) if part is not None and part.state == WAITING else ()
+            case RenewLeases(until_ms=until_ms):
+                for part in self._parts.values():
+                    part.lease_until_ms = max(part.lease_until_ms, until_ms)
+            case RequestQuote():
+                later.append(event)
+            case DrainSite() | ResumeSite():
+                self._draining = isinstance(event, DrainSite)
+            case FragmentsMet(job_id=job_id, attempt=attempt):
+                part = self._part(job_id, attempt)
+                if part is not None and part.state == RUNNING:
+                    self._timed.discard(job_id)
+            case SiteRestarted():
+                return self._restarted()
+            case JobSubmitted(job=job):
+                if job.job_id in self._parts or job.job_id in self._own_running or job.job_id in self._own_jobs:
+                    return ()
+                self._own_jobs[job.job_id] = job
+                return (event,)
+            case JobCancelled(job_id=job_id):
+                if job_id in self._parts:
+                    return ()
+                self._own_jobs.pop(job_id, None)
+                return () if self._unsubmit(job_id) else (event,)
+            case ReservationRequested() | ReservationCancelled():
+                return (event,)
+        return ()
+
+    def _hold(self, request: HoldNodes) -> Iterable[Event]:
+        reason = self._why_not(request.width)
+        if request.job_id in self._parts:
+            reason = "the site has another attempt of this job"
+        elif request.start_ms is not None and request.start_ms < self._now_ms:
+            reason = f"the agreed start, {request.start_ms} ms, has passed"
+        if reason is not None:
+            self._answer(Refused(request.job_id, request.attempt, reason))
+            return ()
+        shared = request.start_ms is not None
+        start_ms = self._now_ms if request.start_ms is None else request.start_ms
+        self._parts[request.job_id] = _Part(request.attempt, request.width, HELD, start_ms, shared)
+        self._grid_nodes += request.width
+        length_ms = start_ms - self._now_ms + request.length_ms
+        return (JobSubmitted(Job(job_id=request.job_id, width=request.width, estimate_ms=length_ms), True),)
+
+    def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
+        job = request.job
+        reason = None
+        if job.job_id in self._parts:
+            reason = "the site has another attempt of this job"
+        elif self._draining or job.width > self._cap:
+            reason = self._why_not(job.width)
+        if reason is not None:
+            self._answer(Refused(job.job_id, request.attempt, reason))
+            return ()
+        self._parts[job.job_id] = _Part(
+            request.attempt, job.width, WAITING, lease_until_ms=request.lease_until_ms, start_ms=-1
+        )
+        self._timed.add(job.job_id)
+        self._grid_nodes += job.width
+        self._grid_waiting += job.width
+        self._outside[job.job_id] = msgspec.structs.replace(job, behind=self._owner.own_users_first)
+        self._outside_nodes += job.width
+        return ()
+
+    def _let_in(self) -> list[Event]:
+        """Let delegated jobs into the site's queue, first come first, as far as the owner's share goes.
+
+        Where the share is the whole site, the queue itself sees to it that no more nodes are held than there are.
+        """
+        entering: list[Event] = []
+        for job_id, job in list(self._outside.items()):
+            inside = self._grid_nodes - self._outside_nodes
+            if self._cap < self.nodes and inside + job.width > self._cap:
+                break
+            self._leave_outside(job_id)
+            entering.append(JobSubmitted(job))
+        return entering
+
+    def _leave_outside(self, job_id: int) -> bool:
+        """Take a job out of those that wait outside the queue; return whether it was there."""
+        job = self._outside.pop(job_id, None)
+        if job is not None:
+            self._outside_nodes -= job.width
+        return job is not None
+
+    def _why_not(self, width: int) -> str | None:
+        """Return why the grid may not have so many more nodes, or wait for them."""
+        if self._draining:
+            return "the site is being drained"
+        if width > self._cap or (self._cap < self.nodes and self._grid_nodes + width > self._cap):
+            return f"the owner lets the grid have {self._cap} nodes, and its jobs have or wait for {self._grid_nodes}"
+        return None
+
+    def _cancel(self, job_id: int, attempt: int) -> Iterable[Event]:
+        part = self._part(job_id, attempt)
+        if part is None:
+            return ()
+        if part.state == WAITING:
+            return self._withdraw(job_id)
+        if part.state == RUNNING:
+            self._kill(job_id, part, "cancelled")
+            return ()
+        return self._end_hold(job_id, part)
+
+    def _withdraw(self, job_id: int) -> Iterable[Event]:
+        part = self._parts[job_id]
+        self._forget(job_id)
+        self._answer(Withdrawn(job_id, part.attempt))
+        return () if self._leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
+
+    def _end_hold(self, job_id: int, part: _Part) -> Iterable[Event]:
+        self._forget(job_id)
+        self._answer(HoldEnded(job_id, part.attempt))
+        return () if self._unsubmit(job_id) else (JobFinished(job_id),)
+
+    def _unsubmit(self, job_id: int) -> bool:
+        """Take back what the site was to be told of at this instant; return whether there was such a submission.
+
+        After a loss a request and its withdrawal come together, and the site would take them in the order of an
+        instant: the withdrawal, of what it does not know yet, first.
+        """
+        for place, event in enumerate(self._inner):
+            if isinstance(event, JobSubmitted) and event.job.job_id == job_id:
+                del self._inner[place]
+                return True
+        return False
+
+    def _kill(self, job_id: int, part: _Part, outcome: str) -> None:
+        """End a running fragment; its end is reported by whoever runs it."""
+        if part.outcome == "finished":
+            part.outcome = outcome
+            self._timed.discard(job_id)
+            reason = "cancelled" if outcome == "cancelled" else "its other fragments did not come"
+            self._out.append(KillJob(job_id, reason))
+
+    def _end_leases(self) -> list[Event]:
+        """End what has not been committed, joined or renewed in time."""
+        ended: list[Event] = []
+        for job_id in sorted(self._timed):
+            part = self._parts[job_id]
+            if part.state == COMMITTED or self._due_ms(part) > self._now_ms:
+                continue
+            if part.state == HELD:
+                ended += self._end_hold(job_id, part)
+            elif part.state == WAITING:
+                ended += self._withdraw(job_id)
+            else:
+                self._kill(job_id, part, "unmet")
+        return ended
+
+    def _run_site(self, events: list[Event]) -> None:
+        """Have the site decide, and tell the grid of what became of its jobs."""
+        for command in self.site.handle(self._now_ms, *events):
+            part = self._parts.get(getattr(command, "job_id", -1))
+            if part is None:
+                if isinstance(command, StartJob):
+                    self._own_running[command.job_id] = self._own_jobs.pop(command.job_id)
+                elif isinstance(command, RefuseJob):
+                    self._own_jobs.pop(command.job_id, None)
+                self._out.append(command)
+            elif isinstance(command, StartJob):
+                self._granted(command, part)
+            elif isinstance(command, RefuseJob):
+                self._forget(command.job_id)
+                self._answer(Refused(command.job_id, part.attempt, command.reason))
+            elif isinstance(command, KillJob) and part.outcome == "finished":
+                part.outcome = "limit" if part.state == RUNNING else part.outcome
+                self._out.append(command)
+
+    def _granted(self, command: StartJob, part: _Part) -> None:
+        """Take in that the nodes are there: of a hold until its start, or of a job that starts now."""
+        part.nodes = command.nodes
+        if part.state == WAITING:
+            self._grid_waiting -= part.width
+        if part.shared:
+            self._timed.add(command.job_id)
+            self._answer(Held(command.job_id, part.attempt))
+            return
+        self._timed.discard(command.job_id)
+        part.state, part.start_ms = RUNNING, self._now_ms
+        self._out.append(command)
+        self._answer(Started(command.job_id, part.attempt, self._now_ms))
+
+    def _start_due(self) -> None:
+        """Start the committed fragments whose agreed instant has come."""
+        for job_id in sorted(self._timed):
+            part = self._parts[job_id]
+            if part.state == COMMITTED and part.start_ms <= self._now_ms:
+                part.state = RUNNING
+                self._out.append(StartJob(job_id, part.nodes))
+                self._answer(Started(job_id, part.attempt, self._now_ms))
+
+    def _restarted(self) -> list[Event]:
+        """Give up what ran or was held; the owner's users get their jobs run again, the grid decides for its own."""
+        gone: list[Event] = []
+        for job_id, part in sorted(self._parts.items()):
+            if part.state == WAITING:
+                continue
+            self._forget(job_id)
+            if part.state == RUNNING:
+                self._answer(Ended(job_id, part.attempt, self._now_ms, "lost"))
+            else:
+                self._answer(HoldEnded(job_id, part.attempt))
+            gone.append(JobFinished(job_id))
+        again = sorted(self._own_running.items())
+        self._own_running = {}
+        self._own_jobs.update(again)
+        return [*gone, *(JobFinished(job_id) for job_id, _ in again), *(JobSubmitted(job) for _, job in again)]
+
+    def _quote(self, request: RequestQuote) -> Quoted:
+        room = 0 if self._draining else max(0, self._cap - self._grid_nodes + self._grid_waiting)
+        free = min(room, self.site.startable(self._now_ms, request.length_ms))
+        reason = self._why_not(request.width)
+        start_ms = None
+        if reason is None:
+            start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
+            reason = "" if start_ms is not None else f"the site has {self.nodes} nodes"
+        return Quoted(request.quote_id, free, start_ms, reason)
+
+    def _tell_change(self) -> None:
+        """Tell the grid if its own doing is not why it can have more, or less, of the site."""
+        held = self._grid_nodes - self._grid_waiting
+        if self._draining:
+            others = self._cap - held
+        else:
+            own = self.nodes - self.site.free - held
+            others = max(0, own - (self.nodes - self._cap))
+        if others != self._told.others:
+            free = 0 if self._draining else max(0, min(self.site.free, self._cap - held))
+            self._told = SiteChanged(others, free)
+            self._out.insert(0, ToGrid(self._told))
+
+    def _part(self, job_id: int, attempt: int) -> _Part | None:
+        part = self._parts.get(job_id)
+        return part if part is not None and part.attempt == attempt else None
+
+    def _forget(self, job_id: int) -> None:
+        """Have nothing more of a job of the grid."""
+        part = self._parts.pop(job_id)
+        self._timed.discard(job_id)
+        self._grid_nodes -= part.width
+        if part.state == WAITING:
+            self._grid_waiting -= part.width
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""
+        self.site.check_invariants()
+        assert self._grid_waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
+        assert self._grid_nodes == sum(part.width for part in self._parts.values()), "the grid's nodes do not add up"
+        assert self._grid_nodes - self._grid_waiting <= self._cap, "the owner's share is exceeded"
+        running = {running.job.job_id for running in self.site.running()}
+        waiting = {job.job_id for job, _ in self.site.waiting()}
+        for job_id, part in self._parts.items():
+            place = self._outside if job_id in self._outside else waiting if part.state == WAITING else running
+            assert job_id in place, f"job {job_id} is {part.state}, not so"
+            assert part.state not in (HELD, WAITING) or job_id in self._timed, f"job {job_id} has no lease"
+        grid = set(self._parts)
+        assert running - grid == set(self._own_running), "the own users' running jobs differ"
+        assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
+
+
+def _ends_first(event: ContractEvent) -> int:
+    """Sort what frees nodes before what asks for them; the rest keeps its order."""
+    if isinstance(event, (JobFinished, SiteRestarted)):
+        return 0
+    return 1 if isinstance(event, (JobCancelled, ReservationCancelled)) else 2

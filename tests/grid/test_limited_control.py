@@ -1,0 +1,543 @@
+"""MetaCore under limited control: it asks for quotes, delegates to the sites' queues, and thinks again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from builders import GridCase, grid_cases, to_workload
+from gridweave.grid.limited_control import LEASE_MS, LOOKS
+from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
+from gridweave.grid.meta_core import MetaCore
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.simulator import simulate
+from gridweave.scenarios.world.network import Network
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.contract import (
+    Answer,
+    CancelJob,
+    CommitHold,
+    Ended,
+    Enqueued,
+    EnqueueJob,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Quoted,
+    Refused,
+    ReleaseHold,
+    RenewLeases,
+    RequestQuote,
+    SiteChanged,
+    Started,
+    WithdrawJob,
+    Withdrawn,
+)
+from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.messages import Job
+from reference.model import Job as PlainJob
+
+RETRY_MS = 1000
+LATER = 10**6
+
+
+def grid(*nodes: int, margin_ms: int = 0, **policy: Any) -> MetaCore:
+    """Return a meta-scheduler with limited control, in mode sharing unless said otherwise."""
+    options = {"mode": "sharing", "control": "limited", **policy}
+    rng = np.random.default_rng(1)
+    return MetaCore(nodes, GridPolicy(**options), rng=rng, margin_ms=margin_ms, retry_ms=RETRY_MS)
+
+
+def submitted(job_id: int, width: int, estimate_ms: int = 100) -> GridJobSubmitted:
+    """Return the submission of a plain job."""
+    return GridJobSubmitted(Job(job_id=job_id, width=width, estimate_ms=estimate_ms))
+
+
+def step(core: MetaCore, now_ms: int, *events: Any) -> list[Any]:
+    """Return what a meta-scheduler commands; its state must hold."""
+    commands = core.handle(now_ms, *events)
+    core.check_invariants()
+    return commands
+
+
+def said(site: int, *answers: Answer) -> list[FromSite]:
+    """Return what a site says."""
+    return [FromSite(site, answer) for answer in answers]
+
+
+def enqueue(job_id: int, width: int, attempt: int, now_ms: int, estimate_ms: int = 100) -> EnqueueJob:
+    """Return the delegation of a plain job."""
+    return EnqueueJob(Job(job_id=job_id, width=width, estimate_ms=estimate_ms), attempt, now_ms + LEASE_MS)
+
+
+def offered(commands: list[Any], *offers: tuple[int, int | None] | None) -> list[FromSite]:
+    """Answer requests for quotes: of each site (free nodes, earliest start), or None from one that is silent."""
+    asked = [c for c in commands if isinstance(c, ToSite) and isinstance(c.request, RequestQuote)]
+    answers = []
+    for command in asked:
+        offer = offers[command.site]
+        if offer is not None:
+            answers += said(command.site, Quoted(command.request.quote_id, *offer))
+    return answers
+
+
+def delegated(core: MetaCore, job_id: int, width: int, now_ms: int = 0, *, to: int = 0, wait_ms: int = LATER) -> None:
+    """Have a job delegated to a site, where it waits."""
+    asked = step(core, now_ms, submitted(job_id, width))
+    sites = sum(isinstance(command.request, RequestQuote) for command in asked)
+    starts: list[tuple[int, int | None]] = [(0, now_ms + wait_ms + (site != to)) for site in range(sites)]
+    (command,) = step(core, now_ms, *offered(asked, *starts))
+    assert command == ToSite(to, enqueue(job_id, width, 2, now_ms))
+    assert step(core, now_ms, *said(to, Enqueued(job_id, 2))) == []
+
+
+# -- quotes and delegation
+
+
+def test_all_sites_are_asked_and_waited_for() -> None:
+    """A job is offered to every site, even one that is too small, and goes nowhere before all have answered."""
+    core = grid(8, 2)
+    asked = step(core, 0, submitted(1, 3))
+    assert asked == [ToSite(0, RequestQuote(1, 3, 100)), ToSite(1, RequestQuote(2, 3, 100))]
+    assert step(core, 5, *said(0, Quoted(1, 8, 5))) == []
+    assert step(core, 7, *said(1, Quoted(2, 2, None, "2 nodes"))) == [ToSite(0, enqueue(1, 3, 2, 7))]
+    assert step(core, 9, *said(0, Enqueued(1, 2), Started(1, 2, 9))) == []
+    assert step(core, 60, *said(0, Ended(1, 2, 60, "limit"))) == [ReportDone(1, "limit")]
+
+
+@pytest.mark.parametrize(
+    ("selection", "site"), [("best-fit", 1), ("biggest-free", 2), ("equal-util", 0), ("earliest-end", 0)]
+)
+def test_the_selection_decides_among_starts_now(selection: str, site: int) -> None:
+    """Of the sites that would start a job now, the selection takes one by the nodes that they have quoted."""
+    core = grid(8, 8, 16, 32, selection=selection)
+    asked = step(core, 0, submitted(1, 3))
+    commands = step(core, 0, *offered(asked, (6, 0), (3, 0), (9, 0), (32, 1)))
+    assert commands == [ToSite(site, enqueue(1, 3, 2, 0))]
+
+
+def test_random_is_drawn_once_for_a_job() -> None:
+    """The selection random takes number floor(u k) of the k sites that would start the job now."""
+    core = grid(*[4] * 5, selection="random")
+    draws = np.random.default_rng(1).random(8)
+    for job_id, draw in enumerate(draws.tolist(), start=1):
+        asked = step(core, job_id, submitted(job_id, 2))
+        (command,) = step(core, job_id, *offered(asked, (4, job_id), (4, job_id), (0, 99), (4, job_id), (4, job_id)))
+        assert command.site == [0, 1, 3, 4][int(draw * 4)]
+
+
+@pytest.mark.parametrize(
+    ("offers", "site"),
+    [
+        (((2, 90), (3, 50), (3, 70)), 1),
+        (((3, 50), (1, 50), (2, 50)), 1),
+        (((2, 50), (2, 50), (2, 50)), 0),
+        (((3, None), (0, 10**9), (3, None)), 1),
+    ],
+)
+def test_without_a_start_now_the_earliest_counts(offers: tuple[tuple[int, int | None], ...], site: int) -> None:
+    """A job that must wait does so where it starts first; then where the fewest nodes are free; then in site order."""
+    core = grid(4, 4, 4)
+    asked = step(core, 0, submitted(1, 4))
+    assert step(core, 0, *offered(asked, *offers)) == [ToSite(site, enqueue(1, 4, 2, 0))]
+
+
+def test_a_job_that_can_never_run_is_refused() -> None:
+    """A job that the idle grid could not place is refused at once, with the reason, and no site is asked."""
+    (refusal,) = step(grid(4, 4), 0, submitted(1, 5))
+    assert isinstance(refusal, ReportRefused)
+    assert "mode sharing splits no job" in refusal.reason
+
+
+def test_a_job_is_taken_in_once() -> None:
+    """A submission that comes twice is one job."""
+    core = grid(4)
+    assert len(step(core, 0, submitted(1, 4), submitted(1, 4))) == 1
+    assert step(core, 1, submitted(1, 4)) == []
+
+
+# -- splits
+
+
+def test_a_split_takes_the_quoted_nodes() -> None:
+    """A job that no site can take alone is split over the quoted nodes, held everywhere, and committed."""
+    core = grid(4, 4, 4, margin_ms=40, mode="multi-site", overhead=0.5)
+    asked = step(core, 0, submitted(1, 6))
+    assert step(core, 10, *offered(asked, (2, None), (4, None), (3, None))) == [
+        ToSite(1, HoldNodes(1, 2, 4, 150, 50)),
+        ToSite(2, HoldNodes(1, 2, 2, 150, 50)),
+    ]
+    assert step(core, 20, *said(1, Held(1, 2))) == []
+    assert step(core, 21, *said(2, Held(1, 2))) == [ToSite(1, CommitHold(1, 2)), ToSite(2, CommitHold(1, 2))]
+    assert step(core, 60, *said(1, Started(1, 2, 50)), *said(2, Started(1, 2, 50))) == []
+    assert step(core, 201, *said(1, Ended(1, 2, 200, "finished"))) == []
+    assert step(core, 202, *said(2, Ended(1, 2, 200, "finished"))) == [ReportDone(1, "finished")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "overhead", "splits"),
+    [("adaptive", 0.9, True), ("adaptive", 1.0, False), ("multi-site", 1.0, True), ("sharing", 0.0, False)],
+)
+def test_adaptive_splits_only_if_that_ends_sooner(mode: str, overhead: float, splits: bool) -> None:
+    """A wait of 100 and a run of 100 ends at 200: under adaptive a split must end before that, others never ask."""
+    core = grid(4, 4, mode=mode, overhead=overhead)
+    asked = step(core, 0, submitted(1, 4))
+    commands = step(core, 0, *offered(asked, (2, 300), (2, 100)))
+    if splits:
+        assert [(c.site, c.request.width) for c in commands] == [(0, 2), (1, 2)]
+    else:
+        assert commands == [ToSite(1, enqueue(1, 4, 2, 0))]
+
+
+def test_a_start_now_on_one_site_goes_before_a_split() -> None:
+    """A job that one site would start at once is not split, whatever the mode."""
+    core = grid(4, 8, mode="multi-site")
+    asked = step(core, 0, submitted(1, 4))
+    assert step(core, 0, *offered(asked, (4, 0), (3, 50))) == [ToSite(0, enqueue(1, 4, 2, 0))]
+
+
+def test_a_refused_split_is_released_and_thought_of_again() -> None:
+    """When one site refuses its part the others are released, and all are asked again when one has changed."""
+    core = grid(4, 4, mode="multi-site")
+    asked = step(core, 0, submitted(1, 6))
+    step(core, 0, *offered(asked, (4, None), (4, None)))
+    assert step(core, 1, *said(1, Refused(1, 2, "own users were first"))) == [ToSite(0, ReleaseHold(1, 2))]
+    assert step(core, 2, *said(0, HoldEnded(1, 2))) == [], "what the grid gave back itself is no news"
+    again = step(core, 3, *said(1, SiteChanged(0, 4)))
+    assert [(c.site, c.request.width) for c in again] == [(0, 6), (1, 6)]
+    assert [c.request.attempt for c in step(core, 3, *offered(again, (4, None), (4, None)))] == [4, 4]
+
+
+# -- second thoughts
+
+
+def test_a_waiting_job_moves_to_a_site_that_would_start_it() -> None:
+    """When a site has got room it is asked for what waits elsewhere; the job is withdrawn, and then delegated anew."""
+    core = grid(4, 4, 2)
+    delegated(core, 1, 3)
+    assert step(core, 9, *said(2, SiteChanged(0, 2))) == [], "too small a site is not asked"
+    asked = step(core, 10, *said(1, SiteChanged(0, 4)))
+    assert [(c.site, c.request.width) for c in asked] == [(1, 3)]
+    assert step(core, 12, *offered(asked, None, (4, 12))) == [ToSite(0, WithdrawJob(1, 2))]
+    assert step(core, 14, *said(0, Withdrawn(1, 2))) == [ToSite(1, enqueue(1, 3, 3, 14))]
+    assert step(core, 15, *said(1, Started(1, 3, 15))) == []
+    assert step(core, 16, *said(0, Ended(1, 2, 16, "lost"))) == [], "of the first attempt nothing counts any more"
+    assert step(core, 99, *said(1, Ended(1, 3, 99, "finished"))) == [ReportDone(1, "finished")]
+
+
+def test_a_job_that_does_not_start_as_quoted_looks_elsewhere() -> None:
+    """A job that was sent where it would start at once, and waits there after all, is offered to the others, once."""
+    core = grid(4, 4, 2)
+    asked = step(core, 0, submitted(1, 3))
+    assert step(core, 0, *offered(asked, (4, 0), (4, 0), (2, None))) == [ToSite(0, enqueue(1, 3, 2, 0))]
+    asked = step(core, 1, *said(0, Enqueued(1, 2)))
+    assert [c.site for c in asked] == [1], "the third is too small"
+    assert step(core, 2, *offered(asked, None, (4, 2))) == [ToSite(0, WithdrawJob(1, 2))]
+    assert step(core, 3, *said(0, Withdrawn(1, 2))) == [ToSite(1, enqueue(1, 3, 3, 3))]
+    assert step(core, 4, *said(1, Enqueued(1, 3))) == [], "or jobs would chase each other"
+
+
+@pytest.mark.parametrize("offer", [(4, 11), (2, 10), (4, None)])
+def test_a_waiting_job_stays_where_moving_gains_no_start(offer: tuple[int, int | None]) -> None:
+    """A site that would start the job later, has not the nodes, or offers nothing does not get it."""
+    core = grid(4, 4)
+    delegated(core, 1, 3)
+    asked = step(core, 10, *said(1, SiteChanged(0, 4)))
+    assert step(core, 10, *offered(asked, None, offer)) == []
+    assert step(core, 20, *said(0, Started(1, 2, 20))) == []
+
+
+def test_no_more_jobs_move_than_there_is_room() -> None:
+    """Of the jobs that a site would each start now only so many are withdrawn as its free nodes can hold together."""
+    core = grid(4, 8)
+    for job_id in (1, 2, 3):
+        delegated(core, job_id, 3)
+    asked = step(core, 10, *said(1, SiteChanged(0, 7)))
+    assert len(asked) == 3
+    assert step(core, 10, *offered(asked, None, (7, 10))) == [
+        ToSite(0, WithdrawJob(1, 2)),
+        ToSite(0, WithdrawJob(2, 2)),
+    ]
+    assert len(step(core, 11, *said(1, SiteChanged(1, 6)))) == 1, "job 3 is thought of again, the others are moving"
+
+
+def test_a_start_that_crosses_the_withdrawal_counts() -> None:
+    """A site that has started a job while its withdrawal was under way keeps it, and no other site gets it."""
+    core = grid(4, 4)
+    delegated(core, 1, 3)
+    asked = step(core, 10, *said(1, SiteChanged(0, 4)))
+    assert step(core, 10, *offered(asked, None, (4, 10))) == [ToSite(0, WithdrawJob(1, 2))]
+    assert step(core, 12, *said(0, Started(1, 2, 11))) == []
+    assert step(core, 90, *said(1, SiteChanged(2, 2))) == []
+    assert step(core, 111, *said(0, Ended(1, 2, 111, "finished"))) == [ReportDone(1, "finished")]
+
+
+def test_a_site_that_ends_a_job_of_the_grid_has_room() -> None:
+    """The end of a job of the grid is news of its site, as is a change by the site's own users."""
+    core = grid(4, 4)
+    delegated(core, 1, 3)
+    delegated(core, 2, 3, to=1)
+    step(core, 5, *said(1, Started(2, 2, 5)))
+    done, asked = step(core, 50, *said(1, Ended(2, 2, 50, "finished")))
+    assert done == ReportDone(2, "finished")
+    assert (asked.site, asked.request.width) == (1, 3)
+
+
+# -- leases
+
+
+def test_leases_are_renewed_while_jobs_wait() -> None:
+    """A third of a lease after the first delegation the sites where jobs wait are told to keep them, and so on."""
+    core = grid(4, 4)
+    delegated(core, 1, 3)
+    third_ms = LEASE_MS // 3
+    assert core.next_wakeup_ms() == third_ms
+    assert step(core, third_ms) == [ToSite(0, RenewLeases(third_ms + LEASE_MS))]
+    assert core.next_wakeup_ms() == 2 * third_ms
+    step(core, third_ms + 5, *said(0, Started(1, 2, third_ms + 5)))
+    assert step(core, 2 * third_ms) == []
+    assert core.next_wakeup_ms() is None, "what runs needs no lease"
+
+
+def test_a_job_whose_lease_has_ended_is_delegated_anew() -> None:
+    """A site that has withdrawn a job by itself is believed, and all sites are asked again."""
+    core = grid(4, 4)
+    delegated(core, 1, 3)
+    asked = step(core, 10, *said(0, Withdrawn(1, 2)))
+    assert [c.site for c in asked] == [0, 1]
+    assert step(core, 10, *offered(asked, (4, 90), (4, 80))) == [ToSite(1, enqueue(1, 3, 4, 10))]
+
+
+# -- silent sites, the backlog
+
+
+def test_a_silent_site_is_not_waited_for() -> None:
+    """After a while the job goes where an answer came from, and a quote that comes late changes nothing."""
+    core = grid(4, 4)
+    asked = step(core, 0, submitted(1, 3))
+    late = offered(asked, None, (4, 0))
+    assert step(core, 5, *offered(asked, (4, 300), None)) == []
+    assert core.next_wakeup_ms() == RETRY_MS
+    assert step(core, RETRY_MS) == [ToSite(0, enqueue(1, 3, 2, RETRY_MS))]
+    assert step(core, RETRY_MS + 1, *late) == []
+
+
+def test_a_quote_of_an_earlier_round_is_none_of_the_next() -> None:
+    """When all are asked again, what a site had offered in the round before does not count for the new one."""
+    core = grid(4, 4)
+    first = step(core, 0, submitted(1, 3))
+    assert step(core, RETRY_MS) == [], "nobody has answered"
+    second = step(core, RETRY_MS + 1, *said(0, SiteChanged(0, 4)))
+    assert len(second) == 2
+    stale = offered(first, (4, 0), (4, 0))
+    assert step(core, RETRY_MS + 2, *stale) == []
+    assert step(core, RETRY_MS + 3, *offered(second, (0, 9000), (0, 8000))) == [
+        ToSite(1, enqueue(1, 3, 3, RETRY_MS + 3))
+    ]
+
+
+def test_what_no_site_takes_is_tried_again_by_itself() -> None:
+    """A job that no site offers anything is asked for again after a while, and again, until one does."""
+    core = grid(4, 4)
+    asked = step(core, 0, submitted(1, 3))
+    assert step(core, 0, *offered(asked, (0, None), (0, None))) == []
+    for now_ms in (RETRY_MS, 2 * RETRY_MS):
+        assert core.next_wakeup_ms() == now_ms
+        asked = step(core, now_ms)
+        assert [c.site for c in asked] == [0, 1]
+        assert step(core, now_ms, *offered(asked, (0, None), (0, None))) == []
+    asked = step(core, 3 * RETRY_MS)
+    assert len(step(core, 3 * RETRY_MS, *offered(asked, (4, 3 * RETRY_MS), (0, None)))) == 1
+
+
+def test_a_refused_delegation_is_tried_again() -> None:
+    """A site that refuses what it had quoted for, as one that is drained meanwhile, is asked again when it changes."""
+    core = grid(4)
+    asked = step(core, 0, submitted(1, 3))
+    step(core, 0, *offered(asked, (4, 0)))
+    assert step(core, 1, *said(0, Refused(1, 2, "the site is being drained"))) == []
+    asked = step(core, 2, *said(0, SiteChanged(0, 4)))
+    assert step(core, 3, *offered(asked, (4, 3))) == [ToSite(0, enqueue(1, 3, 4, 3))]
+
+
+def test_one_change_does_not_set_off_more_looks_than_the_bound() -> None:
+    """However many jobs wait, a change has the first of them thought of, no more than the bound."""
+    core = grid(4)
+    for job_id in range(1, LOOKS + 6):
+        asked = step(core, 0, submitted(job_id, 3))
+        step(core, 0, *offered(asked, (0, None)))
+    asked = step(core, 1, *said(0, SiteChanged(0, 4)))
+    assert len(asked) == LOOKS
+    (command, *_) = step(core, 1, *offered(asked, (4, 1)))
+    assert command.request.job.job_id == 1
+
+
+# -- cancellations and losses
+
+
+def bring_to(core: MetaCore, state: str) -> list[ToSite]:
+    """Bring job 1, on sites of 4, 4, 6 and 6 nodes, into a state; return what is to be sent when it is cancelled."""
+    asked = step(core, 0, submitted(1, 6))
+    if state == "asking":
+        return []
+    alone: list[tuple[int, int | None]] = [(0, None), (0, None), (0, 500), (0, 900)]
+    offers = {"backlog": [(0, None)] * 4, "split": [(4, None), (4, None), (0, None), (0, None)]}.get(state, alone)
+    commands = step(core, 0, *offered(asked, *offers))
+    if state == "withdrawing":
+        asked = step(core, 1, *said(3, SiteChanged(0, 6)))
+        assert step(core, 1, *offered(asked, None, None, None, (6, 1))) == [ToSite(2, WithdrawJob(1, 2))]
+    if state == "running":
+        step(core, 1, *said(2, Started(1, 2, 1)))
+    return [ToSite(command.site, CancelJob(1, 2)) for command in commands]
+
+
+@pytest.mark.parametrize("state", ["asking", "backlog", "waiting", "withdrawing", "running", "split"])
+def test_a_cancelled_job_ends_wherever_it_stands(state: str) -> None:
+    """A job that is cancelled while it is asked for, waits, moves, is held or runs ends there, and is reported once."""
+    core = grid(4, 4, 6, 6, mode="multi-site")
+    ends = bring_to(core, state)
+    commands = step(core, 5, GridJobCancelled(1), GridJobCancelled(1))
+    if not ends:
+        assert commands == [ReportDone(1, "cancelled")]
+    else:
+        assert commands == ends
+        over: Answer = Ended(1, 2, 6, "cancelled") if state == "running" else Withdrawn(1, 2)
+        answers = [FromSite(c.site, HoldEnded(1, 2) if state == "split" else over) for c in ends]
+        assert step(core, 6, *answers) == [ReportDone(1, "cancelled")]
+    assert step(core, 7, GridJobCancelled(1)) == []
+
+
+@pytest.mark.parametrize("answer", [Ended(1, 2, 2, "lost"), Refused(1, 2, "full"), Withdrawn(1, 2)])
+def test_a_cancelled_job_is_not_begun_anew(answer: Answer) -> None:
+    """A job that its user has cancelled is not delegated again though it was lost, refused or given back."""
+    core = grid(4, 4)
+    delegated(core, 1, 3)
+    assert step(core, 1, GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 2))]
+    assert step(core, 2, *said(0, answer)) == [ReportDone(1, "cancelled")]
+
+
+def test_a_cancelled_job_that_ends_by_itself_has_finished() -> None:
+    """When the end of a job crosses its cancellation the end is what is reported."""
+    core = grid(4)
+    delegated(core, 1, 3)
+    step(core, 1, *said(0, Started(1, 2, 1)))
+    assert step(core, 50, GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 2))]
+    assert step(core, 51, *said(0, Ended(1, 2, 50, "finished"))) == [ReportDone(1, "finished")]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_lost_job_is_delegated_anew(split: bool) -> None:
+    """A job whose site failed is asked for everywhere under new numbers, and the old ones count no more."""
+    core = grid(4, 4, mode="multi-site")
+    asked = step(core, 0, submitted(1, 6 if split else 3))
+    step(core, 0, *offered(asked, *([(4, None)] * 2 if split else [(4, 0), (4, 0)])))
+    if split:
+        step(core, 0, *said(0, Held(1, 2)), *said(1, Held(1, 2)))
+        assert step(core, 9, *said(0, Ended(1, 2, 9, "lost"))) == [ToSite(1, CancelJob(1, 2))]
+        asked = step(core, 10, *said(1, Ended(1, 2, 10, "cancelled")))
+    else:
+        step(core, 1, *said(0, Started(1, 2, 0)))
+        asked = step(core, 10, *said(0, Ended(1, 2, 10, "lost")))
+    assert [c.site for c in asked] == [0, 1]
+    assert step(core, 11, *said(0, Ended(1, 2, 11, "finished"))) == []
+    anew = step(core, 12, *offered(asked, *([(4, None)] * 2 if split else [(0, 99), (4, 12)])))
+    numbers = [c.request.attempt for c in anew]
+    assert numbers == ([4, 4] if split else [4])
+
+
+# -- whole runs
+
+
+@settings(max_examples=60, deadline=None)
+@given(grid_cases(max_sites=1, for_one_site=True))
+def test_one_site_is_its_own_queue(case: GridCase) -> None:
+    """With one site, no own users and no latency, limited control is FCFS with EASY backfilling, job by job."""
+    jobs = to_workload(case.jobs)
+    policy = GridPolicy(mode="sharing", control="limited")
+    result = simulate_world(jobs, case.nodes, policy, check=True)
+    assert result.start_ms.tolist() == simulate(jobs, case.nodes[0]).start_ms.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(grid_cases(max_jobs=12))
+def test_every_job_runs_whatever_the_network(case: GridCase) -> None:
+    """With slow, lossy and repeating messages, and splits, every job that can run does so once, and no lease lapses."""
+    jobs = to_workload(case.jobs)
+    network = Network(latency_ms=3, jitter_ms=4, loss=0.2, duplicate=0.1)
+    policy = GridPolicy(mode="adaptive", control="limited", overhead=0.3)
+    result = simulate_world(jobs, case.nodes, policy, network=network, rng=np.random.default_rng(1), check=True)
+    assert [job_id for job_id, _ in result.refused] == []
+    assert (result.end_ms > result.start_ms).all()
+    assert (result.start_ms >= jobs.submit_ms).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(grid_cases(for_one_site=True))
+def test_without_jobs_of_the_grid_the_sites_are_alone(case: GridCase) -> None:
+    """Jobs that users hand to their own sites run as if there were no grid, job by job."""
+    jobs = to_workload([job for job in case.jobs if job.width <= case.nodes[case.home[job.id]]])
+    home = np.array([case.home[job_id] for job_id in jobs.job_id.tolist()], np.int64)
+    policy = GridPolicy(mode="sharing", control="limited")
+    result = simulate_world(jobs, case.nodes, policy, home=home, to_grid=np.zeros(len(jobs), np.bool_), check=True)
+    for site, nodes in enumerate(case.nodes):
+        rows = np.flatnonzero(home == site)
+        alone = simulate(jobs.take(rows), nodes)
+        assert result.start_ms[rows].tolist() == alone.start_ms.tolist()
+
+
+def test_a_moved_job_starts_where_room_is() -> None:
+    """Job 3 waits for the end of job 1, the first by estimate, until job 2 ends early; then it moves to that site."""
+    jobs = to_workload([PlainJob(1, 0, 4, 100, 100), PlainJob(2, 1, 4, 200, 49), PlainJob(3, 2, 4, 10, 10)])
+    result = simulate_world(jobs, [4, 4], GridPolicy(mode="sharing", control="limited"), check=True)
+    assert result.start_ms.tolist() == [0, 1, 50]
+    assert result.fragments_of(2) == [(1, 4)]
+
+
+def test_jobs_that_come_together_do_not_all_wait_at_one_site() -> None:
+    """Both jobs are quoted the same nodes of site 0; the one that is left waiting there moves on at once."""
+    jobs = to_workload([PlainJob(1, 0, 4, 100, 100), PlainJob(2, 0, 4, 100, 100)])
+    result = simulate_world(jobs, [4, 4], GridPolicy(mode="sharing", control="limited"), check=True)
+    assert result.start_ms.tolist() == [0, 0]
+    assert [result.fragments_of(row) for row in (0, 1)] == [[(0, 4)], [(1, 4)]]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_own_users_first(first: bool) -> None:
+    """Own job 3 comes after the grid's job 2, and starts ahead of it only if the owner has said so."""
+    jobs = to_workload([PlainJob(1, 0, 4, 100, 100), PlainJob(2, 1, 4, 50, 50), PlainJob(3, 2, 4, 30, 30)])
+    result = simulate_world(
+        jobs,
+        [4],
+        GridPolicy(mode="sharing", control="limited"),
+        owners=[OwnerPolicy(own_users_first=first)],
+        to_grid=[False, True, False],
+        check=True,
+    )
+    assert result.start_ms.tolist() == ([0, 130, 100] if first else [0, 100, 150])
+
+
+@settings(max_examples=40, deadline=None)
+@given(grid_cases(for_one_site=True))
+def test_the_grid_keeps_to_its_share(case: GridCase) -> None:
+    """At no instant do jobs of the grid hold more of a site than its owner lets them have, and all of them run."""
+    owners = [OwnerPolicy(grid_share=0.5)] * len(case.nodes)
+    share = [nodes // 2 for nodes in case.nodes]
+    to_grid = {job.id: job.width <= max(share) and number % 3 < 2 for number, job in enumerate(case.jobs)}
+    kept = [job for job in case.jobs if to_grid[job.id] or job.width <= case.nodes[case.home[job.id]]]
+    if not max(share):
+        return
+    jobs = to_workload(kept)
+    home = [case.home[job_id] for job_id in jobs.job_id.tolist()]
+    given_to_grid = np.array([to_grid[job_id] for job_id in jobs.job_id.tolist()], np.bool_)
+    policy = GridPolicy(mode="sharing", control="limited")
+    result = simulate_world(jobs, case.nodes, policy, owners=owners, home=home, to_grid=given_to_grid, check=True)
+    assert result.refused == ()
+    for instant_ms in result.start_ms.tolist():
+        held = [0] * len(share)
+        for row in np.flatnonzero(given_to_grid & (result.start_ms <= instant_ms) & (instant_ms < result.end_ms)):
+            for site, width in result.fragments_of(int(row)):
+                held[site] += width
+        assert all(nodes <= most for nodes, most in zip(held, share, strict=True))

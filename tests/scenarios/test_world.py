@@ -1,0 +1,214 @@
+"""The simulated world: equal to the batch driver where nothing goes wrong, and sound where everything does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import random_grid_jobs, to_workload
+from gridweave.errors import OptionError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
+from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
+from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.policy import SitePolicy
+
+ORDERS = ("fcfs", "sjf", "ljf", "saf", "laf", "bfit", "wfit")
+SELECTIONS = ("best-fit", "biggest-free", "equal-util", "random", "earliest-end")
+TABLES: tuple[tuple[tuple[int, int], ...], ...] = ((), (), ((3, 1), (6, 2)))
+OVERHEADS: tuple[float | tuple[float, ...], ...] = (0.0, 0.3, (0.1, 0.5), 1.0)
+
+
+def pick(rng: np.random.Generator, choices: Any) -> Any:
+    """Draw one of several things."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+def random_policy(rng: np.random.Generator, control: str = "full") -> GridPolicy:
+    """Draw a policy."""
+    return GridPolicy(
+        mode=pick(rng, ("sharing", "multi-site", "adaptive")),
+        control=control,
+        order=pick(rng, ORDERS),
+        backfill=pick(rng, ("easy", "easy", "none")),
+        selection=pick(rng, SELECTIONS),
+        overhead=pick(rng, OVERHEADS),
+        lower_bound=pick(rng, (0, 0, 3)),
+        max_fragments=pick(rng, TABLES),
+    )
+
+
+def random_grid(rng: np.random.Generator, *, tick: int = 1) -> tuple[Workload, list[int], np.ndarray[Any, Any]]:
+    """Draw sites, a workload, some of whose jobs may be too wide, and how its jobs bear being split."""
+    nodes = rng.integers(1, 10, rng.integers(1, 5)).tolist()
+    load = float(rng.choice((0.5, 0.9, 1.5)))
+    case = random_grid_jobs(rng, int(rng.integers(1, 50)), nodes, load=load, tick=tick)
+    return to_workload(case.jobs), nodes, np.array([case.sensitivity[job.id] for job in case.jobs])
+
+
+def assert_same(world: GridResult, batch: GridResult, what: str) -> None:
+    """Two results are the same schedule, job by job."""
+    assert world.start_ms.tolist() == batch.start_ms.tolist(), what
+    assert world.end_ms.tolist() == batch.end_ms.tolist(), what
+    for job in range(len(batch.workload)):
+        assert world.fragments_of(job) == batch.fragments_of(job), what
+    assert [job_id for job_id, _ in world.refused] == [job_id for job_id, _ in batch.refused], what
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_without_delay_and_fault_the_world_is_the_batch_driver(part: int) -> None:
+    """With no delay and no fault every job starts and ends as in the batch driver, on the same sites."""
+    for seed in range(part * 150, (part + 1) * 150):
+        workload, nodes, sensitivity = random_grid(np.random.default_rng(seed))
+        policy = random_policy(np.random.default_rng(seed + 10**6))
+        batch = simulate_grid(
+            workload, nodes, policy, rng=np.random.default_rng(seed).spawn(1)[0], sensitivity=sensitivity
+        )
+        world = simulate_world(
+            workload,
+            nodes,
+            policy,
+            rng=np.random.default_rng(seed),
+            sensitivity=sensitivity,
+            check=seed % 5 == 0,
+            channels=seed % 3 == 0,
+        )
+        assert_same(world, batch, f"seed {seed}, {nodes}, {policy}")
+
+
+def play_badly(seed: int, control: str) -> WorldResult:
+    """Play a random grid with all that can go wrong, and all checks."""
+    rng = np.random.default_rng([seed, 77])
+    workload, nodes, _ = random_grid(rng, tick=1000)
+    inputs = WorldInputs(
+        workload=workload,
+        home=np.asarray(rng.integers(0, len(nodes), len(workload))),
+        nodes=tuple(nodes),
+        policy=random_policy(rng, control),
+        site_policies=tuple(SitePolicy(backfill=pick(rng, ("easy", "none"))) for _ in nodes),
+    )
+    return run_world(inputs, draw_conditions(inputs, rng), rng)
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_nothing_that_must_never_happen_does(part: int) -> None:
+    """Whatever is lost, late, doubled, cut or crashed: no job is lost, or runs twice or in part."""
+    crashes = cuts = lost = restarts = split = 0
+    for seed in range(part * 50, (part + 1) * 50):
+        result = play_badly(seed, "full")
+        crashes, cuts, lost = crashes + result.crashes, cuts + result.cuts, lost + result.lost
+        restarts, split = restarts + result.restarts, split + int((result.n_fragments > 1).sum())
+    assert min(crashes, cuts, lost, restarts, split) > 20, "there was not much trouble"
+
+
+@pytest.mark.parametrize("control", ["limited", "none"])
+def test_no_level_of_control_breaks_the_rules(control: str) -> None:
+    """The same holds where the sites have their own queues."""
+    for seed in range(100):
+        play_badly(seed, control)
+
+
+def test_own_users_never_wait_for_the_grid() -> None:
+    """With the connection cut for the whole time the site's own users get their jobs run."""
+    workload = Workload(job_id=[1, 2], submit_ms=[5000, 5001], width=[2, 2], estimate_ms=[100, 100], run_ms=[100, 100])
+    result = simulate_world(
+        workload,
+        [2],
+        GridPolicy(),
+        to_grid=[False, False],
+        network=Network(latency_ms=50, loss=0.9),
+        faults=Faults(cut_every_ms=1.0, cut_lasts_ms=1e6),
+    )
+    assert result.start_ms.tolist() == [5000, 5100]
+
+
+def test_a_crash_costs_time_and_no_job() -> None:
+    """Jobs that run on a site when it fails are begun anew, and end."""
+    count = 40
+    workload = Workload(
+        job_id=np.arange(count) + 1,
+        submit_ms=np.arange(count) * 10_000,
+        width=np.full(count, 3),
+        estimate_ms=np.full(count, 15_000),
+        run_ms=np.full(count, 15_000),
+    )
+    faults = Faults(crash_every_ms=50_000, crash_lasts_ms=5_000)
+    result = simulate_world(workload, [2, 2], GridPolicy(mode="multi-site"), faults=faults, check=True)
+    assert result.restarts > 0
+    assert result.crashes > 0
+    assert (result.end_ms - result.start_ms == 15_000).all()
+
+
+def test_messages_take_their_time() -> None:
+    """A job starts when its site hears of it; one on two sites when all have been asked, answered, and were told."""
+    workload = Workload(job_id=[1, 2], submit_ms=[0, 10], width=[2, 6], estimate_ms=[10, 10], run_ms=[10, 10])
+    result = simulate_world(workload, [4, 4], GridPolicy(mode="multi-site"), network=Network(latency_ms=7))
+    assert result.start_ms[0] == 7
+    assert result.start_ms[1] == 10 + 4 * 7
+    assert result.messages == 3 + 10
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    """A world is its inputs and its seed: repeated, it is the same to the millisecond."""
+    first, again, other = play_badly(3, "full"), play_badly(3, "full"), play_badly(4, "full")
+    assert first.start_ms.tolist() == again.start_ms.tolist()
+    assert (first.messages, first.lost) == (again.messages, again.lost)
+    assert first.messages != other.messages
+
+
+def test_the_selection_does_not_depend_on_the_network() -> None:
+    """What the selection random draws is the same whatever the network draws."""
+    rng = np.random.default_rng(5)
+    workload, nodes, _ = random_grid(rng)
+    policy = GridPolicy(mode="sharing", selection="random")
+    plain = simulate_world(workload, nodes, policy, rng=np.random.default_rng(9))
+    late = simulate_world(workload, nodes, policy, rng=np.random.default_rng(9), network=Network(duplicate=1.0))
+    assert_same(late, plain, "duplicates change nothing")
+
+
+def test_jobs_that_can_never_run_are_refused() -> None:
+    """A job that is too wide for the grid, or for its own site, has no start, and a reason."""
+    workload = Workload(job_id=[1, 2], submit_ms=[0, 0], width=[9, 5], estimate_ms=[9, 9], run_ms=[9, 9])
+    result = simulate_world(workload, [4, 4], GridPolicy(), to_grid=[True, False])
+    assert result.start_ms.tolist() == [NEVER, NEVER]
+    assert [job_id for job_id, _ in result.refused] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "option"),
+    [
+        ({"home": [0, 2]}, "home"),
+        ({"to_grid": [True]}, "to_grid"),
+        ({"sensitivity": [1.0]}, "sensitivity"),
+        ({"owners": [OwnerPolicy()]}, "nodes"),
+        ({"site_policies": []}, "nodes"),
+    ],
+)
+def test_arrays_of_the_wrong_length_are_refused(wrong: dict[str, Any], option: str) -> None:
+    """What is given by job, or by site, has an entry for each, and names sites that there are."""
+    workload = Workload(job_id=[1, 2], submit_ms=[0, 0], width=[1, 1], estimate_ms=[9, 9], run_ms=[9, 9])
+    with pytest.raises(OptionError, match=option):
+        simulate_world(workload, [4, 4], GridPolicy(), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (Network, {"latency_ms": -1}),
+        (Network, {"jitter_ms": 10**9}),
+        (Network, {"loss": 0.95}),
+        (Network, {"duplicate": 1.5}),
+        (Faults, {"crash_every_ms": -1.0}),
+        (Faults, {"cut_lasts_ms": float("nan")}),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(kind: Any, wrong: dict[str, float]) -> None:
+    """A network or a fault with an impossible number is refused by the number's name."""
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        kind(**wrong)

@@ -1,0 +1,423 @@
+"""The checker can fail: every kind of violation, brought about by a core that is broken on purpose, is found.
+
+Each test breaks one rule in one core and plays worlds until the history speaks up; the same worlds pass unbroken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gridweave.grid import coallocation
+from gridweave.grid.array_queue import GridQueue
+from gridweave.grid.coallocation import COMMITTED, CoAllocator
+from gridweave.grid.full_control import FullControl
+from gridweave.grid.messages import ReportDone, ToSite
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.world.history import History, ViolationError
+from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.scenarios.world.watchdog import LOOK_EVERY, PATIENCE_INSTANTS, PATIENCE_MS, Watchdog
+from gridweave.site.allocation import NodePool
+from gridweave.site.contract import CommitHold, Ended, HoldEnded, ToGrid
+from gridweave.site.contract_core import ContractCore
+
+GOOD = Network(latency_ms=20)
+BAD = Network(latency_ms=500, jitter_ms=800, loss=0.3, duplicate=0.2)
+CRASHES = Faults(crash_every_ms=80_000, crash_lasts_ms=10_000)
+LONG_CUTS = Faults(cut_every_ms=40_000, cut_lasts_ms=60_000)
+CUTS = Faults(cut_every_ms=80_000, cut_lasts_ms=30_000)
+
+
+def play(
+    seed: int, network: Network, faults: Faults | None = None, *, check: bool = False, long: bool = False
+) -> WorldResult:
+    """Play a busy grid of two sites, most of whose jobs are split, with some jobs of the sites' own users."""
+    rng = np.random.default_rng(seed)
+    count = 60
+    estimate_ms = rng.integers(2_000, 20_000, count) + 60_000 * long
+    workload = Workload(
+        job_id=np.arange(count) + 1,
+        submit_ms=np.sort(rng.integers(0, 400_000, count)),
+        width=rng.integers(1, 9, count),
+        estimate_ms=estimate_ms,
+        run_ms=np.minimum(estimate_ms, rng.integers(1_000, 20_000, count)),
+    )
+    return simulate_world(
+        workload,
+        [5, 4],
+        GridPolicy(mode="multi-site"),
+        to_grid=(rng.random(count) < 0.8) | (workload.width > 4),
+        network=network,
+        faults=faults,
+        rng=rng,
+        check=check,
+    )
+
+
+def assert_found(
+    message: str | None, network: Network, faults: Faults | None = None, *, check: bool = False, long: bool = False
+) -> None:
+    """Expect one of a few worlds to show the violation, and the history to say what it is."""
+
+    def some_worlds() -> None:
+        for seed in range(20):
+            play(seed, network, faults, check=check, long=long)
+
+    with pytest.raises(ViolationError, match=message):
+        some_worlds()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("network", "faults"), [(GOOD, None), (BAD, None), (BAD, CRASHES), (BAD, CUTS)])
+def test_what_is_not_broken_passes(seed: int, network: Network, faults: Faults | None) -> None:
+    """The very worlds in which broken cores are found out show nothing of sound ones."""
+    result = play(seed, network, faults, check=True)
+    assert (result.end_ms > result.start_ms).all()
+
+
+def test_a_commitment_without_all_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that commits when the first site has granted its part is found out."""
+
+    def held(self: CoAllocator, now_ms: int, site: int, attempt: coallocation.Attempt) -> list[ToSite]:
+        if attempt.state == COMMITTED:
+            return []
+        attempt.state = COMMITTED
+        self._asked.pop(attempt.job.job_id)
+        return [ToSite(s, CommitHold(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
+
+    monkeypatch.setattr(CoAllocator, "_held", held)
+    assert_found("is committed, and site", GOOD)
+
+
+def test_a_hold_that_starts_uncommitted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that starts what it holds whether it was committed or not is found out."""
+
+    def commit_all(self: ContractCore) -> Any:
+        for part in self._parts.values():
+            if part.state == "held" and part.shared and part.nodes and part.start_ms <= self._now_ms:
+                part.state = "committed"
+        return end_leases(self)
+
+    def due_ms(self: ContractCore, part: Any) -> Any:
+        return part.start_ms if part.state == "held" else due_of(self, part)
+
+    end_leases, due_of = ContractCore._end_leases, ContractCore._due_ms
+    monkeypatch.setattr(ContractCore, "_end_leases", commit_all)
+    monkeypatch.setattr(ContractCore, "_due_ms", due_ms)
+    assert_found("is not committed", BAD, CUTS)
+
+
+def test_a_start_at_another_time_than_agreed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that starts a committed fragment before the agreed instant is found out."""
+
+    def start_all(self: ContractCore) -> None:
+        for part in self._parts.values():
+            if part.state == "committed":
+                part.start_ms = self._now_ms
+        start_due(self)
+
+    start_due = ContractCore._start_due
+    monkeypatch.setattr(ContractCore, "_start_due", start_all)
+    assert_found("was to start at", GOOD)
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
+    """A site that holds nodes on when their lease is over is found out, at once where leases are checked."""
+    monkeypatch.setattr(ContractCore, "_end_leases", lambda self: [])
+    monkeypatch.setattr(CoAllocator, "_give_up", keep_holds)
+    assert_found("lease ended" if check else None, BAD, CUTS, check=check)
+
+
+def keep_holds(self: CoAllocator, attempt: coallocation.Attempt, but: int | None) -> list[ToSite]:
+    """Give an attempt up and forget to tell the sites."""
+    attempt.state = coallocation.OVER
+    del self.attempts[attempt.job.job_id]
+    self._asked.pop(attempt.job.job_id, None)
+    return []
+
+
+def test_a_hold_that_is_given_up_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that lets a lease run on for ten seconds is found out even where leases are not checked all the time."""
+
+    def due_ms(self: ContractCore, part: Any) -> int:
+        due: int = due_of(self, part)
+        return due + 10_000 if part.state == "held" else due
+
+    due_of = ContractCore._due_ms
+    monkeypatch.setattr(ContractCore, "_due_ms", due_ms)
+    monkeypatch.setattr(CoAllocator, "_give_up", keep_holds)
+    assert_found("whose lease ended|where it does not run", BAD, CUTS)
+
+
+def without(answer: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have sites forget to send every fifth answer of a kind."""
+    count = 0
+
+    def forgetful(self: ContractCore, now_ms: int, *events: Any) -> list[Any]:
+        nonlocal count
+        kept = []
+        for command in handle(self, now_ms, *events):
+            if isinstance(command, ToGrid) and isinstance(command.answer, answer):
+                count += 1
+                if count % 5 == 0:
+                    continue
+            kept.append(command)
+        return kept
+
+    handle = ContractCore.handle
+    monkeypatch.setattr(ContractCore, "handle", forgetful)
+
+
+def test_a_lost_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that forgets to tell an end leaves a job unreported for ever, and its nodes taken in the grid's books."""
+    without(Ended, monkeypatch)
+    assert_found("accepted jobs are lost", GOOD)
+
+
+def test_an_end_of_a_hold_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that forgets to say that a hold has ended looks as if it still held the nodes."""
+    without(HoldEnded, monkeypatch)
+    assert_found(None, BAD, CUTS)
+
+
+def test_a_job_that_is_requeued_while_it_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that takes a start for a failure has the job run a second time, and is found out."""
+
+    def impatient(self: FullControl, now_ms: int, change: coallocation.Change) -> list[Any]:
+        job_id = change.attempt.job.job_id
+        if change.kind == coallocation.STARTED and job_id % 7 == 0 and job_id in self._attempts.attempts:
+            del self._attempts.attempts[job_id]
+            self._queue.requeue(job_id)
+            self._changed = True
+            return []
+        return take_note(self, now_ms, change)
+
+    take_note = FullControl._take_note
+    monkeypatch.setattr(FullControl, "_take_note", impatient)
+    assert_found("works", GOOD)
+
+
+def test_nodes_that_are_handed_out_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that hands out its first nodes whoever has them is found out."""
+    monkeypatch.setattr(NodePool, "allocate", lambda self, width: ((0, width),))
+    monkeypatch.setattr(NodePool, "release", lambda self, nodes: None)
+    assert_found("that another job has", GOOD)
+
+
+def test_fewer_nodes_than_asked_for_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that gives a wide job a node too few is found out."""
+
+    def stingy(self: NodePool, width: int) -> Any:
+        intervals = allocate(self, width)
+        return intervals if width < 4 else ((intervals[0][0] + 1, intervals[0][1]), *intervals[1:])
+
+    allocate = NodePool.allocate
+    monkeypatch.setattr(NodePool, "allocate", stingy)
+    assert_found("that it asked for", GOOD)
+
+
+def test_a_job_that_is_given_up_unasked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that reports a lost job as cancelled, which nobody wanted, is found out."""
+
+    def resigned(self: FullControl, now_ms: int, change: coallocation.Change) -> list[Any]:
+        change.attempt.cancelled = change.attempt.cancelled or "lost" in change.attempt.ended.values()
+        return take_note(self, now_ms, change)
+
+    take_note = FullControl._take_note
+    monkeypatch.setattr(FullControl, "_take_note", resigned)
+    assert_found("nobody asked for it", BAD, CRASHES)
+
+
+def test_a_report_that_comes_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that reports a job as finished when it starts is found out."""
+
+    def hasty(self: FullControl, now_ms: int, change: coallocation.Change) -> list[Any]:
+        said = take_note(self, now_ms, change)
+        return [*said, ReportDone(change.attempt.job.job_id, "finished")] if change.kind == "started" else said
+
+    take_note = FullControl._take_note
+    monkeypatch.setattr(FullControl, "_take_note", hasty)
+    assert_found("has not finished", GOOD)
+
+
+def test_a_job_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that forgets a job which a site has lost is found out at the end."""
+
+    def forget(self: GridQueue, job_id: int) -> None:
+        self._leave(job_id)
+
+    monkeypatch.setattr(GridQueue, "requeue", forget)
+    assert_found("accepted jobs are lost", BAD, CRASHES)
+
+
+def test_fragments_that_wait_for_ever_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that never ends a fragment whose partners did not come leaves it on its nodes, and is found out."""
+
+    def kill(self: ContractCore, job_id: int, part: Any, outcome: str) -> None:
+        self._timed.discard(job_id)
+
+    monkeypatch.setattr(ContractCore, "_kill", kill)
+    assert_found("is alone on site", BAD, LONG_CUTS, long=True)
+
+
+def test_a_grid_that_never_gets_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that refuses the grid for ever makes a world that would never end, which is said instead of waited for."""
+    monkeypatch.setattr(ContractCore, "_why_not", lambda self, width: "not today")
+    assert_found("it never ends", GOOD)
+
+
+def test_an_instant_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that answers every refusal with the same request, where messages take no time, is found out."""
+    monkeypatch.setattr(ContractCore, "_why_not", lambda self, width: "not today")
+    monkeypatch.setattr(FullControl, "_close", lambda self, now_ms, site: None)
+    assert_found("no end of answers", Network())
+
+
+def started(history: History, job_id: int = 1, site: int = 0, nodes: tuple[int, int] = (0, 2)) -> None:
+    """Start a job of one fragment and let it work."""
+    history.accepted(job_id)
+    history.occupied(0, site, job_id, 1, (nodes,), nodes[1] - nodes[0])
+    history.began(0, job_id, 1, ((site, nodes[1] - nodes[0]),))
+
+
+def finished(history: History, job_id: int = 1, site: int = 0) -> None:
+    """Let a job finish and be reported."""
+    history.stopped(5, job_id, completed=True)
+    history.left(5, site, job_id)
+    history.reported(6, job_id, "finished")
+
+
+def test_a_sound_history_is_complete() -> None:
+    """A job that starts, works, ends and is reported, a refusal and a cancellation leave nothing to say."""
+    history = History([4, 4])
+    started(history)
+    finished(history)
+    history.accepted(2)
+    history.refused(2)
+    history.accepted(3)
+    history.cancelled(3)
+    history.reported(7, 3, "cancelled")
+    history.held(1, 4, 1, 50)
+    history.check_leases(50)
+    history.unheld(51, 1, 4, 1)
+    history.check_complete(60)
+    assert history.restarts == 0
+
+
+def test_a_failed_site_leaves_nothing_behind() -> None:
+    """What ran or was held on a failed site is gone, and its nodes can be had again."""
+    history = History([4])
+    started(history)
+    history.held(0, 7, 1, 50)
+    assert history.running_on(0) == [(1, 1)]
+    history.stopped(3, 1, completed=False)
+    history.site_failed(3, 0)
+    history.check_leases(100)
+    assert history.restarts == 1
+    history.occupied(9, 0, 1, 2, ((0, 4),), 4)
+    history.began(9, 1, 2, ((0, 4),))
+    finished(history)
+    history.check_complete(10)
+
+
+def after(*steps: Callable[[History], None]) -> History:
+    """Return a history of two sites of four nodes after some steps."""
+    history = History([4, 4])
+    for step in steps:
+        step(history)
+    return history
+
+
+@pytest.mark.parametrize(
+    ("history", "wrong", "message"),
+    [
+        (after(started), lambda h: h.occupied(1, 0, 2, 1, ((1, 3),), 2), "that another job has"),
+        (after(started), lambda h: h.occupied(1, 0, 1, 2, ((2, 4),), 2), "runs twice on site 0"),
+        (after(), lambda h: h.occupied(1, 0, 2, 1, ((0, 3),), 2), "has not the 2 nodes"),
+        (after(), lambda h: h.left(1, 0, 2), "where it does not run"),
+        (after(started), lambda h: h.began(1, 1, 2, ((0, 2),)), "works twice at one time"),
+        (after(started, finished), lambda h: h.began(9, 1, 2, ((0, 2),)), "after it was finished"),
+        (after(), lambda h: h.began(1, 1, 1, ((0, 2),)), "without its fragment on site 0"),
+        (
+            after(lambda h: h.occupied(0, 0, 1, 1, ((0, 2),), 2)),
+            lambda h: h.began(1, 1, 1, ((0, 3),)),
+            "has not its 3 nodes",
+        ),
+        (
+            after(lambda h: h.occupied(0, 0, 1, 1, ((0, 2),), 2)),
+            lambda h: h.began(1, 1, 2, ((0, 2),)),
+            "without its fragment on site 0",
+        ),
+        (
+            after(lambda h: h.occupied(5, 0, 1, 1, ((0, 2),), 2)),
+            lambda h: h.gave_up(36, 0, 1, 30),
+            "is alone on site 0 since 5 ms",
+        ),
+        (after(), lambda h: h.gave_up(9, 0, 1, 30), "where it does not run"),
+        (after(), lambda h: h.stopped(1, 1, completed=True), "did not work"),
+        (after(lambda h: h.held(0, 1, 1, 20)), lambda h: h.unheld(22, 0, 1, 1), "lease ended at 20 ms"),
+        (after(lambda h: h.held(0, 1, 1, 20)), lambda h: h.check_leases(21), "lease ended at 20 ms"),
+        (
+            after(lambda h: h.held(0, 1, 1, 20)),
+            lambda h: h.committed(9, 1, 1, ((0, 2), (1, 2))),
+            "site 1 has granted nothing",
+        ),
+        (after(), lambda h: h.joined(9, 0, 1, 1, 9), "is not committed"),
+        (
+            after(lambda h: h.held(0, 1, 1, 20), lambda h: h.committed(9, 1, 1, ((0, 2),))),
+            lambda h: h.joined(21, 0, 1, 1, 20),
+            "was to start at 20 ms",
+        ),
+        (after(started), lambda h: h.reported(1, 1, "finished"), "has not finished"),
+        (after(started), lambda h: h.reported(1, 1, "cancelled"), "nobody asked for it"),
+        (after(started, finished), lambda h: h.reported(9, 1, "finished"), "done twice"),
+        (after(started), lambda h: h.check_complete(9), "accepted jobs are lost, job 1 first"),
+        (after(started, finished, lambda h: h.refused(1)), lambda h: h.check_complete(9), "was refused, and has run"),
+        (
+            after(lambda h: h.occupied(0, 1, 5, 1, ((0, 2),), 2)),
+            lambda h: h.check_complete(9),
+            "job 5 is left on site 1",
+        ),
+        (after(lambda h: h.held(0, 1, 1, 20)), lambda h: h.check_complete(9), "still holds nodes for job 1"),
+    ],
+)
+def test_each_violation_is_told_from_the_others(
+    history: History, wrong: Callable[[History], None], message: str
+) -> None:
+    """Each thing that must never happen is refused as it is noted, with what it was."""
+    with pytest.raises(ViolationError, match=message):
+        wrong(history)
+
+
+def test_the_watchdog_is_patient_with_long_jobs() -> None:
+    """While a long job works nothing need get on; when it should have ended long ago, something is wrong."""
+    dog = Watchdog(lambda: 10**12)
+    for now_ms in (0, PATIENCE_MS + 1, 10**12):
+        dog.look(now_ms, 1, open_jobs=1, works=True)
+    with pytest.raises(ViolationError, match="nothing has got on since 0 ms, and 1 jobs are open"):
+        dog.look(10**12 + PATIENCE_MS + 1, 1, open_jobs=1, works=True)
+
+
+def test_the_watchdog_sees_a_storm() -> None:
+    """Messages about nothing, while no job works, are found out by their number; progress starts the count anew."""
+    dog = Watchdog(lambda: 10**12)
+    looks = PATIENCE_INSTANTS // LOOK_EVERY
+    for look in range(looks):
+        dog.look(look, "a", open_jobs=1, works=False)
+    for look in range(looks + 1):
+        dog.look(looks + look, "b", open_jobs=1, works=False)
+    with pytest.raises(ViolationError, match="it never ends"):
+        dog.look(2 * looks + 1, "b", open_jobs=1, works=False)
+
+
+def test_a_release_that_is_never_sent_breaks_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holds end by themselves: without a single release no node is held past its lease."""
+    monkeypatch.setattr(CoAllocator, "_give_up", keep_holds)
+    for seed in range(3):
+        play(seed, BAD, CUTS, check=True)

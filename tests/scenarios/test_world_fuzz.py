@@ -1,0 +1,153 @@
+"""The search for violations, in Python and as `gridweave scenario fuzz`: what it finds can be repeated by its seed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from gridweave.cli.scenario import app as scenario_app
+from gridweave.errors import OptionError
+from gridweave.grid.full_control import FullControl
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.world.fuzz import WorldInputs, fuzz, seed_of, world_of
+
+FILE = """
+[workload]
+generator = "ctc-sp2"
+jobs = 120
+load = 0.9
+drop_wide = true
+[grid]
+mode = "multi-site"
+[[sites]]
+name = "a"
+nodes = 12
+[[sites]]
+name = "b"
+nodes = 8
+"""
+
+app = typer.Typer()
+app.add_typer(scenario_app, name="scenario")
+
+
+def invoke(*arguments: object) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(app, ["scenario", "fuzz", *(str(argument) for argument in arguments)])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a scenario file of two small sites."""
+    path = tmp_path / "grid.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def inputs(file: Path) -> WorldInputs:
+    """Return the worlds of that scenario, with few jobs each."""
+    return world_of(build_scenario(file), jobs=60)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Break the grid: it takes every end of a job whose id is a multiple of 5 for nothing."""
+    sound = FullControl._take_note
+
+    def forgetful(self: FullControl, now_ms: int, change: object) -> object:
+        attempt = change.attempt  # type: ignore[attr-defined]
+        if attempt.job.job_id % 5 == 0 and attempt.outcome == "finished":
+            return []
+        return sound(self, now_ms, change)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FullControl, "_take_note", forgetful)
+
+
+def test_a_sound_grid_shows_no_violation(inputs: WorldInputs) -> None:
+    """A search that finds nothing tells what it has tried, and that there was trouble enough."""
+    told: list[tuple[int, int]] = []
+    found = fuzz(inputs, 12, 3, progress=lambda done, total, what: told.append((done, total)))
+    assert found.violation is None
+    assert told == [(number, 12) for number in range(1, 13)]
+    assert (found.tried.runs, found.tried.jobs) == (12, 12 * 60)
+    assert min(found.tried.messages, found.tried.lost, found.tried.crashes, found.tried.cuts) > 0
+    assert found.tried.multi_site > 0
+
+
+def test_the_same_seed_searches_the_same_worlds(inputs: WorldInputs) -> None:
+    """A search is repeated by its seed, and its runs differ from those of another."""
+    assert fuzz(inputs, 3, 5) == fuzz(inputs, 3, 5)
+    assert fuzz(inputs, 3, 5).tried != fuzz(inputs, 3, 6).tried
+
+
+def test_every_run_has_a_seed_of_its_own() -> None:
+    """The first run has the seed of the search; no two runs share one."""
+    seeds = [seed_of(9, run) for run in range(1000)]
+    assert seeds[0] == 9
+    assert len(set(seeds)) == 1000
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_broken_grid_is_found_and_the_find_repeated(inputs: WorldInputs) -> None:
+    """The search stops at the violation, and a search of one run with the seed that it names shows the very same."""
+    found = fuzz(inputs, 50, 1)
+    assert found.violation is not None
+    assert found.tried.runs == found.violation.run < 50
+    again = fuzz(inputs, 1, found.violation.seed)
+    assert again.violation is not None
+    assert again.violation.problem == found.violation.problem
+    assert again.violation.conditions == found.violation.conditions
+
+
+def test_the_command_prints_what_was_tried(file: Path) -> None:
+    """Without a violation the command ends well, with a table of runs, messages and faults, or with JSON."""
+    result = invoke(file, "--runs", 3, "--seed", 4, "--jobs", 40)
+    assert result.exit_code == 0, result.output
+    rows = dict(line.rsplit(None, 1) for line in result.stdout.splitlines() if line.strip())
+    assert {name.strip(): count for name, count in rows.items()}["runs without a violation"] == "3"
+    report = json.loads(invoke(file, "--runs", 3, "--seed", 4, "--jobs", 40, "--json").stdout)
+    assert report["tried"]["jobs"] == 120
+    assert report["violation"] is None
+    assert report["repeat"] is None
+
+
+@pytest.mark.usefixtures("broken")
+def test_the_command_prints_how_to_repeat_a_violation(file: Path) -> None:
+    """A violation ends the command with 1, and the command that it prints shows the same violation again."""
+    result = invoke(file, "--runs", 50, "--jobs", 60, "--set", "grid.mode=adaptive")
+    assert result.exit_code == 1
+    problem = next(line for line in result.stdout.splitlines() if line.startswith("violation in run"))
+    words = shlex.split(result.stdout.partition("again: ")[2])
+    assert words[:4] == ["gridweave", "scenario", "fuzz", str(file)]
+    again = invoke(*words[3:])
+    assert again.exit_code == 1
+    told = next(line for line in again.stdout.splitlines() if line.startswith("violation in run"))
+    assert told.partition(", ")[2] == problem.partition(", ")[2]
+    as_json = invoke(*words[3:], "--json")
+    assert as_json.exit_code == 1
+    report = json.loads(as_json.stdout)
+    assert report["violation"]["problem"] in problem
+    assert shlex.split(report["repeat"]) == words
+
+
+@pytest.mark.parametrize(("option", "value"), [("--runs", 0), ("--seed", -1), ("--jobs", 0)])
+def test_wrong_numbers_are_refused(file: Path, option: str, value: int) -> None:
+    """No runs, no jobs or a negative seed is refused by the option's name."""
+    result = invoke(file, option, value)
+    assert isinstance(result.exception, OptionError)
+    assert result.exception.option == option
+
+
+def test_what_is_wrong_with_a_scenario_is_told(tmp_path: Path) -> None:
+    """A scenario that cannot be used is refused as `scenario check` refuses it."""
+    path = tmp_path / "bad.toml"
+    path.write_text(FILE.replace("nodes = 8", "nodes = 0"), encoding="utf-8")
+    result = invoke(path)
+    assert result.exit_code == 2
+    assert "sites" in result.stderr
