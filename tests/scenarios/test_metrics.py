@@ -398,7 +398,7 @@ def test_selection_is_one_bool_per_job(select: object) -> None:
 
 @given(schedules(), st.integers(1, 5) | st.just(1 << 19))
 def test_steps_hold_what_loops_count(drawn: tuple[list[Job], int], rows: int) -> None:
-    """At every instant of change, busy nodes, waiting jobs and demand are what a count gives, in parts or as a whole."""
+    """At each instant of change, busy nodes, waiting jobs and demand are what a count gives, in parts or as a whole."""
     jobs, _ = drawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module, "_ROWS_AT_ONCE", rows)

@@ -309,7 +309,10 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
         ("grid", "is not key=value"),
         ("=3", "is not key=value"),
         ("grid.mode=[1", "is no value"),
-        ("grid.overhaed=0.3", "known are mode, control, order, backfill, selection, overhead, lower_bound, max_fragments"),
+        (
+            "grid.overhaed=0.3",
+            "known are mode, control, order, backfill, selection, overhead, lower_bound, max_fragments",
+        ),
         ("nothing=1", "known are sites, workload, scenario, grid, network, faults, output"),
         ("sites.west.nodes=3", "there is no site 'west'; there are alpha, beta"),
         ("sites.alpha=3", "is a site; set one of its keys"),
@@ -365,7 +368,7 @@ def test_shipped_scenarios_are_valid(name: str) -> None:
 
 def test_an_unknown_name_is_told_the_catalogue() -> None:
     """A name that is neither a file nor shipped is refused with the names that are."""
-    with pytest.raises(InputError, match="the catalogue has national-grid, one-big-many-small"):
+    with pytest.raises(InputError, match="the catalogue has control-levels, flaky-network, national-grid"):
         read_scenario("no-such-scenario")
     with pytest.raises(InputError, match="two-sites"):
         scenario_text("no-such-scenario")
