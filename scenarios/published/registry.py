@@ -123,6 +123,12 @@ def _reserved_starts(bench: Bench) -> Report:
     return reserved_starts(bench.grid)
 
 
+def _control_levels(bench: Bench) -> Report:
+    from gridweave.scenarios.published.control_levels import control_levels
+
+    return control_levels(bench.grid)
+
+
 def _draw_months(bench: Bench) -> dict[str, Figure]:
     from gridweave.scenarios.published.plots import plot_months
 
@@ -191,6 +197,9 @@ TABLES: dict[str, PublishedTable] = {
     "reserved-starts": PublishedTable(
         "Adaptive scheduling with EASY and with reserved starts", "Streit, chapter 8", (_CTC,), _reserved_starts
     ),
+    "control-levels": PublishedTable(
+        "What each level of control costs", "Streit, section 2.5", (_CTC,), _control_levels
+    ),
     "zhang-5": _zhang_entry(5, 3, "Queueing policies with backfilling"),
     "zhang-6": _zhang_entry(6, 4, "Over-estimation under the Ω model"),
     "zhang-7": _zhang_entry(7, 4, "Over-estimation under the Φ model"),
@@ -201,7 +210,7 @@ TABLES: dict[str, PublishedTable] = {
 GROUPS: dict[str, tuple[str, ...]] = {
     "streit": tuple(table for table in TABLES if table.startswith("streit-")),
     "zhang": tuple(table for table in TABLES if table.startswith("zhang-")),
-    "beyond": ("reserved-starts",),
+    "beyond": ("reserved-starts", "control-levels"),
     "all": tuple(TABLES),
 }
 """Name to the ids that it stands for."""

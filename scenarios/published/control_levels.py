@@ -1,0 +1,260 @@
+"""What each level of control costs: Gehring and Preiss's three levels on an extract of CTC, and what owners may ask.
+
+Streit's thesis (section 2.5) tells of three levels of information between a meta-scheduler and the schedulers of the
+sites, calls full control "obviously" the most promising and limited control a compromise, and compares none of them.
+Nothing is published to compare with; every number here is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from gridweave.errors import InputError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, GridRuns
+from gridweave.scenarios.published.report import OURS, Conclusion, Report, Row, Section, Value, Verdict
+from gridweave.scenarios.scenario.homes import assign_homes, home_of
+from gridweave.scenarios.transform import split
+from gridweave.scenarios.workload import BoolArray
+from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.site.contract_core import OwnerPolicy
+
+EXTRACT = "10_20k_org"
+MACHINES = "m128"
+OVERHEAD = 0.3
+LEVELS: tuple[tuple[str, str], ...] = (
+    ("local", "full"),
+    ("sharing", "none"),
+    ("sharing", "limited"),
+    ("sharing", "full"),
+    ("adaptive", "limited"),
+    ("adaptive", "full"),
+)
+"""(mode, control) of the runs; under mode ``local`` there is no grid."""
+
+EVERYTHING = OwnerPolicy()
+OWNERS: dict[str, OwnerPolicy] = {
+    "all nodes": EVERYTHING,
+    "all, own users first": OwnerPolicy(own_users_first=True),
+    "three quarters": OwnerPolicy(grid_share=0.75),
+    "half": OwnerPolicy(grid_share=0.5),
+}
+"""What the owners of all sites let the grid have."""
+
+OWNERS_RUNS: tuple[tuple[str, str], ...] = (
+    ("limited", "all nodes"),
+    ("limited", "all, own users first"),
+    ("limited", "three quarters"),
+    ("full", "all nodes"),
+    ("full", "three quarters"),
+    ("full", "half"),
+)
+"""(control, owners' rule) of the runs. Own users first is for delegated jobs; half, under limited control, is slow."""
+
+HALF_SEED = 1
+"""Draws which half of the jobs is handed to the grid, where not all are."""
+
+_SOURCE = "Streit, section 2.5"
+_TABLE_COLUMNS = ("AWRT [s]", "AWT [s]", "multi-site jobs", "messages per job")
+_PARTY_COLUMNS = ("AWRT [s]", "AWT [s]", "own users: AWRT", "AWT", "grid: AWRT", "AWT")
+
+
+class _Study:
+    """The schedules of the study, each made once.
+
+    No job is wider than a site, or, where owners keep some of it, than half a site: every level runs the same jobs.
+    """
+
+    def __init__(self, runs: GridRuns) -> None:
+        self._nodes = CONFIGURATIONS[MACHINES]
+        names = [str(site) for site in range(len(self._nodes))]
+        # Round robin takes no number from the generator (Streit, section 7.2).
+        jobs = assign_homes(runs.extract(EXTRACT), "round-robin", names, np.random.default_rng(HALF_SEED))
+        self._workloads = {width: split(jobs, width) for width in (self._nodes[0], self._nodes[0] // 2)}
+        self.result = cache(self._result)
+
+    @property
+    def site_nodes(self) -> int:
+        """Nodes of each site."""
+        return self._nodes[0]
+
+    def to_grid(self, max_width: int) -> BoolArray:
+        """Return which jobs are handed to the grid where half of them are, drawn one by one."""
+        return np.random.default_rng(HALF_SEED).random(len(self._workloads[max_width])) < 0.5
+
+    def _result(
+        self, mode: str, control: str, half: bool = False, max_width: int = 0, owner: OwnerPolicy = EVERYTHING
+    ) -> WorldResult:
+        width = max_width or self.site_nodes
+        workload = self._workloads[width]
+        return simulate_world(
+            workload,
+            self._nodes,
+            GridPolicy(mode=mode, control=control, overhead=OVERHEAD),
+            home=home_of(workload),
+            to_grid=self.to_grid(width) if half and mode != "local" else None,
+            owners=[owner] * len(self._nodes),
+        )
+
+    def owners_result(self, mode: str, control: str, owner: OwnerPolicy = EVERYTHING) -> WorldResult:
+        """Return a schedule of the jobs of at most half a site, half of them handed to the grid."""
+        return self.result(mode, control, half=True, max_width=self.site_nodes // 2, owner=owner)
+
+
+def control_levels(runs: GridRuns | None) -> Report:
+    """Compare no grid and the three levels of control, and show what owners' rules gain and cost (docs/control.md).
+
+    Parameters
+    ----------
+    runs : GridRuns or None
+        None if the trace is not at hand.
+
+    Returns
+    -------
+    Report
+    """
+    title = "What each level of control costs"
+    if runs is None:
+        return Report(id="control-levels", title=title, source=_SOURCE, missing=("CTC-SP2-1996-3.1-cln",))
+    study = _Study(runs)
+    return Report(
+        id="control-levels",
+        title=title,
+        source=_SOURCE,
+        sections=(_all_to_grid(study), _half_to_grid(study), _by_owners(study)),
+        conclusions=tuple(_conclusions(study)),
+        notes=(
+            f"The workload is {EXTRACT} on {MACHINES}. AWRT is weighted by width.",
+            f"Jobs are in parts of at most {study.site_nodes} nodes; in the last table of {study.site_nodes // 2}.",
+            "Messages take no time and nothing fails: the levels differ in what the grid knows and may decide alone.",
+        ),
+    )
+
+
+def _label(mode: str, control: str) -> tuple[str, str]:
+    return ("no grid", "local") if mode == "local" else (control, mode)
+
+
+def _all_to_grid(study: _Study) -> Section:
+    rows = []
+    for mode, control in LEVELS:
+        result = study.result(mode, control)
+        metrics = result.metrics()
+        messages = 0.0 if mode == "local" else result.messages / len(result.workload)
+        figures = (metrics.awrt_width_ms / 1000, metrics.awt_ms / 1000, float(result.multi_site.sum()))
+        values = (*(Value(ours=one) for one in figures), Value(ours=messages, decimals=1))
+        rows.append(Row(_label(mode, control), values))
+    return Section(
+        title="All jobs are handed to the grid",
+        headings=("control", "mode"),
+        columns=_TABLE_COLUMNS,
+        rows=tuple(rows),
+        layout=OURS,
+    )
+
+
+def parties(result: WorldResult, to_grid: BoolArray) -> tuple[float, ...]:
+    """Return AWRT by width and AWT, in seconds: of all jobs, of own users' jobs, and of the grid's jobs.
+
+    Parameters
+    ----------
+    result : WorldResult
+    to_grid : numpy.ndarray of bool, shape (n,)
+        Which jobs are the grid's.
+
+    Returns
+    -------
+    tuple of float
+        Six numbers.
+
+    Raises
+    ------
+    InputError
+        If a job did not run: then the numbers of two runs are not of the same jobs.
+    """
+    if result.refused:
+        raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
+    jobs = result.workload
+    figures: list[float] = []
+    for rows in (np.ones(len(jobs), np.bool_), ~to_grid, to_grid):
+        response_ms = (result.end_ms - jobs.submit_ms)[rows]
+        figures += [
+            float(np.average(response_ms, weights=jobs.width[rows])) / 1000,
+            float((result.start_ms - jobs.submit_ms)[rows].mean()) / 1000,
+        ]
+    return tuple(figures)
+
+
+def _half_to_grid(study: _Study) -> Section:
+    to_grid = study.to_grid(study.site_nodes)
+    rows = [
+        Row(_label(*level), tuple(Value(ours=one) for one in parties(study.result(*level, half=True), to_grid)))
+        for level in LEVELS
+    ]
+    return Section(
+        title="Half of the jobs are handed to the grid, the others to their own sites",
+        headings=("control", "mode"),
+        columns=_PARTY_COLUMNS,
+        rows=tuple(rows),
+        layout=OURS,
+    )
+
+
+def _by_owners(study: _Study) -> Section:
+    rows = []
+    for control, name in OWNERS_RUNS:
+        figures = _owners_figures(study, control, name)
+        rows.append(Row((control, name), tuple(Value(ours=one) for one in figures)))
+    return Section(
+        title="The same with owners' rules, under sharing",
+        headings=("control", "owners give"),
+        columns=_PARTY_COLUMNS,
+        rows=tuple(rows),
+        layout=OURS,
+    )
+
+
+def _owners_figures(study: _Study, control: str, name: str) -> tuple[float, ...]:
+    return parties(study.owners_result("sharing", control, OWNERS[name]), study.to_grid(study.site_nodes // 2))
+
+
+def _conclusions(study: _Study) -> Iterator[Conclusion]:
+    yield _compared(study, "Full control gives the lowest AWRT", "full", "limited", ("sharing", "adaptive"))
+    yield _compared(study, "Limited control gives a lower AWRT than none", "limited", "none", ("sharing",))
+    yield _compared(study, "A grid without control gives a lower AWRT than no grid", "none", None, ("sharing",))
+    yield from _of_owners(study)
+
+
+def _compared(study: _Study, claim: str, better: str, worse: str | None, modes: tuple[str, ...]) -> Conclusion:
+    """Whether one level has a lower AWRT than another, or than no grid."""
+    verdicts = {}
+    for half in (False, True):
+        for mode in modes:
+            ours_s, others_s = (
+                study.result(*level, half=half).metrics().awrt_width_ms / 1000
+                for level in ((mode, better), ("local", "full") if worse is None else (mode, worse))
+            )
+            change = f"{100 * (ours_s / others_s - 1):+.1f}%"
+            reading = f"{mode}, {'half of the jobs' if half else 'all jobs'}"
+            verdicts[reading] = Verdict(ours_s < others_s, f"{ours_s:,.0f} s against {others_s:,.0f} s ({change})")
+    return Conclusion(source=_SOURCE, claim=claim, verdicts=verdicts)
+
+
+def _of_owners(study: _Study) -> Iterator[Conclusion]:
+    """Whether what an owner keeps back helps the own users, and what the grid's jobs pay."""
+    for name in list(OWNERS)[1:]:
+        verdicts = {}
+        for control in (control for control, rule in OWNERS_RUNS if rule == name):
+            without = _owners_figures(study, control, "all nodes")
+            kept = _owners_figures(study, control, name)
+            own, grid = (f"{without[party]:,.0f} s → {kept[party]:,.0f} s" for party in (3, 5))
+            figures = f"AWT of own users {own}, of the grid's jobs {grid}"
+            verdicts[control] = Verdict(kept[3] < without[3] and kept[5] > without[5], figures)
+        yield Conclusion(
+            source="docs/control.md",
+            claim=f"Where the grid is given '{name}', own users wait less and the grid's jobs longer",
+            verdicts=verdicts,
+        )
