@@ -103,7 +103,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """What tables and plots call this policy."""
         parts = [self.mode]
         if self.splits:
-            parts.append("p=" + ",".join(f"{overhead:.0%}" for overhead in self.overheads))
+            parts.append("p=" + ", ".join(f"{overhead:.0%}" for overhead in self.overheads))
             parts += [f"above {self.lower_bound} nodes"] * (self.lower_bound > 0)
             parts += ["limited fragments"] * bool(self.max_fragments)
         if self.control != "full":
