@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 import hypothesis
 import platformdirs
 import pytest
+
+# Whoever starts the tests in the background may have them ignore interrupts, and all that they start with them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test fails because the machine was busy, or because a kernel had to be compiled first.
 hypothesis.settings.register_profile("gridweave", deadline=None)
