@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from gridweave.grid.coallocation import Fragments
-from gridweave.grid.kernels.adjust import change_free, job_left, move_end
-from gridweave.grid.kernels.grid_queue import grid_pass
+from gridweave.grid.kernels.adjust import change_free, move_end
+from gridweave.grid.kernels.grid_queue import grid_job_ended, grid_pass
 from gridweave.grid.kernels.running import running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
 from gridweave.grid.policy import GridPolicy
@@ -142,7 +142,7 @@ class GridQueue:
         return self._others[site]
 
     def _leave(self, job_id: int) -> None:
-        left = job_left(self._state, np.int64(self._slot[job_id]))
+        left = grid_job_ended(self._state, np.int64(self._slot[job_id]))
         assert left, f"job {job_id} is not among the running jobs"
 
     def _forget(self, job_id: int) -> None:

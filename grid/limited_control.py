@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.random import Generator
 
-from gridweave.grid.coallocation import ENDED, STARTED, Change, CoAllocator, Fragments
-from gridweave.grid.kernels.overhead import split_length_ms
-from gridweave.grid.kernels.placement import choose_site, may_split, take_split
-from gridweave.grid.kernels.state import empty_grid
+from gridweave.grid.coallocation import ENDED, STARTED, Change, CoAllocator
 from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused, ToSite
+from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.contract import (
     Answer,
@@ -29,7 +27,6 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.kernels.state import NO_PLACE
 from gridweave.site.messages import Job
 
 LEASE_MS = 3_600_000
@@ -41,15 +38,12 @@ LOOKS = 16
 ASKING, BACKLOG, WAITING = "asking", "backlog", "waiting"
 WITHDRAWING, RUNNING, SPLIT = "withdrawing", "running", "split"
 
-_SLOT = np.int64(0)
-
 
 @dataclass(slots=True)
 class _Delegation:
     """A job of the grid, and where it stands."""
 
     job: Job
-    submit_ms: int
     sensitivity: float
     draw: float
     state: str = ASKING
@@ -81,14 +75,12 @@ class LimitedControl:
         retry_ms: int,
     ) -> None:
         self._policy = policy
-        self._codes = policy.codes()
         self._nodes = np.array(nodes, np.int64)
         self._rng = rng if policy.selection == "random" else None
         self._retry_ms = retry_ms
         self._attempts = CoAllocator(margin_ms)
         self._jobs: dict[int, _Delegation] = {}
-        # One job at a time is placed by the kernels of the grid queue, on the nodes that the sites have quoted.
-        self._scratch = empty_grid(self._nodes, slots=1)
+        self._one_job = OneJob(nodes, policy)
         self._quote_id = 0
         # What each quote is for: a job, and the number of the round that asks all sites, 0 if it asks one site alone.
         self._asked: dict[int, tuple[int, int]] = {}
@@ -107,7 +99,7 @@ class LimitedControl:
         reason = self._policy.why_never(self._nodes, job.width)
         if reason is not None:
             return [ReportRefused(job.job_id, reason)]
-        self._jobs[job.job_id] = _Delegation(job, now_ms, sensitivity, draw)
+        self._jobs[job.job_id] = _Delegation(job, sensitivity, draw)
         return self._ask_all(now_ms, job.job_id)
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
@@ -221,18 +213,16 @@ class LimitedControl:
         job, quotes = delegation.job, delegation.quotes
         starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None}
         ready = [s for s, start_ms in starts.items() if start_ms <= now_ms]
-        state = self._prepared(delegation)
-        available = np.zeros(len(self._nodes), np.int64)
-        available[ready] = [max(quotes[s].free, job.width) for s in ready]
-        site = int(choose_site(state, self._codes, _SLOT, available, state.free))
-        delegation.hurried = site != NO_PLACE
-        if delegation.hurried:
+        free = {s: quote.free for s, quote in quotes.items()}
+        site = self._one_job.choose_site(job, delegation.draw, ready, free)
+        delegation.hurried = site is not None
+        if site is not None:
             return self._delegate(now_ms, delegation, site)
         earliest_ms = min(starts.values(), default=None)
-        split = self._split(state)
+        split = self._one_job.split(job, delegation.sensitivity, self._not_asked(free))
         if split is not None:
             fragments, length_ms = split
-            if earliest_ms is None or not self._codes.adaptive or now_ms + length_ms < earliest_ms + job.estimate_ms:
+            if earliest_ms is None or not self._policy.adaptive or now_ms + length_ms < earliest_ms + job.estimate_ms:
                 delegation.state = SPLIT
                 delegation.number += 1
                 return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
@@ -241,30 +231,13 @@ class LimitedControl:
         # Of those that start it first, the one with the fewest nodes to spare; then site order.
         return self._delegate(now_ms, delegation, min(starts, key=lambda s: (starts[s], quotes[s].free, s)))
 
-    def _prepared(self, delegation: _Delegation):  # type: ignore[no-untyped-def]  # a GridState
-        """Return arrays for the kernels, with the job in the only slot and the quoted nodes as the free ones."""
-        state = self._scratch
-        state.jobs["width"][0] = delegation.job.width
-        state.jobs["estimate_ms"][0] = delegation.job.estimate_ms
-        state.draw[0] = delegation.draw
-        state.sensitivity[0] = delegation.sensitivity
-        state.free[:] = 0
-        for site, quote in delegation.quotes.items():
-            state.free[site] = quote.free
-        return state
-
-    def _split(self, state) -> tuple[Fragments, int] | None:  # type: ignore[no-untyped-def]
-        """Return the fragments of a split over the quoted nodes, and how long the job takes then."""
-        available = state.free.copy()
+    def _not_asked(self, free: dict[int, int]) -> dict[int, int]:
+        """Take off the quoted nodes what was asked after the quotes: jobs that ask for the same refuse each other."""
+        left = dict(free)
         for fragments in self._attempts.asked:
-            # What was asked after the quotes were given: two jobs that ask for the same nodes would refuse each other.
             for site, width in fragments:
-                available[site] = max(0, available[site] - width)
-        if not may_split(state, self._codes, _SLOT) or not take_split(state, self._codes, _SLOT, available):
-            return None
-        count = int(state.counters[0]["n_taken"])
-        fragments = tuple(state.taken[:count].tolist())
-        return fragments, int(split_length_ms(state, self._codes, _SLOT, state.jobs["estimate_ms"][0]))
+                left[site] = max(0, left.get(site, 0) - width)
+        return left
 
     def _delegate(self, now_ms: int, delegation: _Delegation, site: int) -> list[GridCommand]:
         delegation.state, delegation.site = WAITING, site

@@ -22,8 +22,9 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.no_control import NoControl
 from gridweave.grid.policy import GridPolicy
+from gridweave.site.checks import check_job
 from gridweave.site.contract import Answer, Ended
-from gridweave.site.messages import Job
+from gridweave.site.messages import MAX_TIME_MS, Job
 
 RETRY_MS = 60_000
 """After how long a site that refused, or was silent, is asked again though nothing was heard of it."""
@@ -105,6 +106,7 @@ class MetaCore:
         if policy.control == "full" and policy.mode != "local" and policy.backfill == "conservative":
             raise OptionError("backfill", "is conservative, which batch simulation alone can keep; easy or none")
         self._n_sites = len(nodes)
+        self._most_overhead = max(policy.overheads)
         self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms)
         self._now_ms = 0
 
@@ -127,7 +129,8 @@ class MetaCore:
         Raises
         ------
         InputError
-            If time went backwards, or an event names a site that there is not; nothing has changed then.
+            If time went backwards, an event names a site that there is not, or a job has impossible numbers; nothing
+            has changed then.
         """
         self._check(now_ms, events)
         self._now_ms = now_ms
@@ -159,6 +162,14 @@ class MetaCore:
         for event in events:
             if isinstance(event, FromSite) and not 0 <= event.site < self._n_sites:
                 raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
+            if isinstance(event, GridJobSubmitted):
+                check_job(event.job)
+                overhead_ms = event.sensitivity * self._most_overhead * event.job.estimate_ms
+                if not (event.sensitivity >= 0 and overhead_ms <= MAX_TIME_MS):
+                    raise InputError(
+                        f"job {event.job.job_id}: sensitivity {event.sensitivity} is not from 0 up, or a split could "
+                        f"take {overhead_ms:.3g} ms longer, where {MAX_TIME_MS:.0e} is the most"
+                    )
 
 
 def _instant_order(event: GridEvent) -> tuple[int, int]:

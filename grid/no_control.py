@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numpy.random import Generator
 
 from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused, ToSite
+from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.contract import Answer, CancelJob, Ended, EnqueueJob, Refused, Withdrawn
 from gridweave.site.kernels.state import NEVER_MS
@@ -45,6 +46,7 @@ class NoControl:
     ) -> None:
         self._nodes = list(nodes)
         self._rng = rng if policy.selection == "random" else None
+        self._one_job = OneJob(nodes, policy)
         self._retry_ms = retry_ms
         self._sent: dict[int, _Sent] = {}
         # Width x estimate of all that was sent to a site and has not come back.
@@ -120,7 +122,9 @@ class NoControl:
         if self._rng is None:
             site = min(fitting, key=lambda s: (self._area[s] / self._nodes[s], s))
         else:
-            site = fitting[int(sent.draw * len(fitting))]
+            chosen = self._one_job.choose_site(sent.job, sent.draw, fitting, {})
+            assert chosen is not None, "a job is sent to nowhere"
+            site = chosen
         sent.site = site
         sent.number += 1
         self._area[site] += sent.job.width * sent.job.estimate_ms

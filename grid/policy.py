@@ -94,6 +94,11 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.mode in ("multi-site", "adaptive") and self.control != "none"
 
     @property
+    def adaptive(self) -> bool:
+        """Whether a job is split only if that ends earlier than waiting for a single site."""
+        return self.mode == "adaptive"
+
+    @property
     def overheads(self) -> tuple[float, ...]:
         """The overhead in 2, 3, ... fragments; the last one holds for more."""
         return self.overhead if isinstance(self.overhead, tuple) else (self.overhead,)
@@ -118,7 +123,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         rows = np.array(self.max_fragments, np.int64).reshape(-1, 2)
         return GridCodes(
             splits=self.splits,
-            adaptive=self.mode == "adaptive",
+            adaptive=self.adaptive,
             backfills=self.backfill == "easy",
             selection=SELECTIONS[self.selection],
             lower_bound=self.lower_bound,

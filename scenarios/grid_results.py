@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.frames import data_frame
 from gridweave.scenarios.grid_simulator import GridResult
-from gridweave.scenarios.result_files import JOBS_HEADER, save_figure, write_all, write_json
+from gridweave.scenarios.result_files import JOBS_HEADER, PLOT_KINDS, ROWS_AT_ONCE, files_of, write_all
 from gridweave.scenarios.results import NEVER, SimulationResult
 from gridweave.scenarios.workload import IntArray
 from gridweave.scenarios.world.simulate import WorldResult
@@ -21,10 +22,6 @@ from gridweave.scenarios.world.simulate import WorldResult
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-PLOT_KINDS = ("utilisation", "waits", "schedule")
-
-_ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +130,7 @@ class GridRun:
         """
         result = self.result
         fragments = np.flatnonzero(result.fragments["site"] == site)
-        rows = self._job_of_fragments()[fragments]
+        rows = job_of_fragments(result)[fragments]
         order = np.argsort(rows, kind="stable")
         rows, fragments = rows[order], fragments[order]
         workload = result.workload.take(rows).replace(width=result.fragments["width"][fragments])
@@ -159,7 +156,7 @@ class GridRun:
         ran = result.start_ms != NEVER
         span_ms = float(result.end_ms[ran].max() - result.workload.submit_ms[ran].min()) if ran.any() else math.nan
         length_ms = (result.end_ms - result.start_ms).astype(np.float64)
-        job_of, site_of, sites = self._job_of_fragments(), result.fragments["site"], len(self.site_names)
+        job_of, site_of, sites = job_of_fragments(result), result.fragments["site"], len(self.site_names)
         submitted = np.bincount(self.home, minlength=sites).tolist()
         jobs = np.bincount(site_of, minlength=sites).tolist()
         several = np.bincount(site_of[result.multi_site[job_of]], minlength=sites).tolist()
@@ -178,16 +175,6 @@ class GridRun:
             )
             for site, name in enumerate(self.site_names)
         ]
-
-    def _job_of_fragments(self) -> IntArray:
-        """Return the row of the job that each fragment belongs to."""
-        result = self.result
-        job_of = np.zeros(len(result.fragments), np.int64)
-        started = np.flatnonzero(result.n_fragments)
-        for number in range(int(result.n_fragments.max(initial=0))):
-            started = started[result.n_fragments[started] > number]
-            job_of[result.first_fragment[started] + number] = started
-        return job_of
 
     def multi_site_area(self) -> float:
         """Return the part of the squashed area that multi-site jobs have; NaN if no job ran.
@@ -261,11 +248,7 @@ class GridRun:
         UnavailableError
             If pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise UnavailableError("pandas is not installed; run: pip install 'gridweave[pandas]'") from None
-        return pd.DataFrame(self.job_columns() | {"home": np.array(self.site_names)[self.home]})
+        return data_frame(self.job_columns() | {"home": np.array(self.site_names)[self.home]})
 
     def plot(self, kind: str = "utilisation") -> Figure:
         """Draw this run.
@@ -306,8 +289,6 @@ class GridRun:
         """
         one = self.as_one().summary()
         result = self.result
-        ran = int(np.count_nonzero(result.n_fragments))
-        fragments, jobs = np.unique(result.n_fragments[result.n_fragments > 0], return_counts=True)
         options = one.pop("options")
         del one["site"]
         return one | {
@@ -320,12 +301,24 @@ class GridRun:
             "sites": [
                 {name: _plain(getattr(use, name)) for name in SiteUse.__dataclass_fields__} for use in self.site_uses()
             ],
-            "multi_site": {
-                "jobs": int(result.multi_site.sum()),
-                "share_of_jobs": int(result.multi_site.sum()) / ran if ran else None,
-                "share_of_squashed_area": _plain(self.multi_site_area()),
-                "jobs_by_fragments": dict(zip(map(str, fragments.tolist()), jobs.tolist(), strict=True)),
-            },
+            "multi_site": self.multi_site_summary(),
+        }
+
+    def multi_site_summary(self) -> dict[str, Any]:
+        """Return what ``summary.json`` says of multi-site jobs, as plain values.
+
+        Returns
+        -------
+        dict
+            ``jobs``, ``share_of_jobs``, ``share_of_squashed_area`` (None if no job ran), and ``jobs_by_fragments``.
+        """
+        fragments, jobs = np.unique(self.result.n_fragments[self.result.n_fragments > 0], return_counts=True)
+        ran, several = int(jobs.sum()), int(self.result.multi_site.sum())
+        return {
+            "jobs": several,
+            "share_of_jobs": several / ran if ran else None,
+            "share_of_squashed_area": _plain(self.multi_site_area()),
+            "jobs_by_fragments": dict(zip(map(str, fragments.tolist()), jobs.tolist(), strict=True)),
         }
 
     def write(self, folder: str | Path, *, plots: bool = True) -> tuple[Path, ...]:
@@ -348,27 +341,36 @@ class GridRun:
         InputError
             If the folder cannot be made or written to.
         """
-        files: dict[str, Callable[[Path], None]] = {
-            "jobs.csv": self._write_jobs,
-            "summary.json": lambda path: write_json(path, self.summary()),
-        }
-        if plots:
-            files |= {
-                "utilisation.png": lambda path: save_figure(path, self.plot("utilisation")),
-                "waits.png": lambda path: save_figure(path, self.plot("waits")),
-                "schedule.png": lambda path: save_figure(path, self.plot("schedule")),
-            }
-        return write_all(Path(folder), files)
+        return write_all(Path(folder), files_of(self, self._write_jobs, plots=plots))
 
     def _write_jobs(self, path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(JOBS_HEADER)
-            for first in range(0, len(self.result.workload), _ROWS_AT_ONCE):
-                columns = self.job_columns(slice(first, first + _ROWS_AT_ONCE))
+            for first in range(0, len(self.result.workload), ROWS_AT_ONCE):
+                columns = self.job_columns(slice(first, first + ROWS_AT_ONCE))
                 columns["killed"] = columns["killed"].astype(np.int64)
                 lists = [columns[name] if name == "site" else columns[name].tolist() for name in JOBS_HEADER]
                 writer.writerows(zip(*lists, strict=True))
+
+
+def job_of_fragments(result: GridResult) -> IntArray:
+    """Return the row of the job that each fragment belongs to.
+
+    Parameters
+    ----------
+    result : GridResult
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (all fragments,)
+    """
+    job_of = np.zeros(len(result.fragments), np.int64)
+    started = np.flatnonzero(result.n_fragments)
+    for number in range(int(result.n_fragments.max(initial=0))):
+        started = started[result.n_fragments[started] > number]
+        job_of[result.first_fragment[started] + number] = started
+    return job_of
 
 
 def _plain(value: float | str) -> float | str | None:

@@ -133,7 +133,7 @@ def simulate_grid(
         raise OptionError(
             "nodes", f"is {list(nodes)}; one number per site, each at least 1, {MAX_WIDTH} at most in all"
         )
-    sensitivities = _checked_sensitivity(sensitivity, len(workload))
+    sensitivities = checked_sensitivity(sensitivity, len(workload))
     if policy.mode == "local":
         return _simulate_local(workload, sites, policy, home)
     reasons = {int(width): policy.why_never(sites, int(width)) for width in np.unique(workload.width)}
@@ -163,7 +163,15 @@ def simulate_grid(
     )
 
 
-def _checked_sensitivity(sensitivity: npt.ArrayLike | None, jobs: int) -> npt.NDArray[np.float64]:
+def checked_home(home: npt.ArrayLike | None, jobs: int, sites: int) -> IntArray:
+    """Return the site of the user of each job: round robin in the order of submission, if it is left open."""
+    homes = np.arange(jobs) % sites if home is None else np.asarray(home, np.int64)
+    if homes.shape != (jobs,) or (jobs and not 0 <= homes.min() <= homes.max() < sites):
+        raise OptionError("home", f"names one of the sites 0 to {sites - 1} for each of the {jobs} jobs")
+    return homes
+
+
+def checked_sensitivity(sensitivity: npt.ArrayLike | None, jobs: int) -> npt.NDArray[np.float64]:
     """Return the sensitivity of each job to overhead."""
     if sensitivity is None:
         return np.ones(jobs)
@@ -224,9 +232,7 @@ def _play(
 
 def _simulate_local(workload: Workload, sites: IntArray, policy: GridPolicy, home: npt.ArrayLike | None) -> GridResult:
     """Simulate each site by itself, with the jobs of its own users."""
-    homes = np.arange(len(workload)) % len(sites) if home is None else np.asarray(home, np.int64)
-    if homes.shape != (len(workload),) or (len(homes) and not 0 <= homes.min() <= homes.max() < len(sites)):
-        raise OptionError("home", f"names one of the sites 0 to {len(sites) - 1} for each of the {len(workload)} jobs")
+    homes = checked_home(home, len(workload), len(sites))
     fits = workload.width <= sites[homes]
     start_ms = np.full(len(workload), NEVER, np.int64)
     for site, nodes in enumerate(sites):

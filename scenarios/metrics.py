@@ -25,6 +25,9 @@ FloatArray = npt.NDArray[np.float64]
 
 MS_PER_H = 3600 * MS_PER_S
 
+PARTS_OF_ONE = ("util", "rho", "kappa", "loss_of_capacity", "underutilization_normalized")
+"""Metrics that people read in per cent."""
+
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """What a schedule, or one class of its jobs, amounts to.

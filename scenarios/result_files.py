@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import os
 import re
@@ -11,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -36,10 +37,22 @@ JOBS_HEADER = (
     "killed",
 )
 
-_ROWS_AT_ONCE = 65_536
+PLOT_KINDS = ("utilisation", "waits", "schedule")
+
+ROWS_AT_ONCE = 65_536
+"""Of ``jobs.csv``: made and written in blocks, so that memory does not grow with their number."""
+
 _DPI = 150
 
 _Writer = Callable[[Path], None]
+
+
+class _Run(Protocol):
+    """What has a summary and plots."""
+
+    def summary(self) -> dict[str, Any]: ...
+
+    def plot(self, kind: str) -> Figure: ...
 
 
 def write_result(result: SimulationResult, folder: Path, *, plots: bool = True) -> tuple[Path, ...]:
@@ -159,8 +172,8 @@ def write_jobs_csv(result: SimulationResult, path: Path) -> None:
     )
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(",".join(JOBS_HEADER) + "\n")
-        for first in range(0, len(result.workload), _ROWS_AT_ONCE):
-            columns = result.job_columns(slice(first, first + _ROWS_AT_ONCE))
+        for first in range(0, len(result.workload), ROWS_AT_ONCE):
+            columns = result.job_columns(slice(first, first + ROWS_AT_ONCE))
             numbers = [columns[name].tolist() for name in JOBS_HEADER if name != "site"]
             file.write("".join(map(line.__mod__, zip(*numbers, strict=True))))
 
@@ -172,19 +185,23 @@ def _csv_field(text: str) -> str:
     return written.getvalue().removesuffix("\r\n")
 
 
-def _files_of(result: SimulationResult, *, plots: bool) -> dict[str, _Writer]:
-    """Return the files of one result by name, each with the function that writes it."""
+def files_of(run: _Run, write_jobs: _Writer, *, plots: bool) -> dict[str, _Writer]:
+    """Return the files of one run by name, each with the function that writes it."""
     files: dict[str, _Writer] = {
-        "jobs.csv": lambda path: write_jobs_csv(result, path),
-        "summary.json": lambda path: write_json(path, result.summary()),
+        "jobs.csv": write_jobs,
+        "summary.json": lambda path: write_json(path, run.summary()),
     }
     if plots:
-        files |= {
-            "utilisation.png": lambda path: save_figure(path, result.plot("utilisation")),
-            "waits.png": lambda path: save_figure(path, result.plot("waits")),
-            "schedule.png": lambda path: save_figure(path, result.plot("schedule")),
-        }
+        files |= {f"{kind}.png": functools.partial(_save_plot, run, kind) for kind in PLOT_KINDS}
     return files
+
+
+def _save_plot(run: _Run, kind: str, path: Path) -> None:
+    save_figure(path, run.plot(kind))
+
+
+def _files_of(result: SimulationResult, *, plots: bool) -> dict[str, _Writer]:
+    return files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
 
 
 def write_all(folder: Path, files: dict[str, _Writer]) -> tuple[Path, ...]:

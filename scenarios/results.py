@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.copying import MadeAnew
+from gridweave.scenarios.frames import data_frame
 from gridweave.scenarios.job_classes import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.metrics import Metrics, compute_by_class, compute_metrics
 from gridweave.scenarios.reservations import ReservationAnswer
-from gridweave.scenarios.result_files import write_result
+from gridweave.scenarios.result_files import PLOT_KINDS, write_result
 from gridweave.scenarios.workload import BoolArray, IntArray, Workload
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-PLOT_KINDS = ("utilisation", "waits", "schedule")
 CLASS_KINDS = ("width", "length", "month")
 NEVER = -1
 """Start and end of a job that was never started."""
@@ -202,11 +202,7 @@ class SimulationResult(MadeAnew):
         UnavailableError
             If pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise UnavailableError("pandas is not installed; run: pip install 'gridweave[pandas]'") from None
-        return pd.DataFrame(self.job_columns() | dict(self.workload.columns))
+        return data_frame(self.job_columns() | dict(self.workload.columns))
 
     def plot(self, kind: str = "utilisation", *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
         """Draw this result.

@@ -66,7 +66,7 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
     time.show(lower, begin_ms, until_ms)
     placed = list(place_jobs(result, steps, begin_ms, until_ms))
     _draw_jobs(upper, result, placed, time, begin_ms, until_ms)
-    _draw_queue(lower, steps, time, begin_ms, until_ms)
+    draw_queue(lower, steps, time, begin_ms, until_ms)
     upper.set_title(f"{len(placed):,} jobs; one on scattered nodes is drawn in pieces of one colour", fontsize="small")
     figure.suptitle(title(result))
     return figure
@@ -215,7 +215,7 @@ def _touch(some: tuple[Interval, ...], others: tuple[Interval, ...]) -> bool:
     return any(low <= up and down <= high for low, high in some for down, up in others)
 
 
-def _draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms: int) -> None:
+def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms: int) -> None:
     """Draw how many jobs wait."""
     inside = (steps.time_ms > begin_ms) & (steps.time_ms < until_ms)
     edges_ms = np.concatenate(([begin_ms], steps.time_ms[inside], [until_ms]))

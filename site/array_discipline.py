@@ -18,7 +18,7 @@ from gridweave.site.kernels.limits import next_open
 from gridweave.site.kernels.order import order_key
 from gridweave.site.kernels.planning import earliest_start, hold, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
-from gridweave.site.kernels.quote import free_throughout, start_behind_queue
+from gridweave.site.kernels.quote import free_throughout, start_behind_queue, startable_behind_queue
 from gridweave.site.kernels.state import (
     NEVER_MS,
     NO_LIMITS,
@@ -156,20 +156,10 @@ class ArrayDiscipline:
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length, submitted now, could have at once."""
-        counters = self._state.counters[0]
-        free = int(counters["free"])
-        if self._plan is not None:
-            return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
-        if counters["n_waiting"] == 0:
-            return free
-        if self._policy.backfill == "none":
-            return 0
-        head_width = int(self._state.jobs[self._state.waiting[0]]["width"])
-        slack = self._policy.backfill == "slack"
-        limit_ms = int(counters["limit_ms"]) if slack else int(shadow_time(self._state, np.int64(head_width)))
-        if now_ms + length_ms <= limit_ms:
-            return free
-        return max(0, min(free, int(free_at(self._state, np.int64(limit_ms))) - head_width))
+        times = np.int64(now_ms), np.int64(length_ms)
+        if self._discipline.queue is not None:
+            return int(startable_behind_queue(self._state, self._discipline.queue, *times))
+        return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""

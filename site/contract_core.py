@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gridweave.errors import OptionError
+from gridweave.site.checks import why_impossible
 from gridweave.site.contract import (
     Answer,
     CancelJob,
@@ -181,8 +182,10 @@ class ContractCore:
         Raises
         ------
         InputError
-            As `SiteCore.handle`.
+            As `SiteCore.handle`, for what the site's own users ask; nothing has changed then. A request of the grid
+            with impossible numbers is refused.
         """
+        self.site.check(now_ms, *events)
         self._now_ms = now_ms
         self._out = []
         if len(events) > 1:
@@ -301,7 +304,10 @@ class ContractCore:
         return ()
 
     def _hold(self, request: HoldNodes) -> Iterable[Event]:
-        reason = self._why_not(request.width)
+        start_ms = self._now_ms if request.start_ms is None else request.start_ms
+        length_ms = start_ms - self._now_ms + request.length_ms
+        job = Job(job_id=request.job_id, width=request.width, estimate_ms=length_ms)
+        reason = why_impossible(job) or self._why_not(request.width)
         if request.job_id in self._parts:
             reason = "the site has another attempt of this job"
         elif request.start_ms is not None and request.start_ms < self._now_ms:
@@ -310,18 +316,16 @@ class ContractCore:
             self._answer(Refused(request.job_id, request.attempt, reason))
             return ()
         shared = request.start_ms is not None
-        start_ms = self._now_ms if request.start_ms is None else request.start_ms
         self._parts[request.job_id] = _Part(request.attempt, request.width, HELD, start_ms, shared)
         self._grid_nodes += request.width
-        length_ms = start_ms - self._now_ms + request.length_ms
-        return (JobSubmitted(Job(job_id=request.job_id, width=request.width, estimate_ms=length_ms), True),)
+        return (JobSubmitted(job, now_or_never=True),)
 
     def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
         job = request.job
-        reason = None
+        reason = why_impossible(job)
         if job.job_id in self._parts:
             reason = "the site has another attempt of this job"
-        elif self._draining or job.width > self._cap:
+        elif reason is None and (self._draining or job.width > self._cap):
             reason = self._why_not(job.width)
         if reason is not None:
             self._answer(Refused(job.job_id, request.attempt, reason))

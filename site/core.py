@@ -5,18 +5,16 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool
+from gridweave.site.checks import check_job, check_reservation
 from gridweave.site.disciplines import DISCIPLINES
 from gridweave.site.explain import Explanation
 from gridweave.site.messages import (
-    MAX_TIME_MS,
-    MAX_WIDTH,
     AcceptReservation,
     CloseReservation,
     Command,
@@ -36,8 +34,6 @@ from gridweave.site.messages import (
     StartJob,
 )
 from gridweave.site.policy import SitePolicy
-
-MAX_ID = 2**63 - 1
 
 
 class SiteCore:
@@ -112,22 +108,19 @@ class SiteCore:
         InputError
             If time went backwards, or a job or a request has impossible numbers; nothing has changed then.
         """
-        self._check(now_ms, events)
+        self.check(now_ms, *events)
         self._now_ms = now_ms
         if len(events) > 1:
             events = tuple(sorted(events, key=_instant_order))
         commands: list[Command] = []
-        if self._reservations:
-            # Their nodes are given back after those of the jobs that have ended.
-            for event in events:
-                if isinstance(event, JobFinished):
-                    self._release(event.job_id)
-            commands += self._close_reservations()
-        or_never: list[Job] = []
         for event in events:
             if isinstance(event, JobFinished):
                 self._release(event.job_id)
-            elif isinstance(event, JobSubmitted):
+        if self._reservations:
+            commands += self._close_reservations()
+        or_never: list[Job] = []
+        for event in events:
+            if isinstance(event, JobSubmitted):
                 commands += self._submit(event.job)
                 if event.now_or_never:
                     or_never.append(event.job)
@@ -144,6 +137,19 @@ class SiteCore:
         if or_never:
             commands += self._refuse_what_waits(or_never)
         return commands
+
+    def check(self, now_ms: int, *events: object) -> None:
+        """Raise InputError if `handle` would: time went backwards, or a job or a request has impossible numbers.
+
+        What is no event of a site is passed over.
+        """
+        if now_ms < self._now_ms:
+            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+        for event in events:
+            if isinstance(event, JobSubmitted):
+                check_job(event.job)
+            elif isinstance(event, ReservationRequested):
+                check_reservation(event)
 
     def _run_pass(self) -> list[Command]:
         commands: list[Command] = []
@@ -237,15 +243,6 @@ class SiteCore:
         running = {running.job.job_id for running in self._discipline.running()}
         assert running == set(self._nodes_of), "running jobs and held nodes differ"
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
-
-    def _check(self, now_ms: int, events: tuple[Event, ...]) -> None:
-        if now_ms < self._now_ms:
-            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
-        for event in events:
-            if isinstance(event, JobSubmitted):
-                _check_job(event.job)
-            elif isinstance(event, ReservationRequested):
-                _check_request(event)
 
     def _submit(self, job: Job) -> list[Command]:
         if job.job_id in self._waiting or job.job_id in self._nodes_of:
@@ -341,30 +338,3 @@ def _instant_order(event: Event) -> tuple[int, int]:
     if isinstance(event, JobFinished):
         return 0, event.job_id
     return (1, 0) if isinstance(event, (JobCancelled, ReservationCancelled)) else (2, 0)
-
-
-def _check_job(job: Job) -> None:
-    problem = None
-    if not 0 <= job.job_id <= MAX_ID:
-        problem = f"job_id is not within 0 to {MAX_ID}"
-    elif not 1 <= job.width <= MAX_WIDTH:
-        problem = f"width {job.width} is not within 1 to {MAX_WIDTH}"
-    elif not 1 <= job.estimate_ms <= MAX_TIME_MS:
-        problem = f"estimate_ms {job.estimate_ms} is not within 1 to {MAX_TIME_MS}"
-    elif not (0 < job.weight < math.inf and math.isfinite(job.priority)):
-        problem = f"weight {job.weight} is not above 0, or priority {job.priority} no number"
-    if problem is not None:
-        raise InputError(f"job {job.job_id}: {problem}")
-
-
-def _check_request(request: ReservationRequested) -> None:
-    if not (
-        0 <= request.reservation_id <= MAX_ID
-        and 1 <= request.width <= MAX_WIDTH
-        and 1 <= request.length_ms <= MAX_TIME_MS
-        and abs(request.start_ms) <= MAX_TIME_MS
-    ):
-        raise InputError(
-            f"reservation {request.reservation_id}: id from 0, width from 1 to {MAX_WIDTH}, "
-            f"length_ms from 1 and start_ms up to {MAX_TIME_MS}"
-        )

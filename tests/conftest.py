@@ -38,6 +38,19 @@ def trace_path() -> TracePath:
     return find
 
 
+@pytest.fixture
+def no_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Look for traces in an empty folder alone, and return it."""
+    from gridweave.scenarios import load
+
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    monkeypatch.setenv(load.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setattr(load, "cache_folder", lambda: tmp_path / "no-cache")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """Join all tests that need Ray to one cluster of two workers on this machine; skip them where Ray is missing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gridweave.grid.kernels.running import join_blocks, leave_blocks, place_of
-from gridweave.grid.kernels.state import add_free, finish_job
+from gridweave.grid.kernels.state import add_free
 from gridweave.jit import kernel
 from gridweave.site.kernels.state import NO_PLACE
 
@@ -17,16 +17,6 @@ def change_free(state, site, nodes):
     add_free(state, site, nodes)
     state.counters[0].free += nodes
     state.counters[0].n_horizon = 0
-
-
-@kernel
-def job_left(state, slot):
-    """Take the running job of a slot out; its nodes are free. Return whether it was running."""
-    place = place_of(state, slot)
-    if place == NO_PLACE:
-        return False
-    finish_job(state, place)
-    return True
 
 
 @kernel

@@ -104,25 +104,21 @@ class _Study:
         return self.result(mode, control, half=True, max_width=self.site_nodes // 2, owner=owner)
 
 
-def control_levels(runs: GridRuns | None) -> Report:
+def control_levels(runs: GridRuns) -> Report:
     """Compare no grid and the three levels of control, and show what owners' rules gain and cost (docs/control.md).
 
     Parameters
     ----------
-    runs : GridRuns or None
-        None if the trace is not at hand.
+    runs : GridRuns
 
     Returns
     -------
     Report
     """
-    title = "What each level of control costs"
-    if runs is None:
-        return Report(id="control-levels", title=title, source=_SOURCE, missing=("CTC-SP2-1996-3.1-cln",))
     study = _Study(runs)
     return Report(
         id="control-levels",
-        title=title,
+        title="What each level of control costs",
         source=_SOURCE,
         sections=(_all_to_grid(study), _half_to_grid(study), _by_owners(study)),
         conclusions=tuple(_conclusions(study)),

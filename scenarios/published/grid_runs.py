@@ -9,6 +9,7 @@ import numpy as np
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
 from gridweave.scenarios.load import load_workload
+from gridweave.scenarios.published.thesis_runs import THESIS_TRACES
 from gridweave.scenarios.transform import cut, split
 from gridweave.scenarios.workload import Workload
 
@@ -27,7 +28,6 @@ EXTRACTS: dict[str, int] = {"10_20k_org": 10_000, "30_40k_org": 30_000, "60_70k_
 """Table 7.2: name to the number of jobs before the first one; each has 10,000 jobs."""
 
 EXTRACT_JOBS = 10_000
-CTC_NODES = 430
 
 
 class GridRuns:
@@ -40,7 +40,7 @@ class GridRuns:
     """
 
     def __init__(self, path: Path) -> None:
-        self._trace, _ = load_workload(path, nodes=CTC_NODES)
+        self._trace, _ = load_workload(path, nodes=THESIS_TRACES["CTC"].nodes)
         self._extracts: dict[tuple[str, int | None], Workload] = {}
         self._results: dict[tuple[str, str, int | None, GridPolicy], GridResult] = {}
 

@@ -107,26 +107,35 @@ def _streit(table: str) -> Callable[[Bench], Report]:
     return compute
 
 
-def _streit_grid(report: str) -> Callable[[Bench], Report]:
-    def compute(bench: Bench) -> Report:
+def _on_grid(table: str, compute: Callable[[GridRuns], Report]) -> Callable[[Bench], Report]:
+    return lambda bench: _missing(table) if bench.grid is None else compute(bench.grid)
+
+
+def _missing(table: str) -> Report:
+    """Return the report of a table none of whose traces is at hand."""
+    known = TABLES[table]
+    return Report(id=table, title=known.title, source=known.source, missing=known.traces)
+
+
+def _streit_grid(table: str) -> Callable[[Bench], Report]:
+    def compute(runs: GridRuns) -> Report:
         from gridweave.scenarios.published import streit_grid
 
-        made: Report = getattr(streit_grid, report)(bench.grid)
-        return made
+        return streit_grid.TABLES[table](runs)
 
-    return compute
+    return _on_grid(table, compute)
 
 
-def _reserved_starts(bench: Bench) -> Report:
+def _reserved_starts(runs: GridRuns) -> Report:
     from gridweave.scenarios.published.reserved_starts import reserved_starts
 
-    return reserved_starts(bench.grid)
+    return reserved_starts(runs)
 
 
-def _control_levels(bench: Bench) -> Report:
+def _control_levels(runs: GridRuns) -> Report:
     from gridweave.scenarios.published.control_levels import control_levels
 
-    return control_levels(bench.grid)
+    return control_levels(runs)
 
 
 def _draw_months(bench: Bench) -> dict[str, Figure]:
@@ -139,7 +148,7 @@ def _zhang(figure: str) -> Callable[[Bench], Report]:
     def compute(bench: Bench) -> Report:
         from gridweave.scenarios.published.zhang import report_figure
 
-        return report_figure(figure, bench.zhang)
+        return _missing(figure) if bench.zhang is None else report_figure(figure, bench.zhang)
 
     return compute
 
@@ -180,25 +189,31 @@ TABLES: dict[str, PublishedTable] = {
         "What multi-site scheduling gains and costs",
         "Streit, sections 7.3.1 to 7.3.3",
         (_CTC,),
-        _streit_grid("conclusions"),
+        _streit_grid("streit-7"),
     ),
     "streit-7.3": PublishedTable(
-        "Number of multi-site jobs", "Streit, section 7.3.1, Table 7.3", (_CTC,), _streit_grid("table_7_3")
+        "Number of multi-site jobs", "Streit, section 7.3.1, Table 7.3", (_CTC,), _streit_grid("streit-7.3")
     ),
     "streit-7.4": PublishedTable(
-        "Squashed area of multi-site jobs", "Streit, section 7.3.1, Table 7.4", (_CTC,), _streit_grid("table_7_4")
+        "Squashed area of multi-site jobs", "Streit, section 7.3.1, Table 7.4", (_CTC,), _streit_grid("streit-7.4")
     ),
     "streit-7.6": PublishedTable(
         "Multi-site jobs under adaptive scheduling",
         "Streit, section 7.3.3, Table 7.6",
         (_CTC,),
-        _streit_grid("table_7_6"),
+        _streit_grid("streit-7.6"),
     ),
     "reserved-starts": PublishedTable(
-        "Adaptive scheduling with EASY and with reserved starts", "Streit, chapter 8", (_CTC,), _reserved_starts
+        "Adaptive scheduling with EASY and with reserved starts",
+        "Streit, chapter 8",
+        (_CTC,),
+        _on_grid("reserved-starts", _reserved_starts),
     ),
     "control-levels": PublishedTable(
-        "What each level of control costs", "Streit, section 2.5", (_CTC,), _control_levels
+        "What each level of control costs",
+        "Streit, section 2.5",
+        (_CTC,),
+        _on_grid("control-levels", _control_levels),
     ),
     "zhang-5": _zhang_entry(5, 3, "Queueing policies with backfilling"),
     "zhang-6": _zhang_entry(6, 4, "Over-estimation under the Ω model"),

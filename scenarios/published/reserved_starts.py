@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.estimates import perfect
+from gridweave.scenarios.grid_results import job_of_fragments
 from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
 from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, GridRuns
 from gridweave.scenarios.published.report import OURS, Conclusion, Report, Row, Section, Value, Verdict
@@ -79,27 +80,23 @@ class _Study:
         return changes
 
 
-def reserved_starts(runs: GridRuns | None) -> Report:
+def reserved_starts(runs: GridRuns) -> Report:
     """Compare adaptive scheduling with EASY and with reserved starts (docs/grid.md), by overhead and estimates.
 
     Parameters
     ----------
-    runs : GridRuns or None
-        None if the trace is not at hand.
+    runs : GridRuns
 
     Returns
     -------
     Report
     """
-    title = "Adaptive scheduling with EASY and with reserved starts"
-    if runs is None:
-        return Report(id="reserved-starts", title=title, source=_SOURCE, missing=("CTC-SP2-1996-3.1-cln",))
     study = _Study(runs)
     sections = [_section(study, machines, OVERHEADS) for machines in MACHINES]
     sections.append(_section(study, ONE_MACHINE, (0.0,)))
     return Report(
         id="reserved-starts",
-        title=title,
+        title="Adaptive scheduling with EASY and with reserved starts",
         source=_SOURCE,
         sections=tuple(sections),
         conclusions=tuple(_conclusions(study)),
@@ -211,10 +208,7 @@ def lateness_ms(result: GridResult) -> IntArray:
     overhead = result.policy.overheads[0]
     stretch_ms = np.where(result.multi_site, np.floor(jobs.estimate_ms * overhead).astype(np.int64), 0)
     end_ms = result.start_ms + jobs.estimate_ms + stretch_ms
-    job_of = np.empty(len(result.fragments), np.int64)
-    for k in range(int(result.n_fragments.max(initial=0))):
-        rows = np.flatnonzero(result.n_fragments > k)
-        job_of[result.first_fragment[rows] + k] = rows
+    job_of = job_of_fragments(result)
     waited = np.flatnonzero((result.start_ms > jobs.submit_ms) & (jobs.width <= result.nodes.max()))
     late: IntArray = np.empty(len(waited), np.int64)
     for i, row in enumerate(waited):

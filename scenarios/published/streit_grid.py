@@ -6,13 +6,11 @@ computed for the three extracts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, EXTRACTS, GridRuns
 from gridweave.scenarios.published.report import Conclusion, Report, Row, Section, Value, Verdict
-
-CTC = "CTC-SP2-1996-3.1-cln"
 
 OVERHEADS_PCT = tuple(range(0, 65, 5))
 
@@ -59,13 +57,12 @@ def adaptive(overhead: float) -> GridPolicy:
     return GridPolicy(mode="adaptive", overhead=overhead)
 
 
-def table_7_3(runs: GridRuns | None) -> Report:
+def table_7_3(runs: GridRuns) -> Report:
     """Recompute Table 7.3, the number of multi-site jobs by the overhead.
 
     Parameters
     ----------
-    runs : GridRuns or None
-        None if the trace is not at hand.
+    runs : GridRuns
 
     Returns
     -------
@@ -73,11 +70,9 @@ def table_7_3(runs: GridRuns | None) -> Report:
     """
 
     def count(name: str, overhead: float) -> float:
-        assert runs is not None
         return float(runs.result(name, "m128", multi_site(overhead)).multi_site.sum())
 
     return _by_overhead(
-        runs,
         "streit-7.3",
         "Number of multi-site jobs on m128",
         "Table 7.3",
@@ -88,12 +83,12 @@ def table_7_3(runs: GridRuns | None) -> Report:
     )
 
 
-def table_7_4(runs: GridRuns | None) -> Report:
+def table_7_4(runs: GridRuns) -> Report:
     """Recompute Table 7.4, the squashed area of the multi-site jobs by the overhead.
 
     Parameters
     ----------
-    runs : GridRuns or None
+    runs : GridRuns
 
     Returns
     -------
@@ -101,15 +96,13 @@ def table_7_4(runs: GridRuns | None) -> Report:
     """
 
     def share(name: str, overhead: float) -> float:
-        assert runs is not None
         return 100 * runs.result(name, "m128", multi_site(overhead)).multi_site_area()
 
     title = "Squashed area of multi-site jobs on m128 [%]"
-    return _by_overhead(runs, "streit-7.4", title, "Table 7.4", TABLE_7_4, share, decimals=2, growth_pct=50)
+    return _by_overhead("streit-7.4", title, "Table 7.4", TABLE_7_4, share, decimals=2, growth_pct=50)
 
 
 def _by_overhead(
-    runs: GridRuns | None,
     table_id: str,
     title: str,
     table: str,
@@ -120,9 +113,6 @@ def _by_overhead(
     growth_pct: float,
 ) -> Report:
     """Return a table with a row per overhead and a column per extract, and whether it grows as the text has it."""
-    source = f"Streit, section 7.3.1, {table}"
-    if runs is None:
-        return Report(id=table_id, title=title, source=source, missing=(CTC,))
     numbers = {name: [ours(name, pct / 100) for pct in OVERHEADS_PCT] for name in EXTRACTS}
     rows = tuple(
         Row(
@@ -141,26 +131,23 @@ def _by_overhead(
     return Report(
         id=table_id,
         title=title,
-        source=source,
+        source=f"Streit, section 7.3.1, {table}",
         sections=(section,),
         conclusions=(Conclusion(source=table, claim=claim, verdicts={"numbers": verdict}),),
     )
 
 
-def table_7_6(runs: GridRuns | None) -> Report:
+def table_7_6(runs: GridRuns) -> Report:
     """Compute Table 7.6 for the extracts: multi-site jobs under adaptive scheduling at overheads of 30% and 300%.
 
     Parameters
     ----------
-    runs : GridRuns or None
+    runs : GridRuns
 
     Returns
     -------
     Report
     """
-    title, source = "Multi-site jobs under adaptive scheduling", "Streit, section 7.3.3, Table 7.6"
-    if runs is None:
-        return Report(id="streit-7.6", title=title, source=source, missing=(CTC,))
     rows = []
     for machines, printed in TABLE_7_6.items():
         for overhead, number in zip((0.3, 3.0), printed, strict=True):
@@ -176,8 +163,8 @@ def table_7_6(runs: GridRuns | None) -> Report:
     notes = ("The published numbers are of a synthetic workload that is not public; only the size can be compared.",)
     return Report(
         id="streit-7.6",
-        title=title,
-        source=source,
+        title="Multi-site jobs under adaptive scheduling",
+        source="Streit, section 7.3.3, Table 7.6",
         sections=(section,),
         conclusions=(_fewer_when_it_costs_more(runs), _smaller_on_m384(runs)),
         notes=notes,
@@ -215,20 +202,17 @@ def _smaller_on_m384(runs: GridRuns) -> Conclusion:
     )
 
 
-def conclusions(runs: GridRuns | None) -> Report:
+def conclusions(runs: GridRuns) -> Report:
     """Check the conclusions of sections 7.3.1 to 7.3.3, one by one, on the extracts.
 
     Parameters
     ----------
-    runs : GridRuns or None
+    runs : GridRuns
 
     Returns
     -------
     Report
     """
-    title, source = "What multi-site scheduling gains and costs", "Streit, sections 7.3.1 to 7.3.3"
-    if runs is None:
-        return Report(id="streit-7", title=title, source=source, missing=(CTC,))
     checks = (
         _equal_machines_are_better,
         _sharing_beats_local,
@@ -237,7 +221,12 @@ def conclusions(runs: GridRuns | None) -> Report:
         _adaptive_is_best,
         _adaptive_on_m384,
     )
-    return Report(id="streit-7", title=title, source=source, conclusions=tuple(check(runs) for check in checks))
+    return Report(
+        id="streit-7",
+        title="What multi-site scheduling gains and costs",
+        source="Streit, sections 7.3.1 to 7.3.3",
+        conclusions=tuple(check(runs) for check in checks),
+    )
 
 
 def _conclusion(source: str, claim: str, judged: Iterable[tuple[str, bool, str]]) -> Conclusion:
@@ -326,5 +315,12 @@ def _adaptive_on_m384(runs: GridRuns) -> Conclusion:
 def _listed(numbers: dict[str, float], unit: str, decimals: int = 0) -> str:
     return ", ".join(f"{label}: {number:,.{decimals}f}{unit}" for label, number in numbers.items())
 
+
+TABLES: Mapping[str, Callable[[GridRuns], Report]] = {
+    "streit-7": conclusions,
+    "streit-7.3": table_7_3,
+    "streit-7.4": table_7_4,
+    "streit-7.6": table_7_6,
+}
 
 assert all(sum(nodes) == 512 for nodes in CONFIGURATIONS.values()), "Table 7.1: every configuration has 512 nodes"

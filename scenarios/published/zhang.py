@@ -193,15 +193,14 @@ def curves_of(figure: str, runs: ZhangRuns) -> dict[str, Curves]:
     return curves
 
 
-def report_figure(figure: str, runs: ZhangRuns | None) -> Report:
+def report_figure(figure: str, runs: ZhangRuns) -> Report:
     """Recompute a figure.
 
     Parameters
     ----------
     figure : str
         A key of `FIGURES`.
-    runs : ZhangRuns or None
-        None if the trace that the model is fitted to is not at hand.
+    runs : ZhangRuns
 
     Returns
     -------
@@ -209,8 +208,6 @@ def report_figure(figure: str, runs: ZhangRuns | None) -> Report:
     """
     title, panels = FIGURES[figure]
     source = f"Zhang et al., section {3 if figure == 'zhang-5' else 4}, Figure {figure.removeprefix('zhang-')}"
-    if runs is None:
-        return Report(id=figure, title=title, source=source, missing=(TRACE,))
     curves = curves_of(figure, runs)
     return Report(
         id=figure,

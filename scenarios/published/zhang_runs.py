@@ -31,7 +31,7 @@ from gridweave.scenarios.generators.hyper_erlang import (
 )
 from gridweave.scenarios.generators.hyper_erlang_law import HyperErlang
 from gridweave.scenarios.job_classes import NARROW_UP_TO
-from gridweave.scenarios.published.thesis_runs import Progress
+from gridweave.scenarios.published.thesis_runs import THESIS_TRACES, Progress
 from gridweave.scenarios.swf import read_swf
 from gridweave.scenarios.workload import MS_PER_S, Workload
 
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-TRACE = "CTC-SP2-1996-3.1-cln"
-TRACE_NODES = 430
+TRACE, TRACE_NODES = THESIS_TRACES["CTC"].name, THESIS_TRACES["CTC"].nodes
 NODES, MAX_WIDTH, JOBS, BASELINE_LOAD = 320, 256, 10_000, 0.55
 RUN_FACTORS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8)
 CLASSES = 10

@@ -18,7 +18,7 @@ from gridweave.scenarios.scenario.checks import checked, grid_policy, site_polic
 from gridweave.scenarios.scenario.homes import assign_homes, home_of, split_at_home
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.reader import Draft, read_draft
+from gridweave.scenarios.scenario.reader import Draft, beside, read_draft
 from gridweave.scenarios.scenario.structs import Scenario, Site, Transformation
 from gridweave.scenarios.workload import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.network import Faults, Network
@@ -184,7 +184,7 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
     place = ("workload", "trace" if table.trace is not None else "generator")
     try:
         if table.trace is not None:
-            path = find_trace(_beside(draft, table.trace))
+            path = find_trace(beside(draft.folder, table.trace) or table.trace)
             if not report.is_clean(("workload", "nodes")):
                 return None
             columns = ("partition",) if table.home == "partition" else ()
@@ -193,7 +193,7 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             return workload
         if table.generator is None:
             return None
-        model = load_model(_beside(draft, table.generator))
+        model = load_model(beside(draft.folder, table.generator) or table.generator)
         total = sum(site.nodes for site in sites_of(draft.scenario))
         nodes = table.nodes or total
         if table.jobs is None or not nodes or not report.is_clean(("workload", "nodes"), ("workload", "load")):
@@ -206,17 +206,6 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
     except GridweaveError as error:
         report.add(place, str(error))
     return None
-
-
-def _beside(draft: Draft, name: str) -> str:
-    """Return a file beside the scenario's, if there is one of that name; else the name as it stands."""
-    if draft.folder is not None:
-        try:
-            if (draft.folder / name).is_file():
-                return str(draft.folder / name)
-        except (OSError, ValueError):
-            pass
-    return name
 
 
 def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:

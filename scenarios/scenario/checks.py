@@ -28,6 +28,7 @@ from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 T = TypeVar("T", Network, Faults)
+S = TypeVar("S", GridPolicy, Network, Faults)
 
 
 def check_scenario(scenario: Scenario, report: Report) -> None:
@@ -94,16 +95,7 @@ def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
     values["max_fragments"] = tuple(rows)
     if isinstance(table.overhead, list):
         values["overhead"] = tuple(table.overhead)
-    if report is None:
-        return GridPolicy(**values)
-    kept = {}
-    for name, value in values.items():
-        try:
-            GridPolicy(**{name: value})
-            kept[name] = value
-        except OptionError as error:
-            report.add(("grid", name), error.problem)
-    return GridPolicy(**kept)
+    return _made(GridPolicy, values, ("grid",), report)
 
 
 def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: Report | None = None) -> T:
@@ -124,7 +116,11 @@ def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report
     OptionError
         If a value is refused, and there is no report.
     """
-    values = {name: getattr(table, name) for name in kind.__struct_fields__}
+    return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
+
+
+def _made(kind: type[S], values: dict[str, Any], place: tuple[str, ...], report: Report | None) -> S:
+    """Return a struct of these values; where there is a report, of those that it takes, one by one."""
     if report is None:
         return kind(**values)
     kept = {}

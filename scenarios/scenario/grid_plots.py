@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.plot_parts import BLACK, BLUE, NICE_MS, VERMILLION, TimeAxis, new_figure, tidy
 from gridweave.scenarios.plots import over_bins, span
-from gridweave.scenarios.schedule_view import busiest_window, place_jobs
-from gridweave.scenarios.step_functions import Steps, step_functions
+from gridweave.scenarios.schedule_view import busiest_window, draw_queue, place_jobs
+from gridweave.scenarios.step_functions import step_functions
 from gridweave.scenarios.workload import IntArray
 
 _BINS_AT_MOST = 240
@@ -102,7 +102,7 @@ def plot_schedule(run: GridRun) -> Figure:
             Patch(color=_SPLIT[0], label=f"multi-site: one colour for all fragments of a job ({several:,} shown)")
         )
     upper.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize="small", ncols=2)
-    _draw_queue(lower, steps, time, begin_ms, until_ms)
+    draw_queue(lower, steps, time, begin_ms, until_ms)
     figure.suptitle(_title(run))
     return figure
 
@@ -195,16 +195,3 @@ def _colours(run: GridRun, begin_ms: int, until_ms: int) -> dict[int, str]:
         chosen[number] = (int(np.argmin(taken)) + number) % len(_SPLIT)
     ids = result.workload.job_id[rows].tolist()
     return {job_id: _SPLIT[colour] for job_id, colour in zip(ids, chosen.tolist(), strict=True)}
-
-
-def _draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms: int) -> None:
-    """Draw how many jobs wait."""
-    inside = (steps.time_ms > begin_ms) & (steps.time_ms < until_ms)
-    edges_ms = np.concatenate(([begin_ms], steps.time_ms[inside], [until_ms]))
-    waiting = over_bins(steps.time_ms, steps.waiting, edges_ms)[2]
-    axes.stairs(waiting, time.place(edges_ms), fill=True, color=VERMILLION, alpha=0.6)
-    axes.set_ylim(0, max(1.0, float(waiting.max()) * 1.1))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
-    axes.set_ylabel("Waiting\njobs")
-    tidy(axes)
-    time.show(axes, begin_ms, until_ms)

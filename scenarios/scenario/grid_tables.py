@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gridweave.scenarios.grid_results import GridRun
+from gridweave.scenarios.metrics import PARTS_OF_ONE
 from gridweave.scenarios.workload import MS_PER_S
 from gridweave.scenarios.world.simulate import WorldResult
 
@@ -29,7 +30,6 @@ _LABELS = {
     "pp_slowdown_60s": "per-processor slowdown 60 s",
     "util": "UTIL",
 }
-_PARTS_OF_ONE = ("util", "rho", "kappa", "loss_of_capacity", "underutilization_normalized")
 
 
 def site_rows(run: GridRun) -> Iterator[tuple[str, ...]]:
@@ -89,7 +89,7 @@ def _shown(name: str, value: float | None) -> tuple[str, str, str]:
     if name.endswith("_ms"):
         unit = "node s" if name.endswith("_node_ms") else "s"
         return label.removesuffix(" node"), f"{value / MS_PER_S:,.0f}", unit
-    if name in _PARTS_OF_ONE:
+    if name in PARTS_OF_ONE:
         return label, f"{value * 100:.2f}", "%"
     return label, f"{value:,}" if isinstance(value, int) else f"{value:,.3f}", ""
 

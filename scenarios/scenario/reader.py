@@ -118,6 +118,27 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
     return Draft(scenario, report, folder)
 
 
+def beside(folder: Path | None, name: str) -> Path | None:
+    """Return the file of a name in a scenario's own folder, which goes before one in the working directory.
+
+    Parameters
+    ----------
+    folder : pathlib.Path or None
+        None for a scenario that came from no file.
+    name : str
+        As a scenario names a file.
+
+    Returns
+    -------
+    pathlib.Path or None
+        None if there is no such file.
+    """
+    try:
+        return folder / name if folder is not None and (folder / name).is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
 def _text_of(source: str | Path) -> tuple[str, str, Path | None]:
     """Return what a scenario is called, its text, and the folder of its file."""
     path = Path(source)

@@ -14,6 +14,7 @@ import gridweave
 from gridweave.errors import TraceError
 from gridweave.scenarios.generators.model_file import model_names
 from gridweave.scenarios.load import find_trace
+from gridweave.scenarios.scenario.reader import beside
 from gridweave.scenarios.scenario.structs import GridTable, Header, Output, Scenario
 
 _FOLDERS = ("grid", "netmodel", "scenarios", "site")
@@ -152,9 +153,10 @@ def code_stamp() -> str:
 
 def _file_of(field: str, name: str, folder: Path | None) -> Path | None:
     """Return the file that a key names, if it is there and is one."""
+    own = beside(folder, name)
+    if own is not None:
+        return own
     try:
-        if folder is not None and (folder / name).is_file():
-            return folder / name
         if field == "generator":  # a model that ships goes before a file of its name
             return Path(name) if name not in model_names() and Path(name).is_file() else None
     except (OSError, ValueError):

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from gridweave.scenarios.metrics import PARTS_OF_ONE
 from gridweave.scenarios.workload import MS_PER_S
 
 _ACRONYMS = {
@@ -19,10 +20,7 @@ _ACRONYMS = {
     "util": "UTIL",
     "pp": "per-processor",
 }
-_PARTS_OF_ONE = (
-    *("util", "rho", "kappa", "loss_of_capacity", "underutilization_normalized"),
-    *("multi_site_share_of_jobs", "multi_site_share_of_area"),
-)
+_PARTS_OF_ONE = (*PARTS_OF_ONE, "multi_site_share_of_jobs", "multi_site_share_of_area")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gridweave.errors import ScenarioError
+from gridweave.errors import OptionError, ScenarioError
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.problems import Problem
@@ -113,6 +113,29 @@ class Plan:
         str
         """
         return _label(self.axes, self.combinations[combination]) or self.name
+
+    def axis(self, over: str) -> Axis:
+        """Return the axis that a plot is to be over.
+
+        Parameters
+        ----------
+        over : str
+            Its name or its key.
+
+        Returns
+        -------
+        Axis
+
+        Raises
+        ------
+        OptionError
+            If there is none.
+        """
+        for axis in self.axes:
+            if over in (axis.name, axis.key):
+                return axis
+        known = ", ".join(axis.name for axis in self.axes) or "none"
+        raise OptionError("--over", f"{over!r} is not varied; varied are {known}")
 
 
 def make_plan(

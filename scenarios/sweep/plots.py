@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import UnavailableError
 from gridweave.scenarios.plot_parts import BLACK, SERIES, new_figure, tidy
 from gridweave.scenarios.sweep.naming import Naming, naming_of
 from gridweave.scenarios.sweep.plan import Plan
@@ -134,10 +134,7 @@ def over_numbers(axis: Axis) -> bool:
 def _layout(plan: Plan, over: str | None) -> _Layout:
     """Choose: numbers go along the axis, what is left becomes lines, and what is too much for lines, panels."""
     varied = [axis for axis in plan.axes if len(axis.values) > 1]
-    if over is not None and over not in (name for axis in plan.axes for name in (axis.name, axis.key)):
-        known = ", ".join(axis.name for axis in plan.axes) or "none"
-        raise OptionError("--over", f"{over!r} is not varied; varied are {known}")
-    chosen = next((axis for axis in plan.axes if over in (axis.name, axis.key)), None)
+    chosen = None if over is None else plan.axis(over)
     if chosen is None and varied:
         numeric = [axis for axis in varied if over_numbers(axis)]
         chosen = max(numeric, key=lambda axis: len(axis.values)) if numeric else varied[0]

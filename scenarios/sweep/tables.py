@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gridweave.errors import UnavailableError
+from gridweave.scenarios.frames import data_frame
 from gridweave.scenarios.sweep.plan import Plan
 from gridweave.scenarios.sweep.work import METRICS, Values
 
@@ -150,11 +150,7 @@ def to_frame(columns: dict[str, list[Any]]) -> pandas.DataFrame:
     UnavailableError
         If pandas is not installed.
     """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise UnavailableError("pandas is not installed; run: pip install 'gridweave[sweep]'") from None
-    return pd.DataFrame({name: _typed(name, column) for name, column in columns.items()})
+    return data_frame({name: _typed(name, column) for name, column in columns.items()}, extra="sweep")
 
 
 def _typed(name: str, column: list[Any]) -> Any:

@@ -114,11 +114,9 @@ def values_of(run: GridRun) -> Values:
     dict
         By the names of `METRICS`; None for what is not defined.
     """
-    summary = run.summary()
-    several = summary["multi_site"]
+    several = run.multi_site_summary()
     values = (several["jobs"], several["share_of_jobs"], several["share_of_squashed_area"])
-    metrics: Values = summary["metrics"]
-    return dict(zip(MULTI_SITE, values, strict=True)) | metrics
+    return dict(zip(MULTI_SITE, values, strict=True)) | run.result.metrics().to_dict()
 
 
 # The last workloads of this process. Runs come ordered by their workload, and two of them may overlap.

@@ -12,7 +12,7 @@ from gridweave.errors import OptionError
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_simulator import GridResult
+from gridweave.scenarios.grid_simulator import GridResult, checked_home, checked_sensitivity
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.network import Faults, Network
@@ -143,15 +143,11 @@ def _submissions(
 ) -> list[Submission]:
     """Return what the users hand in, in the order of submission."""
     count = len(workload)
-    homes = np.arange(count) % sites if home is None else np.asarray(home, np.int64)
-    if homes.shape != (count,) or (count and not 0 <= homes.min() <= homes.max() < sites):
-        raise OptionError("home", f"names one of the sites 0 to {sites - 1} for each of the {count} jobs")
+    homes = checked_home(home, count, sites)
     grid = np.full(count, policy.mode != "local") if to_grid is None else np.asarray(to_grid, np.bool_)
-    sensitivities = np.ones(count) if sensitivity is None else np.asarray(sensitivity, np.float64)
-    if grid.shape != (count,) or sensitivities.shape != (count,):
-        raise OptionError(
-            "to_grid" if grid.shape != (count,) else "sensitivity", f"has one entry for each of {count} jobs"
-        )
+    if grid.shape != (count,):
+        raise OptionError("to_grid", f"has one entry for each of the {count} jobs")
+    sensitivities = checked_sensitivity(sensitivity, count)
     columns = workload.columns
     return [
         Submission(

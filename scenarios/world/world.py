@@ -7,7 +7,7 @@ history. It decides nothing: what starts where is the cores' doing, as it is liv
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -114,7 +114,7 @@ class World:
         self,
         sites: Sequence[ContractCore],
         meta: MetaCore,
-        stretch: Any,
+        stretch: Callable[[int, int, float], int],
         *,
         network: Network,
         faults: Faults,

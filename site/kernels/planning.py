@@ -106,7 +106,7 @@ def update_plan(state, plan, limits, backfills, now_ms):
     first = counters.first_new if counters.stale == FRESH else HEAD
     counters.first_new = NEVER_MS
     if counters.stale != FRESH or _is_promised_from(state, first):
-        _rebuild(state, plan, limits, now_ms, first)
+        rebuild(state, plan, limits, now_ms, first)
     else:
         _advance(plan, now_ms)
     counters.stale = FRESH
@@ -139,7 +139,7 @@ def _advance(plan, now_ms):
 
 
 @kernel
-def _rebuild(state, plan, limits, now_ms, first):
+def rebuild(state, plan, limits, now_ms, first):
     """Make the profiles from the running jobs, the reservations, and the waiting jobs ahead of a place, as promised."""
     counters = state.counters[0]
     for p in range(len(plan.n_steps)):
@@ -250,7 +250,7 @@ def _compress(state, plan, limits, now_ms):
 @kernel
 def _replan_promises(state, plan, limits, now_ms):
     """Place all promised jobs anew around the jobs that really run."""
-    _rebuild(state, plan, limits, now_ms, HEAD)
+    rebuild(state, plan, limits, now_ms, HEAD)
     for place in range(state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].promised_ms != UNPLACED_MS:
             _place(state, plan, limits, place, now_ms)

@@ -53,9 +53,16 @@ def free_at(state, when_ms):
 
 
 @kernel_part
+def spare_nodes(length_ms, now_ms, free, limit_ms, extra):
+    """Return how many nodes a job of this length may take now without delaying the head beyond its limit."""
+    return free if now_ms + length_ms <= limit_ms else min(free, extra)
+
+
+@kernel_part
 def may_backfill(job, now_ms, free, limit_ms, extra):
     """Whether a waiting job may start now without delaying the head beyond its limit."""
-    return job.width <= free and (now_ms + job.estimate_ms <= limit_ms or job.width <= extra)
+    # Most candidates are too wide for what is free; then nothing else is read of them.
+    return job.width <= free and job.width <= spare_nodes(job.estimate_ms, now_ms, free, limit_ms, extra)
 
 
 @kernel
@@ -115,14 +122,21 @@ def _start_from_head(state, now_ms):
 
 
 @kernel_part
+def head_limit(state, head, slack):
+    """Return up to when the head may be held back, and its promise: the earliest shadow time that it was shown."""
+    shadow_ms = shadow_time(state, head.width)
+    promised_ms = head.promised_ms
+    if promised_ms == UNPLACED_MS or shadow_ms < promised_ms:
+        promised_ms = shadow_ms
+    return max(shadow_ms, promised_ms + int(slack * head.estimate_ms)), promised_ms
+
+
+@kernel_part
 def _guard_head(state, place, slack):
     """Work out the limit up to which the head may be held back, and the extra nodes at that limit."""
     counters = state.counters[0]
     head = state.jobs[state.waiting[place]]
-    shadow_ms = shadow_time(state, head.width)
-    if head.promised_ms == UNPLACED_MS or shadow_ms < head.promised_ms:
-        head.promised_ms = shadow_ms
-    limit_ms = max(shadow_ms, head.promised_ms + int(slack * head.estimate_ms))
+    limit_ms, head.promised_ms = head_limit(state, head, slack)
     counters.limit_ms = limit_ms
     counters.extra = free_at(state, limit_ms) - head.width
 

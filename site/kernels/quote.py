@@ -1,13 +1,40 @@
-"""What a site could offer: when nodes could be had behind all that waits, and how many of them now."""
+"""What a site could offer: how many nodes now, and when nodes could be had behind all that waits."""
 
 from __future__ import annotations
 
 from gridweave.jit import kernel
-from gridweave.site.kernels.planning import OVERDUE_MS
-from gridweave.site.kernels.profile import clear, earliest_fit, occupy
+from gridweave.site.kernels.planning import earliest_start, hold, rebuild
+from gridweave.site.kernels.queueing import free_at, head_limit, spare_nodes
+from gridweave.site.kernels.state import HEAD, NO_LIMITS, TAKE
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
+
+
+@kernel
+def startable_behind_queue(state, queue, now_ms, length_ms):
+    """Return how many nodes a job of this length, at the end of a queue without promises, could have at once.
+
+    Parameters
+    ----------
+    state : SiteState
+        Read only, after a pass.
+    queue : QueueCodes
+    now_ms, length_ms : int
+
+    Returns
+    -------
+    int
+    """
+    free = state.counters[0].free
+    if state.counters[0].n_waiting == 0:
+        return free
+    if not queue.backfills:
+        return 0
+    head = state.jobs[state.waiting[0]]
+    limit_ms, _ = head_limit(state, head, queue.slack)
+    extra = free_at(state, limit_ms) - head.width
+    return max(0, spare_nodes(length_ms, now_ms, free, limit_ms, extra))
 
 
 @kernel
@@ -19,7 +46,7 @@ def start_behind_queue(state, plan, backfills, now_ms, width, length_ms):
     state : SiteState
         Read only.
     plan : Plan
-        Room to work in.
+        Room to work in, with one profile.
     backfills : bool
         Whether a job may start before the one ahead of it.
     now_ms, width, length_ms : int
@@ -28,21 +55,15 @@ def start_behind_queue(state, plan, backfills, now_ms, width, length_ms):
     -------
     int
     """
-    step_ms, step_free = plan.step_ms[0], plan.step_free[0]
-    n_steps = clear(step_ms, step_free, now_ms, plan.total[0])
-    for i in range(state.counters[0].n_running):
-        end_ms = state.running[i].end_ms
-        if end_ms <= now_ms:
-            end_ms = now_ms + OVERDUE_MS
-        n_steps = occupy(step_ms, step_free, n_steps, now_ms, end_ms, state.jobs[state.running[i].slot].width)
+    rebuild(state, plan, None, now_ms, HEAD)
     from_ms = now_ms
     for place in range(state.counters[0].n_waiting):
         job = state.jobs[state.waiting[place]]
-        start_ms = earliest_fit(step_ms, step_free, n_steps, from_ms, job.width, job.estimate_ms)
-        n_steps = occupy(step_ms, step_free, n_steps, start_ms, start_ms + job.estimate_ms, job.width)
+        start_ms = earliest_start(plan, None, from_ms, job.width, job.estimate_ms, job.limits)
+        hold(plan, None, start_ms, start_ms + job.estimate_ms, job.width, job.limits, TAKE)
         if not backfills:
             from_ms = start_ms
-    return earliest_fit(step_ms, step_free, n_steps, from_ms, width, length_ms)
+    return earliest_start(plan, None, from_ms, width, length_ms, NO_LIMITS)
 
 
 @kernel

@@ -13,7 +13,6 @@ from typer.testing import CliRunner, Result
 
 from gridweave.cli.reproduce import reproduce
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.scenarios import load
 
 TracePath = Callable[[str], Path]
 
@@ -28,17 +27,6 @@ SMALL_KTH = """\
 2 10 -1 50 60 -1 -1 60 100 -1 1 1 1 1 1 1 -1 -1
 3 86400 -1 100 10 -1 -1 10 100 -1 1 1 1 1 1 1 -1 -1
 """
-
-
-@pytest.fixture
-def no_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Look for traces in an empty folder alone, and return it."""
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    monkeypatch.setenv(load.FOLDER_VARIABLE, str(folder))
-    monkeypatch.setattr(load, "cache_folder", lambda: tmp_path / "no-cache")
-    monkeypatch.chdir(tmp_path)
-    return folder
 
 
 @pytest.fixture

@@ -242,4 +242,8 @@ def test_wrong_events_change_nothing() -> None:
         core.handle(9, submitted(2, 1))
     with pytest.raises(InputError, match="not one of the 1 sites"):
         core.handle(20, submitted(2, 1), FromSite(3, SiteChanged(0, 0)))
+    for bad in (submitted(3, 0), submitted(3, 1, 0), GridJobSubmitted(Job(job_id=3, width=1, estimate_ms=5), -1.0)):
+        with pytest.raises(InputError, match="job 3"):
+            core.handle(20, submitted(2, 1), bad)
+    core.check_invariants()
     assert step(core, 20, *said(0, Ended(1, 1, 20, "finished"))) == [ReportDone(1, "finished")]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError, TraceError
-from gridweave.scenarios import load
 from gridweave.scenarios.fetch import KNOWN_TRACES
 from gridweave.scenarios.published import streit
 from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench, resolve
@@ -42,17 +41,6 @@ SMALL_KTH = """\
 7 60000 -1 100 -1 -1 -1 20 100 -1 1 1 1 1 1 1 -1 -1
 8 70000 -1 100 101 -1 -1 101 100 -1 1 1 1 1 1 1 -1 -1
 """
-
-
-@pytest.fixture
-def no_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Look for traces in an empty folder alone, and return it."""
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    monkeypatch.setenv(load.FOLDER_VARIABLE, str(folder))
-    monkeypatch.setattr(load, "cache_folder", lambda: tmp_path / "no-cache")
-    monkeypatch.chdir(tmp_path)
-    return folder
 
 
 @pytest.fixture

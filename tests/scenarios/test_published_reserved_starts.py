@@ -13,7 +13,6 @@ from gridweave.scenarios.grid_simulator import simulate_grid
 from gridweave.scenarios.published.grid_runs import GridRuns
 from gridweave.scenarios.published.report import Report
 from gridweave.scenarios.published.reserved_starts import lateness_ms, reserved_starts
-from gridweave.scenarios.published.streit_grid import CTC
 from reference.model import Job
 
 
@@ -36,7 +35,7 @@ def test_lateness_counts_the_stretch_of_a_split() -> None:
 @pytest.fixture(scope="module")
 def report(trace_path: Callable[[str], Path]) -> Report:
     """Return the report on the extract."""
-    return reserved_starts(GridRuns(trace_path(CTC)))
+    return reserved_starts(GridRuns(trace_path("CTC-SP2-1996-3.1-cln")))
 
 
 @pytest.mark.trace

@@ -89,7 +89,7 @@ def test_jobs_csv_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.Monke
     """Where one block ends and the next begins no line is lost or doubled."""
     write_jobs_csv(make_result(), tmp_path / "whole.csv")
     for rows in (1, 2, 3):
-        monkeypatch.setattr(result_files, "_ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(result_files, "ROWS_AT_ONCE", rows)
         write_jobs_csv(make_result(), tmp_path / "blocks.csv")
         assert (tmp_path / "blocks.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 

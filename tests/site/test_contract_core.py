@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.site.contract import (
     Answer,
     CancelJob,
@@ -209,6 +209,31 @@ def test_an_impossible_delegation_is_refused() -> None:
     assert (refused.job_id, refused.attempt) == (1, 1)
     assert "2 nodes" in refused.reason
     assert core.part_state(1) is None
+
+
+def test_an_impossible_own_job_loses_nothing() -> None:
+    """A job that can be none is refused before anything that came with it, or before it, has changed."""
+    core = site(4)
+    answers(core, 0, HoldNodes(1, 1, 2, 100))
+    for bad in (own(2, 0), own(2, 10**9), own(2, 1, 0)):
+        with pytest.raises(InputError, match="job 2"):
+            core.handle(5, HoldNodes(3, 1, 1, 100), JobFinished(1), bad)
+    core.check_invariants()
+    assert (core.part_state(1), core.part_state(3)) == ("running", None)
+    assert isinstance(answers(core, 6, JobFinished(1))[-1], Ended)
+
+
+@pytest.mark.parametrize("request_of_grid", [HoldNodes(1, 1, 0, 100), HoldNodes(1, 1, 1, 0), HoldNodes(1, 1, -3, 100)])
+def test_an_impossible_request_is_refused(request_of_grid: HoldNodes) -> None:
+    """A request with numbers that no job has is the grid's fault: it is answered, and what came with it is done."""
+    core = site(4)
+    refused, granted = answers(core, 0, request_of_grid, HoldNodes(2, 1, 4, 100))
+    assert isinstance(refused, Refused)
+    assert "not within" in refused.reason
+    assert granted == Started(2, 1, 0)
+    delegated = EnqueueJob(job(3, 1, -5), 1, 10_000)
+    assert isinstance(answers(core, 1, delegated)[0], Refused)
+    core.check_invariants()
 
 
 def test_a_waiting_job_can_be_taken_back() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, say
 from gridweave.errors import InputError, OptionError
 
@@ -70,7 +69,7 @@ def learn(
             raise OptionError(f"--{option}", f"a {model} model has no such parameter; leave it out")
     if not _MODEL_FILE.search(out):
         raise InputError(f"{out}: a model is written as .json, .json.gz or .json.xz; give such a name")
-    with _named_as_options():
+    with named_as_typed():
         workload, report = load_workload(file, nodes=nodes)
         learnt = entry.learn(workload, nodes=nodes, **options)
     save_model(learnt, out)
@@ -130,7 +129,7 @@ def generate(
     source = load_model(model)
     # Two streams: the jobs do not change with the model of their estimates.
     for_jobs, for_estimates = np.random.default_rng(seed).spawn(2)
-    with _named_as_options():
+    with named_as_typed(interarrival_factor="--shrink", file_format="--to"):
         workload = generate_from(
             source, jobs, for_jobs, nodes=nodes, load=load, run_factor=run_factor, interarrival_factor=shrink
         )
@@ -152,18 +151,3 @@ def _tell(workload: Workload, out: str, written: str, origin: dict[str, object],
     offered = f", offered load {load:.3f} on {workload.nodes:,} nodes" if load is not None else ""
     jobs = f"{len(workload):,} job{'s' if len(workload) > 1 else ''}"
     typer.echo(f"{jobs} over {span_ms / _DAY_MS:.1f} days{offered}, written to {out} ({written})")
-
-
-@contextlib.contextmanager
-def _named_as_options() -> Iterator[None]:
-    """Let an error about an argument of a function speak of the option of the command."""
-    names = {
-        "interarrival_factor": "--shrink",
-        "file_format": "--to",
-        "omega": "--estimates omega",
-        "phi": "--estimates phi",
-    }
-    try:
-        yield
-    except OptionError as error:
-        raise OptionError(names.get(error.option, f"--{error.option.replace('_', '-')}"), error.problem) from None

@@ -55,7 +55,9 @@ def named_as_typed(**typed: str) -> Iterator[None]:
     except OptionError as error:
         if error.option.startswith("--"):
             raise
-        raise OptionError((_TYPED | typed).get(error.option, f"--{error.option}"), error.problem) from None
+        raise OptionError(
+            (_TYPED | typed).get(error.option, f"--{error.option.replace('_', '-')}"), error.problem
+        ) from None
 
 
 def split_names(option: str, text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from gridweave.cli.progress import delayed_progress, interruptible
 from gridweave.errors import OptionError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from gridweave.scenarios.published.registry import Bench
@@ -125,28 +125,19 @@ def _print(reports: list[Report]) -> None:
 
 def _write(folder: Path, reports: list[Report], bench: Bench) -> None:
     """Write the tables and figures; all are made before the first is written."""
-    import io
-
     from gridweave.scenarios.published.registry import TABLES
     from gridweave.scenarios.published.report import csv_files
-    from gridweave.scenarios.trace_writing import write_file
+    from gridweave.scenarios.result_files import save_figure, write_all
 
-    files: dict[str, bytes] = {}
+    files: dict[str, Callable[[Path], None]] = {}
     for report in reports:
-        files |= {name: text.encode() for name, text in csv_files(report).items()}
+        files |= {name: functools.partial(_write_text, text) for name, text in csv_files(report).items()}
         draw = TABLES[report.id].draw
         for name, figure in (draw(bench) if draw is not None else {}).items():
-            picture = io.BytesIO()
-            figure.savefig(picture, format="png", metadata={"Software": None})
-            files[f"{name}.png"] = picture.getvalue()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError("--out", f"{folder} cannot be made a folder: {error.strerror or error}") from None
-    for name, data in files.items():
-        write_file(folder / name, functools.partial(_put, data))
+            files[f"{name}.png"] = functools.partial(save_figure, figure=figure)
+    write_all(folder, files)
     say(f"wrote {len(files)} files to {folder}")
 
 
-def _put(data: bytes, stream: IO[bytes]) -> None:
-    stream.write(data)
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8", newline="")

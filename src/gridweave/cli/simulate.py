@@ -23,88 +23,102 @@ if TYPE_CHECKING:
 _MIN_WIDTH = 80
 
 
+Trace = Annotated[
+    str,
+    typer.Argument(metavar="TRACE", help="A file (SWF or MuPSiE; plain, .gz or .xz), or the name of a trace."),
+]
+Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site; if left out, what the trace says.")]
+Discipline = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="queue: start jobs from a queue. planning: plan the start of every job, and plan anew when one is "
+        "submitted or ends.",
+    ),
+]
+Order = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help="Who goes first: fcfs, sjf, ljf (by estimate), saf, laf (by area), bfit, wfit (widest, narrowest), "
+        "smith (area by weight), weight, priority. Several are compared.",
+    ),
+]
+Backfill = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help="Who may overtake: easy, none, conservative, slack (planning: easy, none). Several are compared.",
+    ),
+]
+Choice = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help="Of the jobs that may overtake under easy or slack: first-fit or best-fit. Several are compared.",
+    ),
+]
+Slack = Annotated[
+    float,
+    typer.Option(metavar="X", help="For slack: a head may be held back by X times its estimate."),
+]
+Aging = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="For priority: the wait that is worth one level, such as 2h; or none."),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE,...",
+        help="For planning: whom (wider-than=75%, longer-than=2h, user=7; all if left out) and what: a time in "
+        "which they do not start (days=mon-fri, from=8:00, to=18:00), max-nodes=50% or max-jobs=2 at once. May "
+        "be given several times.",
+    ),
+]
+Reservations = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE,...",
+        help="For planning: nodes that are asked for in advance, as start=10d,length=2h,nodes=64 (or 50%); "
+        "requested=9d says when they are asked for. Times count from the begin of the trace. May be given several "
+        "times; the output says which are accepted.",
+    ),
+]
+Estimates = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL",
+        help="keep those of the trace; perfect; omega:X (uniform, up to 1+X times the run time) or phi:X (a "
+        "fraction X perfect), as in Zhang et al., section 2.1.",
+    ),
+]
+Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of what omega and phi draw.")]
+Out = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots there; made if need be."),
+]
+Plots = Annotated[bool, typer.Option(help="Whether to draw plots for --out.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the metrics for machines.")]
+
+
 def simulate(
-    trace: Annotated[
-        str,
-        typer.Argument(metavar="TRACE", help="A file (SWF or MuPSiE; plain, .gz or .xz), or the name of a trace."),
-    ],
-    nodes: Annotated[
-        int | None, typer.Option(metavar="N", help="Nodes of the site; if left out, what the trace says.")
-    ] = None,
-    discipline: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="queue: start jobs from a queue. planning: plan the start of every job, and plan anew when one is "
-            "submitted or ends.",
-        ),
-    ] = "queue",
-    order: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help="Who goes first: fcfs, sjf, ljf (by estimate), saf, laf (by area), bfit, wfit (widest, narrowest), "
-            "smith (area by weight), weight, priority. Several are compared.",
-        ),
-    ] = "fcfs",
-    backfill: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help="Who may overtake: easy, none, conservative, slack (planning: easy, none). Several are compared.",
-        ),
-    ] = "easy",
-    choice: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help="Of the jobs that may overtake under easy or slack: first-fit or best-fit. Several are compared.",
-        ),
-    ] = "first-fit",
-    slack: Annotated[
-        float,
-        typer.Option(metavar="X", help="For slack: a head may be held back by X times its estimate."),
-    ] = 0.5,
-    aging: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="For priority: the wait that is worth one level, such as 2h; or none."),
-    ] = "none",
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="For planning: whom (wider-than=75%, longer-than=2h, user=7; all if left out) and what: a time in "
-            "which they do not start (days=mon-fri, from=8:00, to=18:00), max-nodes=50% or max-jobs=2 at once. May "
-            "be given several times.",
-        ),
-    ] = None,
-    reservation: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="For planning: nodes that are asked for in advance, as start=10d,length=2h,nodes=64 (or 50%); "
-            "requested=9d says when they are asked for. Times count from the begin of the trace. May be given several "
-            "times; the output says which are accepted.",
-        ),
-    ] = None,
-    estimates: Annotated[
-        str,
-        typer.Option(
-            metavar="MODEL",
-            help="keep those of the trace; perfect; omega:X (uniform, up to 1+X times the run time) or phi:X (a "
-            "fraction X perfect), as in Zhang et al., section 2.1.",
-        ),
-    ] = "keep",
-    shrink: Annotated[
-        float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of what omega and phi draw.")] = 1,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots there; made if need be."),
-    ] = None,
-    plots: Annotated[bool, typer.Option(help="Whether to draw plots for --out.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics for machines.")] = False,
+    trace: Trace,
+    nodes: Nodes = None,
+    discipline: Discipline = "queue",
+    order: Order = "fcfs",
+    backfill: Backfill = "easy",
+    choice: Choice = "first-fit",
+    slack: Slack = 0.5,
+    aging: Aging = "none",
+    limit: Limits = None,
+    reservation: Reservations = None,
+    estimates: Estimates = "keep",
+    shrink: Shrink = 1.0,
+    seed: Seed = 1,
+    out: Out = None,
+    plots: Plots = True,
+    as_json: Json = False,
 ) -> None:
     """Simulate one site and print its metrics; several orders or backfillings are compared side by side.
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gridweave.scenarios.sweep.api import SweepResult
     from gridweave.scenarios.sweep.plan import Plan
 
-_INTERRUPTED_STATUS = 130
 _FAILURES_SHOWN = 20
 
 
@@ -101,9 +100,9 @@ def _planned(
             check_folder(out)
     with _collecting(problems):
         plan = make_plan(scenario, vary, overrides=overrides, seeds=parsed)
-        if over is not None and not any(over in (axis.name, axis.key) for axis in plan.axes):
-            known = ", ".join(axis.name for axis in plan.axes) or "none"
-            problems.append(f"--over: {over!r} is not varied; varied are {known}")
+        with _collecting(problems):
+            if over is not None:
+                plan.axis(over)
         folder = check_folder(out if out is not None else f"{folder_name(plan.name)}-sweep")
     if problems:
         raise ScenarioError(dict.fromkeys(map(str, problems)))
@@ -132,7 +131,7 @@ def _run(plan: Plan, folder: Path, address: str | None, workers: int | None, rep
         store = Store(folder)
         kept = sum(store.find(run) is not None for run in plan.runs)
         say(f"{kept:,} of {len(plan.runs):,} runs are kept in {folder}; the same command goes on from there")
-        raise typer.Exit(_INTERRUPTED_STATUS) from None
+        raise
 
 
 def _print(result: SweepResult, metrics: tuple[str, ...]) -> None:

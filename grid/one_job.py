@@ -1,0 +1,82 @@
+"""One job placed by the kernels of the grid queue, on nodes that are known otherwise than from its own running jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gridweave.grid.coallocation import Fragments
+from gridweave.grid.kernels.overhead import split_length_ms
+from gridweave.grid.kernels.placement import choose_site, may_split, take_split
+from gridweave.grid.kernels.state import empty_grid
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.kernels.state import NO_PLACE
+from gridweave.site.messages import Job
+
+_SLOT = np.int64(0)
+
+
+class OneJob:
+    """Arrays with a single slot, in which one job after the other is placed; nothing is kept in them.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Nodes of each site.
+    policy : GridPolicy
+    """
+
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy) -> None:
+        self._codes = policy.codes()
+        self._state = empty_grid(np.array(nodes, np.int64), slots=1)
+
+    def choose_site(self, job: Job, draw: float, fitting: Sequence[int], free: Mapping[int, int]) -> int | None:
+        """Return the site that the selection takes, among those on which the job fits; None if there are none.
+
+        Parameters
+        ----------
+        job : Job
+        draw : float
+            What chance the job has, in [0, 1), for the selection ``random``.
+        fitting : sequence of int
+            Sites that have the nodes.
+        free : mapping of int to int
+            Free nodes by site, by which the sites are compared; none where a site is not named.
+        """
+        self._enter(job)
+        self._state.draw[_SLOT] = draw
+        available = np.zeros(len(self._state.nodes), np.int64)
+        available[list(fitting)] = job.width
+        site = int(choose_site(self._state, self._codes, _SLOT, available, self._vector(free)))
+        return None if site == NO_PLACE else site
+
+    def split(self, job: Job, sensitivity: float, free: Mapping[int, int]) -> tuple[Fragments, int] | None:
+        """Return the fragments of a split over free nodes, and how long the job takes then; None if there is none.
+
+        Parameters
+        ----------
+        job : Job
+        sensitivity : float
+            By which its overhead is multiplied.
+        free : mapping of int to int
+        """
+        self._enter(job)
+        self._state.sensitivity[_SLOT] = sensitivity
+        if not may_split(self._state, self._codes, _SLOT):
+            return None
+        if not take_split(self._state, self._codes, _SLOT, self._vector(free)):
+            return None
+        taken = self._state.taken[: self._state.counters[0]["n_taken"]]
+        length_ms = split_length_ms(self._state, self._codes, _SLOT, np.int64(job.estimate_ms))
+        return tuple(taken.tolist()), int(length_ms)
+
+    def _enter(self, job: Job) -> None:
+        self._state.jobs["width"][_SLOT] = job.width
+        self._state.jobs["estimate_ms"][_SLOT] = job.estimate_ms
+
+    def _vector(self, free: Mapping[int, int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        vector = np.zeros(len(self._state.nodes), np.int64)
+        for site, nodes in free.items():
+            vector[site] = nodes
+        return vector

@@ -1,0 +1,44 @@
+"""What no job and no request may be, wherever it comes from: numbers that no machine has and no calendar reaches."""
+
+from __future__ import annotations
+
+import math
+
+from gridweave.errors import InputError
+from gridweave.site.messages import MAX_TIME_MS, MAX_WIDTH, Job, ReservationRequested
+
+MAX_ID = 2**63 - 1
+
+
+def why_impossible(job: Job) -> str | None:
+    """Return why a job can be none, or None if it can."""
+    if not 0 <= job.job_id <= MAX_ID:
+        return f"job_id is not within 0 to {MAX_ID}"
+    if not 1 <= job.width <= MAX_WIDTH:
+        return f"width {job.width} is not within 1 to {MAX_WIDTH}"
+    if not 1 <= job.estimate_ms <= MAX_TIME_MS:
+        return f"estimate_ms {job.estimate_ms} is not within 1 to {MAX_TIME_MS}"
+    if not (0 < job.weight < math.inf and math.isfinite(job.priority)):
+        return f"weight {job.weight} is not above 0, or priority {job.priority} no number"
+    return None
+
+
+def check_job(job: Job) -> None:
+    """Raise InputError if a job can be none."""
+    problem = why_impossible(job)
+    if problem is not None:
+        raise InputError(f"job {job.job_id}: {problem}")
+
+
+def check_reservation(request: ReservationRequested) -> None:
+    """Raise InputError if a reservation can be none."""
+    if not (
+        0 <= request.reservation_id <= MAX_ID
+        and 1 <= request.width <= MAX_WIDTH
+        and 1 <= request.length_ms <= MAX_TIME_MS
+        and abs(request.start_ms) <= MAX_TIME_MS
+    ):
+        raise InputError(
+            f"reservation {request.reservation_id}: id from 0, width from 1 to {MAX_WIDTH}, "
+            f"length_ms from 1 and start_ms up to {MAX_TIME_MS}"
+        )
