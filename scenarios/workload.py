@@ -21,7 +21,17 @@ BoolArray = npt.NDArray[np.bool_]
 
 MS_PER_S = 1000
 
-OPTIONAL_COLUMNS = ("user", "group", "job_class", "partition", "priority", "weight")
+FRACTION_COLUMNS = ("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction", "communication_fraction")
+"""Optional columns of parts of one: of a job's run time on each resource, of a node's memory, and of the time on one
+site's own network that goes into communication between its nodes."""
+
+FLOAT_COLUMNS = ("weight", *FRACTION_COLUMNS)
+
+OPTIONAL_COLUMNS = (
+    *("user", "group", "job_class", "partition", "priority", *FLOAT_COLUMNS),
+    *("cpu_kind", "cache_bytes", "message_bytes", "pattern"),
+    *("input_bytes", "input_site", "output_bytes", "output_site"),
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,7 +53,7 @@ class Workload(MadeAnew):
     overran : numpy.ndarray of bool, shape (n,), optional
         Jobs whose run time was longer than their estimate and was cut there: they are killed at their limit.
     columns : mapping from str to numpy.ndarray, shape (n,), optional
-        Optional properties, under the names of `OPTIONAL_COLUMNS` (int64; ``weight`` is float64).
+        Optional properties, under the names of `OPTIONAL_COLUMNS`: int64, or float64 for those of `FLOAT_COLUMNS`.
     nodes : int, optional
         Nodes of the machine that the workload was recorded on.
     name : str
@@ -82,7 +92,7 @@ class Workload(MadeAnew):
         overran = self.overran if len(self.overran) or not n else np.zeros(n, np.bool_)
         object.__setattr__(self, "overran", _frozen(np.asarray(overran, np.bool_)))
         columns = {
-            name: _frozen(np.asarray(values, np.float64 if name == "weight" else np.int64))
+            name: _frozen(np.asarray(values, np.float64 if name in FLOAT_COLUMNS else np.int64))
             for name, values in sorted(self.columns.items())
         }
         object.__setattr__(self, "columns", MappingProxyType(columns))
@@ -104,6 +114,9 @@ class Workload(MadeAnew):
         self._check_range("width", self.width, 1, MAX_WIDTH)
         self._check_range("estimate_ms", self.estimate_ms, 1, MAX_TIME_MS)
         self._check_range("run_ms", self.run_ms, 1, MAX_TIME_MS)
+        for name in FRACTION_COLUMNS:
+            if name in self.columns:
+                self._refuse(name, ~((self.columns[name] >= 0) & (self.columns[name] <= 1)), "is not within 0 to 1")
         self._refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
         later = np.zeros(n, np.bool_)
         step = np.diff(self.submit_ms)
@@ -126,7 +139,7 @@ class Workload(MadeAnew):
     def _refuse(self, name: str, wrong: BoolArray, problem: str) -> None:
         if wrong.any():
             row = int(np.argmax(wrong))
-            value = getattr(self, name)[row]
+            value = (self.columns[name] if name in self.columns else getattr(self, name))[row]
             raise InputError(f"{self.name}: job {self.job_id[row]}: {name} {value} {problem}")
 
     def take(self, rows: npt.NDArray[np.integer] | BoolArray, *, name: str | None = None) -> Workload:
