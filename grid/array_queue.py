@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 
 from gridweave.grid.coallocation import Fragments
-from gridweave.grid.kernels.adjust import change_free, move_end
+from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, placement_of
 from gridweave.grid.kernels.grid_queue import grid_job_ended, grid_pass
 from gridweave.grid.kernels.running import running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.kernels.order import order_key
-from gridweave.site.kernels.state import NO_LIMITS, UNPLACED_MS, dequeue, enqueue
+from gridweave.jit import prepared
+from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.state import dequeue, enqueue
 from gridweave.site.messages import Job
 
 _FIRST_SLOTS = 64
@@ -42,23 +44,38 @@ class GridQueue:
         self._policy = policy
         self._codes = policy.codes()
         self._nodes = np.array(nodes, np.int64)
+        self._total = int(self._nodes.sum())
         self._state = empty_grid(self._nodes, slots=_FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
         self._why_never: dict[int, str | None] = {}
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+        self._order = ORDERS[policy.order]
+        self._name_numbers()
+        state, number = self._state, 0
+        self._arrive = prepared(job_arrived, state, number, 0.0, *(number,) * 4, 0.0, 0.0)
+        self._decide = prepared(grid_pass, state, self._codes, number)
+        self._placed = prepared(placement_of, state, number)
+        self._depart = prepared(grid_job_ended, state, number)
+
+    def _name_numbers(self) -> None:
+        """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
+        counters = self._state.counters
+        self._n_waiting, self._n_started, self._n_fragments = (
+            counters[name] for name in ("n_waiting", "n_started", "n_fragments")
+        )
 
     @property
     def waiting(self) -> Iterator[Job]:
         """The waiting jobs, in the order of the queue."""
-        for slot in self._state.waiting[: self._state.counters[0]["n_waiting"]]:
-            yield self._jobs[int(self._state.jobs[slot]["job_id"])]
+        for slot in self._state.waiting[: self.n_waiting].tolist():
+            yield self._jobs[slot]
 
     @property
     def n_waiting(self) -> int:
         """How many jobs wait."""
-        return int(self._state.counters[0]["n_waiting"])
+        return int(self._n_waiting[0])
 
     def free(self, site: int) -> int:
         """Return how many nodes of a site are free, as far as is known."""
@@ -75,20 +92,10 @@ class GridQueue:
         if not self._unused:
             self._grow()
         slot = self._unused.pop()
-        self._jobs[job.job_id] = job
+        self._jobs[slot] = job
         self._slot[job.job_id] = slot
-        key = order_key(
-            self._policy.order,
-            submit_ms=now_ms,
-            width=job.width,
-            estimate_ms=job.estimate_ms,
-            weight=job.weight,
-            priority=job.priority,
-        )
-        self._state.jobs[slot] = (key, now_ms, job.job_id, job.width, job.estimate_ms, UNPLACED_MS, NO_LIMITS)
-        self._state.draw[slot] = draw
-        self._state.sensitivity[slot] = sensitivity
-        enqueue(self._state, np.int64(slot))
+        key = float(self._order(now_ms, job.width, job.estimate_ms, job.weight, job.priority, math.inf))
+        self._arrive(self._state, slot, key, now_ms, job.job_id, job.width, job.estimate_ms, sensitivity, draw)
 
     def withdraw(self, job_id: int) -> bool:
         """Take out a waiting job; return whether it waited."""
@@ -101,18 +108,20 @@ class GridQueue:
 
     def run_pass(self, now_ms: int) -> list[Placement]:
         """Place what can start now; return where, in the order in which the jobs were placed."""
-        if not self._state.counters["n_waiting"][0]:
+        if not self._n_waiting[0]:
             return []
-        if self._state.counters[0]["n_fragments"] + self._state.counters[0]["nodes"] > len(self._state.fragments):
+        if self._n_fragments[0] + self._total > len(self._state.fragments):
             self._compact()
         state = self._state
-        grid_pass(state, self._codes, np.int64(now_ms))
+        self._decide(state, self._codes, now_ms)
         placed = []
-        for slot in state.started[: state.counters[0]["n_started"]].tolist():
-            first = int(state.first_fragment[slot])
-            taken = state.fragments[first : first + int(state.n_fragments[slot])]
-            job = self._jobs[int(state.jobs["job_id"][slot])]
-            placed.append(Placement(job, tuple(taken.tolist()), int(state.end_ms[slot]) - now_ms))
+        for number in range(self._n_started.item(0)):
+            slot, end_ms, count, site, width = self._placed(state, number)
+            fragments: Fragments = ((site, width),)
+            if count > 1:
+                first = int(state.first_fragment[slot])
+                fragments = tuple(state.fragments[first : first + count].tolist())
+            placed.append(Placement(self._jobs[slot], fragments, end_ms - now_ms))
         return placed
 
     def ended(self, job_id: int) -> None:
@@ -142,12 +151,13 @@ class GridQueue:
         return self._others[site]
 
     def _leave(self, job_id: int) -> None:
-        left = grid_job_ended(self._state, np.int64(self._slot[job_id]))
+        left = self._depart(self._state, self._slot[job_id])
         assert left, f"job {job_id} is not among the running jobs"
 
     def _forget(self, job_id: int) -> None:
-        self._unused.append(self._slot.pop(job_id))
-        del self._jobs[job_id]
+        slot = self._slot.pop(job_id)
+        self._unused.append(slot)
+        del self._jobs[slot]
 
     def _compact(self) -> None:
         """Keep the fragments of running jobs alone, in an array with room for twice as many."""
@@ -173,6 +183,7 @@ class GridQueue:
         self._state = empty_grid(self._nodes, slots=slots)._replace(fragments=old.fragments)
         for target, source in zip(self._state, old, strict=True):
             target[tuple(slice(length) for length in source.shape)] = source
+        self._name_numbers()
         self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
     def check_invariants(self) -> None:

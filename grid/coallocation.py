@@ -17,8 +17,10 @@ from gridweave.site.contract import (
     Held,
     HoldEnded,
     HoldNodes,
+    Quoted,
     Refused,
     ReleaseHold,
+    SiteChanged,
     Started,
 )
 from gridweave.site.messages import Job
@@ -27,7 +29,7 @@ Fragments = tuple[tuple[int, int], ...]
 """(site, width) of each fragment."""
 
 ASKED, COMMITTED, OVER = "asked", "committed", "over"
-REFUSED, STARTED, ENDED, FAILED = "refused", "started", "ended", "failed"
+REFUSED, MOVED, ENDED, FAILED = "refused", "moved", "ended", "failed"
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ class Attempt:
 
 @dataclass(slots=True, frozen=True)
 class Change:
-    """What has become of an attempt: refused by a site, started (all fragments are known to), ended, or failed."""
+    """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed."""
 
     kind: str
     attempt: Attempt
@@ -129,17 +131,19 @@ class CoAllocator:
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[ToSite], Change | None]:
         """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
-        job_id = getattr(answer, "job_id", -1)
-        attempt = self.attempts.get(job_id)
-        if attempt is None or attempt.number != getattr(answer, "attempt", 0):
+        if isinstance(answer, (Quoted, SiteChanged)):
+            return [], None
+        attempt = self.attempts.get(answer.job_id)
+        if attempt is None or attempt.number != answer.attempt:
             return [], None
         match answer:
+            case Started(start_ms=start_ms):
+                if start_ms == attempt.start_ms or len(attempt.fragments) > 1:
+                    return [], None
+                attempt.start_ms = start_ms
+                return [], Change(MOVED, attempt)
             case Held():
                 return self._held(now_ms, site, attempt), None
-            case Started(start_ms=start_ms):
-                if len(attempt.fragments) == 1:
-                    attempt.start_ms = start_ms
-                return [], Change(STARTED, attempt)
             case Refused():
                 return self._give_up(attempt, site), Change(REFUSED, attempt, (site,))
             case HoldEnded():

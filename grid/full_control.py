@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from numpy.random import Generator
 
 from gridweave.grid.array_queue import GridQueue
-from gridweave.grid.coallocation import ENDED, FAILED, REFUSED, STARTED, Change, CoAllocator
+from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
 from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.contract import Answer, Ended, SiteChanged
@@ -82,13 +82,13 @@ class FullControl:
         if isinstance(answer, Ended):
             self._open(site)
         requests, change = self._attempts.answered(now_ms, site, answer)
-        return [*requests, *(self._take_note(now_ms, change) if change is not None else ())]
+        return [*requests, *self._take_note(now_ms, change)] if change is not None else [*requests]
 
     def _take_note(self, now_ms: int, change: Change) -> list[GridCommand]:
         """Bring the queue up to date with what has become of an attempt."""
         attempt = change.attempt
         job_id = attempt.job.job_id
-        if change.kind == STARTED:
+        if change.kind == MOVED:
             self._queue.expect_end(job_id, attempt.start_ms + attempt.length_ms)
             return []
         self._changed = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.random import Generator
 
-from gridweave.grid.coallocation import ENDED, STARTED, Change, CoAllocator
+from gridweave.grid.coallocation import ENDED, MOVED, Change, CoAllocator
 from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused, ToSite
 from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
@@ -266,7 +266,7 @@ class LimitedControl:
         """Take note of what has become of a co-allocation."""
         job_id = change.attempt.job.job_id
         delegation = self._jobs[job_id]
-        if change.kind == STARTED:
+        if change.kind == MOVED:
             return []
         if change.kind == ENDED and change.attempt.outcome is not None:
             return self._done(job_id, change.attempt.outcome)

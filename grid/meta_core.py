@@ -160,9 +160,10 @@ class MetaCore:
         if now_ms < self._now_ms:
             raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
         for event in events:
-            if isinstance(event, FromSite) and not 0 <= event.site < self._n_sites:
-                raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
-            if isinstance(event, GridJobSubmitted):
+            if isinstance(event, FromSite):
+                if not 0 <= event.site < self._n_sites:
+                    raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
+            elif isinstance(event, GridJobSubmitted):
                 check_job(event.job)
                 overhead_ms = event.sensitivity * self._most_overhead * event.job.estimate_ms
                 if not (event.sensitivity >= 0 and overhead_ms <= MAX_TIME_MS):
@@ -174,12 +175,6 @@ class MetaCore:
 
 def _instant_order(event: GridEvent) -> tuple[int, int]:
     """Return where an event stands among those of one instant; those that are alike keep their order."""
-    match event:
-        case FromSite(answer=Ended(job_id=job_id)):
-            return 0, job_id
-        case FromSite():
-            return 1, 0
-        case GridJobCancelled():
-            return 2, 0
-        case _:
-            return 3, 0
+    if isinstance(event, FromSite):
+        return (0, event.answer.job_id) if isinstance(event.answer, Ended) else (1, 0)
+    return (2, 0) if isinstance(event, GridJobCancelled) else (3, 0)

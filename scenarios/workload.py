@@ -116,7 +116,8 @@ class Workload(MadeAnew):
         self._check_range("run_ms", self.run_ms, 1, MAX_TIME_MS)
         for name in FRACTION_COLUMNS:
             if name in self.columns:
-                self._refuse(name, ~((self.columns[name] >= 0) & (self.columns[name] <= 1)), "is not within 0 to 1")
+                fraction = np.asarray(self.columns[name], np.float64)
+                self._refuse(name, ~((fraction >= 0) & (fraction <= 1)), "is not within 0 to 1")
         self._refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
         later = np.zeros(n, np.bool_)
         step = np.diff(self.submit_ms)

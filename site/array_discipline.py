@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.jit import prepared
 from gridweave.site.explain import Explanation
-from gridweave.site.kernels.dispatch import job_ended, job_submitted, job_withdrawn, site_pass
+from gridweave.site.kernels.dispatch import job_arrived, job_ended, job_withdrawn, site_pass
 from gridweave.site.kernels.limits import next_open
-from gridweave.site.kernels.order import order_key
+from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.planning import earliest_start, hold, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
 from gridweave.site.kernels.quote import free_throughout, start_behind_queue, startable_behind_queue
@@ -24,7 +25,6 @@ from gridweave.site.kernels.state import (
     NO_LIMITS,
     REPLAN,
     TAKE,
-    UNPLACED_MS,
     Plan,
     empty_plan,
     empty_state,
@@ -59,6 +59,19 @@ class ArrayDiscipline:
         self._slot: dict[int, int] = {}
         self._end_ms: dict[int, int] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+        self._order = ORDERS[policy.order]
+        self._name_numbers()
+        state, kinds, number = self._state, self._discipline, 0
+        self._arrive = prepared(job_arrived, state, kinds.queue, number, 0.0, *(number,) * 5)
+        self._depart = prepared(job_ended, state, *kinds, number, number, number)
+        self._decide = prepared(site_pass, state, *kinds, number)
+
+    def _name_numbers(self) -> None:
+        """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
+        counters = self._state.counters
+        self._n_waiting, self._n_running = counters["n_waiting"], counters["n_running"]
+        self._n_started, self._next_start_ms = counters["n_started"], counters["next_start_ms"]
+        self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
 
     def _empty_plan(self, reservations: int) -> Plan | None:
         """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
@@ -75,26 +88,16 @@ class ArrayDiscipline:
         if not self._unused:
             self._grow()
         slot = self._unused.pop()
-        key = order_key(
-            self._policy.order,
-            submit_ms=now_ms,
-            width=job.width,
-            estimate_ms=job.estimate_ms,
-            weight=job.weight,
-            priority=job.priority,
-            aging_ms=self._policy.aging_ms,
-        )
-        if job.behind:
-            key = math.inf
-        self._state.jobs[slot] = (key, now_ms, job.job_id, job.width, job.estimate_ms, UNPLACED_MS, self._mask(job))
+        order = now_ms, job.width, job.estimate_ms, job.weight, job.priority, self._policy.aging_ms
+        key = math.inf if job.behind else float(self._order(*order))
         self._jobs[job.job_id] = job
         self._slot[job.job_id] = slot
-        job_submitted(self._state, self._discipline.queue, np.int64(slot))
+        numbers = now_ms, job.job_id, job.width, job.estimate_ms, self._mask(job)
+        self._arrive(self._state, self._discipline.queue, slot, key, *numbers)
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
-        end_ms = self._end_ms.pop(job_id)
-        found = job_ended(self._state, *self._discipline, np.int64(end_ms), np.int64(job_id), np.int64(now_ms))
+        found = self._depart(self._state, *self._discipline, self._end_ms.pop(job_id), job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
         self._forget(job_id)
 
@@ -145,11 +148,13 @@ class ArrayDiscipline:
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start now; return these jobs, in the order in which they were started."""
-        if self._plan is None and not self._state.counters["n_waiting"][0]:
+        if self._plan is None and not self._n_waiting[0]:
             return []
-        site_pass(self._state, *self._discipline, np.int64(now_ms))
-        slots = self._state.started[: self._state.counters[0]["n_started"]]
-        started = [self._jobs[int(job_id)] for job_id in self._state.jobs["job_id"][slots]]
+        self._decide(self._state, *self._discipline, now_ms)
+        count = self._n_started.item(0)
+        if not count:
+            return []
+        started = [self._jobs[job_id] for job_id in self._job_ids[self._state.started[:count]].tolist()]
         for job in started:
             self._end_ms[job.job_id] = now_ms + job.estimate_ms
         return started
@@ -184,14 +189,12 @@ class ArrayDiscipline:
 
     def next_wakeup_ms(self) -> int | None:
         """Return the next instant at which a job may start though nothing else happens."""
-        next_ms = int(self._state.counters[0]["next_start_ms"])
+        next_ms = self._next_start_ms.item(0)
         return None if next_ms == NEVER_MS else next_ms
 
     def next_end_ms(self) -> int | None:
         """Return the first end by estimate of a running job."""
-        if not self._state.counters["n_running"][0]:
-            return None
-        return int(self._state.running["end_ms"][0])
+        return self._running_end_ms.item(0) if self._n_running[0] else None
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""
@@ -297,6 +300,7 @@ class ArrayDiscipline:
             _copy_into(larger, plan)
             self._plan = larger
             self._discipline = self._policy.kernel_arguments(larger, self._limits)
+        self._name_numbers()
         self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
     def check_invariants(self) -> None:

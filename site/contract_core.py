@@ -428,7 +428,7 @@ class ContractCore:
 
     def _run_site(self, events: list[Event]) -> None:
         """Have the site decide, and tell the grid of what became of its jobs."""
-        for command in self.site.handle(self._now_ms, *events):
+        for command in self.site.act(self._now_ms, *events):
             part = self._parts.get(getattr(command, "job_id", -1))
             if part is None:
                 if isinstance(command, StartJob):

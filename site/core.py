@@ -109,6 +109,10 @@ class SiteCore:
             If time went backwards, or a job or a request has impossible numbers; nothing has changed then.
         """
         self.check(now_ms, *events)
+        return self.act(now_ms, *events)
+
+    def act(self, now_ms: int, *events: Event) -> list[Command]:
+        """Do as `handle`, for a caller that has called `check`."""
         self._now_ms = now_ms
         if len(events) > 1:
             events = tuple(sorted(events, key=_instant_order))
@@ -134,8 +138,9 @@ class SiteCore:
         if self._reservations:
             commands += self._open_reservations()
         commands += self._run_pass()
-        if or_never:
-            commands += self._refuse_what_waits(or_never)
+        for job in or_never:
+            if job.job_id in self._waiting:
+                return commands + self._refuse_what_waits(or_never)
         return commands
 
     def check(self, now_ms: int, *events: object) -> None:
@@ -154,9 +159,10 @@ class SiteCore:
     def _run_pass(self) -> list[Command]:
         commands: list[Command] = []
         for job in self._discipline.run_pass(self._now_ms):
-            self._waiting.discard(job.job_id)
-            self._nodes_of[job.job_id] = self._pool.allocate(job.width)
-            commands.append(StartJob(job.job_id, self._nodes_of[job.job_id]))
+            job_id = job.job_id
+            self._waiting.discard(job_id)
+            self._nodes_of[job_id] = nodes = self._pool.allocate(job.width)
+            commands.append(StartJob(job_id, nodes))
         return commands
 
     def _refuse_what_waits(self, or_never: list[Job]) -> list[Command]:
@@ -168,22 +174,20 @@ class SiteCore:
                 self._discipline.withdraw(self._now_ms, job.job_id)
                 reason = f"it needs {job.width} nodes now; {self.free} are free, and others may go first"
                 commands.append(RefuseJob(job.job_id, reason))
-        return commands + self._run_pass() if commands else commands
+        return commands + self._run_pass()
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
-        instants = []
-        end_ms = self._next_limit_ms()
-        if end_ms is not None:
-            instants.append(end_ms)
+        next_ms = self._next_limit_ms()
+        planned_ms = self._discipline.next_wakeup_ms()
+        if next_ms is None or (planned_ms is not None and planned_ms < next_ms):
+            next_ms = planned_ms
         for reservation in self._reservations.values():
             # One that is due but not open waits for a job past its limit, whose end will be told.
             begun = reservation.start_ms <= self._now_ms
-            instants.append(reservation.start_ms + (reservation.length_ms if begun else 0))
-        planned_ms = self._discipline.next_wakeup_ms()
-        if planned_ms is not None:
-            instants.append(planned_ms)
-        return max(min(instants), self._now_ms + 1) if instants else None
+            change_ms = reservation.start_ms + (reservation.length_ms if begun else 0)
+            next_ms = change_ms if next_ms is None else min(next_ms, change_ms)
+        return None if next_ms is None else max(next_ms, self._now_ms + 1)
 
     def explain(self, now_ms: int, job_id: int) -> Explanation:
         """Return when a waiting job will start, and why not earlier.

@@ -1,14 +1,37 @@
-"""What the meta-scheduler learns about its sites after it has decided: nodes that went or came, starts that moved."""
+"""What a meta-scheduler does to its arrays step by step: jobs come one by one, nodes go and come, ends move."""
 
 from __future__ import annotations
 
 from gridweave.grid.kernels.running import join_blocks, leave_blocks, place_of
 from gridweave.grid.kernels.state import add_free
 from gridweave.jit import kernel
-from gridweave.site.kernels.state import NO_PLACE
+from gridweave.site.kernels.state import NO_LIMITS, NO_PLACE, enqueue
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
+
+
+@kernel
+def job_arrived(state, slot, key, submit_ms, job_id, width, estimate_ms, sensitivity, draw):
+    """Fill a slot in with a job, and put that into the queue."""
+    job = state.jobs[slot]
+    job.key = key
+    job.submit_ms = submit_ms
+    job.job_id = job_id
+    job.width = width
+    job.estimate_ms = estimate_ms
+    job.limits = NO_LIMITS
+    state.sensitivity[slot] = sensitivity
+    state.draw[slot] = draw
+    enqueue(state, slot)
+
+
+@kernel
+def placement_of(state, number):
+    """Return slot, end by estimate, number of fragments, first site and its nodes, of a job that was started."""
+    slot = state.started[number]
+    first = state.fragments[state.first_fragment[slot]]
+    return slot, state.end_ms[slot], state.n_fragments[slot], first.site, first.width
 
 
 @kernel

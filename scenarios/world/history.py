@@ -20,6 +20,7 @@ class _Run(msgspec.Struct):
     attempt: int
     start_ms: int
     nodes: NodeIntervals
+    width: int
 
 
 class History:
@@ -76,17 +77,19 @@ class History:
     def occupied(self, now_ms: int, site: int, job_id: int, attempt: int, nodes: NodeIntervals, width: int) -> None:
         """Note that a fragment started on these nodes."""
         busy = self._busy[site]
+        count = 0
         for start, stop in nodes:
             if busy.find(1, start, stop) >= 0:
                 raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
             busy[start:stop] = b"\1" * (stop - start)
-        if sum(stop - start for start, stop in nodes) != width:
+            count += stop - start
+        if count != width:
             raise ViolationError(
                 f"{now_ms} ms: job {job_id} has not the {width} nodes of site {site} that it asked for"
             )
         if job_id in self._runs[site]:
             raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
-        self._runs[site][job_id] = _Run(attempt, now_ms, nodes)
+        self._runs[site][job_id] = _Run(attempt, now_ms, nodes, count)
 
     def left(self, now_ms: int, site: int, job_id: int) -> None:
         """Note that a fragment left its nodes."""
@@ -113,7 +116,7 @@ class History:
             run = self._runs[site].get(job_id)
             if run is None or run.attempt != attempt:
                 raise ViolationError(f"{now_ms} ms: job {job_id} works without its fragment on site {site}")
-            if sum(stop - start for start, stop in run.nodes) != width:
+            if run.width != width:
                 raise ViolationError(f"{now_ms} ms: job {job_id} has not its {width} nodes on site {site}")
         self._working[job_id] = attempt
 

@@ -294,23 +294,21 @@ class World:
 
     def _settle(self) -> None:
         """Let the sites and the grid act in turn until nothing more happens at this instant."""
-        for _ in range(_MAX_ROUNDS + len(self._jobs)):
-            busy = bool(self._active)
-            active, self._active = sorted(self._active), set()
-            for site in active:
-                events, self._for_site[site] = self._for_site[site], []
-                if not self._down[site]:
-                    self._step_site(site, events)
+        rounds = 0
+        while self._active or self._meta_woken:
+            if self._active:
+                active, self._active = sorted(self._active), set()
+                for site in active:
+                    events, self._for_site[site] = self._for_site[site], []
+                    if not self._down[site]:
+                        self._step_site(site, events)
             if self._meta_woken:
-                events_of_meta = self._for_meta
-                self._for_meta = []
+                events_of_meta, self._for_meta = self._for_meta, []
                 self._meta_woken = False
-                busy = True
                 self._step_meta(events_of_meta)
-            if not busy:
-                break
-        else:
-            raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
+            rounds += 1
+            if rounds > _MAX_ROUNDS + len(self._jobs):
+                raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
         if self._check:
             self.history.check_leases(self.now_ms)
 

@@ -121,6 +121,19 @@ def job_ended(state, queue, promises, planning, end_ms, job_id, now_ms):
 
 
 @kernel
+def job_arrived(state, queue, slot, key, submit_ms, job_id, width, estimate_ms, limits):
+    """Fill a slot in with a job, and put that into the queue."""
+    job = state.jobs[slot]
+    job.key = key
+    job.submit_ms = submit_ms
+    job.job_id = job_id
+    job.width = width
+    job.estimate_ms = estimate_ms
+    job.limits = limits
+    job_submitted(state, queue, slot)
+
+
+@kernel
 def job_withdrawn(state, promises, place):
     """Take a waiting job out of the queue, and out of the promises if it stands there (None where there are none)."""
     counters = state.counters[0]

@@ -28,20 +28,6 @@ ORDERS: dict[str, Callable[..., Floats]] = {
 """Name of an order to the function that gives the keys; smaller comes first, ties go by submit time and job id."""
 
 
-def order_key(
-    order: str,
-    *,
-    submit_ms: int,
-    width: int,
-    estimate_ms: int,
-    weight: float = 1.0,
-    priority: float = 0.0,
-    aging_ms: float = np.inf,
-) -> float:
-    """Return the key of one job: as `order_keys`, without the making of arrays."""
-    return float(ORDERS[order](submit_ms, width, estimate_ms, weight, priority, aging_ms))
-
-
 def order_keys(
     order: str,
     *,

@@ -6,8 +6,8 @@ it is: what is left after any number of changes is exact, whatever their order. 
 rate is the nearest 2**-16 to what it was worked out as, and a job ends at the first whole millisecond by which its work
 is done.
 
-The longest time of the project (``MAX_TIME_MS``, 10**14) is less than 2**63 of these units, so 64 bits hold it all; more
-digits they would not. A slowdown of 1.3 is kept to within one part in a hundred thousand.
+The longest time of the project (``MAX_TIME_MS``, 10**14) is less than 2**63 of these units, so 64 bits hold it all, but
+would not with more digits. A slowdown of 1.3 is kept to within one part in a hundred thousand.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numba
 import platformdirs
 from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,6 +53,30 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 def kernel_part(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a short function of the innermost loops: as `kernel`, but put in line wherever a kernel calls it."""
     return _compiled(function, forceinline=True)
+
+
+def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
+    """Return the machine code of a kernel for arguments of these types, to be called many times one by one.
+
+    Numba looks at every array of every argument, at every call, to find the code that fits: for the state of a grid ten
+    times as long as the call then takes. What is returned here does not look, so whoever calls it sees to the types.
+
+    Parameters
+    ----------
+    function : callable
+        A `kernel`, or a `kernel_part` without an underscore.
+    *arguments
+        Of the types that it will be called with; their values do not matter.
+
+    Returns
+    -------
+    callable
+        The kernel itself where compilation is switched off.
+    """
+    if not isinstance(function, Dispatcher):
+        return function
+    types = tuple(map(numba.typeof, arguments))
+    return cast("Callable[P, R]", function.compile(types))
 
 
 def _compiled(function: Callable[P, R], **options: Any) -> Callable[P, R]:

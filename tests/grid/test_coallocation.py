@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.grid.coallocation import ENDED, FAILED, REFUSED, STARTED, Change, CoAllocator
+from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
 from gridweave.grid.messages import ToSite
 from gridweave.site.contract import (
     Answer,
@@ -59,7 +59,7 @@ def test_a_single_fragment_is_asked_to_start() -> None:
     assert allocator.next_wakeup_ms() is None
     assert allocator.expire(10**9) == ([], [])
     requests, change = allocator.answered(55, 1, Started(7, 3, 50))
-    assert (requests, kind_of(change)) == ([], (STARTED, ()))
+    assert (requests, kind_of(change)) == ([], (MOVED, ()))
     assert allocator.attempts[7].start_ms == 50
     requests, change = allocator.answered(90, 1, Ended(7, 3, 90, "finished"))
     assert (requests, kind_of(change)) == ([], (ENDED, ()))
@@ -130,11 +130,18 @@ def test_the_last_grant_may_come_too_late() -> None:
     assert allocator.answered(50, 1, Held(7, 1)) == (to_all(CommitHold(7, 1), (0, 1)), None)
 
 
+def test_a_start_as_it_was_thought_changes_nothing() -> None:
+    """A single fragment that starts at the instant at which it was asked for is no news."""
+    allocator = CoAllocator(MARGIN_MS)
+    allocator.begin(10, JOB, 3, ((1, 6),), 100)
+    assert allocator.answered(12, 1, Started(7, 3, 10)) == ([], None)
+
+
 def test_an_attempt_ends_when_all_of_it_has() -> None:
     """The end of a job is told when the last fragment has left its nodes."""
     allocator = committed()
     for site in (0, 1):
-        assert kind_of(allocator.answered(60, site, Started(7, 1, 50))[1]) == (STARTED, ())
+        assert allocator.answered(60, site, Started(7, 1, 50)) == ([], None)
         assert allocator.answered(150, site, Ended(7, 1, 140, "finished")) == ([], None)
     _, change = allocator.answered(160, 2, Ended(7, 1, 140, "finished"))
     assert change is not None

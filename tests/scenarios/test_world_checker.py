@@ -191,7 +191,7 @@ def test_a_job_that_is_requeued_while_it_runs_is_found(monkeypatch: pytest.Monke
 
     def impatient(self: FullControl, now_ms: int, change: coallocation.Change) -> list[Any]:
         job_id = change.attempt.job.job_id
-        if change.kind == coallocation.STARTED and job_id % 7 == 0 and job_id in self._attempts.attempts:
+        if change.kind == coallocation.MOVED and job_id % 7 == 0 and job_id in self._attempts.attempts:
             del self._attempts.attempts[job_id]
             self._queue.requeue(job_id)
             self._changed = True
@@ -235,11 +235,11 @@ def test_a_job_that_is_given_up_unasked_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_report_that_comes_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid that reports a job as finished when it starts is found out."""
+    """A grid that reports a job as finished when it starts late is found out."""
 
     def hasty(self: FullControl, now_ms: int, change: coallocation.Change) -> list[Any]:
         said = take_note(self, now_ms, change)
-        return [*said, ReportDone(change.attempt.job.job_id, "finished")] if change.kind == "started" else said
+        return [*said, ReportDone(change.attempt.job.job_id, "finished")] if change.kind == coallocation.MOVED else said
 
     take_note = FullControl._take_note
     monkeypatch.setattr(FullControl, "_take_note", hasty)
