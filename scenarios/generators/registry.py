@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
+from gridweave.errors import OptionError
 from gridweave.scenarios.generators.histogram import HistogramModel, generate_histogram, learn_histogram
 from gridweave.scenarios.generators.hyper_erlang import HyperErlangModel, generate_hyper_erlang, learn_hyper_erlang
+from gridweave.scenarios.generators.lublin import LublinModel, generate_lublin, lublin_model, with_alpha
 from gridweave.scenarios.workload import Workload
 
 
@@ -43,6 +46,8 @@ class Generator:
         Names of the further options that `learn` takes, all strings.
     default : callable, optional
         Returns a model that needs no file, known under the name of this entry.
+    settings : mapping from str to callable
+        Parameters that one may set before generating: ``set(model, value)`` returns the model with this value.
     """
 
     model_type: type[msgspec.Struct]
@@ -50,16 +55,28 @@ class Generator:
     learn: Callable[..., Any] | None = None
     learn_options: tuple[str, ...] = ()
     default: Callable[[], Any] | None = None
+    settings: Mapping[str, Callable[[Any, float], Any]] = field(default_factory=dict)
 
 
 GENERATORS: dict[str, Generator] = {
     "histogram": Generator(HistogramModel, generate_histogram, learn_histogram, ("weibull",)),
     "hyper-erlang": Generator(HyperErlangModel, generate_hyper_erlang, learn_hyper_erlang),
+    **{
+        name: Generator(
+            LublinModel, generate_lublin, default=partial(lublin_model, kind), settings={"alpha": with_alpha}
+        )
+        for name, kind in (
+            ("lublin", "whole"),
+            ("lublin-batch", "batch"),
+            ("lublin-interactive", "interactive"),
+            ("lublin-types", "types"),
+        )
+    },
 }
 
 
 def kind_of(model: Model) -> str:
-    """Return the name of the entry that a model belongs to.
+    """Return the name of the entry that a model belongs to: the first of those with its type.
 
     Parameters
     ----------
@@ -78,6 +95,32 @@ def kind_of(model: Model) -> str:
         if isinstance(model, entry.model_type):
             return name
     raise TypeError(f"{type(model).__name__} is not a workload model of GENERATORS")
+
+
+def with_settings(model: Model, settings: Mapping[str, float]) -> Model:
+    """Return a model with some of its parameters set.
+
+    Parameters
+    ----------
+    model : Model
+    settings : mapping from str to float
+        Parameters out of the ``settings`` of its kind, and their values.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    OptionError
+        If models of this kind have no such parameter, or the value is out of its bounds.
+    """
+    known = GENERATORS[kind_of(model)].settings
+    for name, value in settings.items():
+        if name not in known:
+            raise OptionError(name, f"a {kind_of(model)} model has no such parameter; leave it out")
+        model = known[name](model, value)
+    return model
 
 
 def generate(

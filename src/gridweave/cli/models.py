@@ -1,4 +1,4 @@
-"""`gridweave trace learn` and `gridweave trace generate`: workload models, and workloads drawn from them."""
+"""`gridweave trace learn, generate, resources`: workload models, and workloads and resources drawn from them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "ctc-sp2"
 
 _MODEL_FILE = re.compile(r".\.json(\.(gz|xz))?$", re.IGNORECASE)
+_CSV_FILE = re.compile(r".\.csv(\.(gz|xz))?$", re.IGNORECASE)
 _DAY_MS = 86_400_000
+_MIX = "M1|M2|M3|CPU/NETWORK/DISK"
 
 Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the two commands to an application.
+    """Add the commands to an application.
 
     Parameters
     ----------
@@ -33,6 +35,7 @@ def register(app: typer.Typer) -> None:
     """
     app.command("learn")(learn)
     app.command("generate")(generate)
+    app.command("resources")(resources)
 
 
 def learn(
@@ -111,6 +114,20 @@ def generate(
             "--estimates", metavar="keep|perfect|omega:X|phi:X", help="Estimates: the model's, or of a model."
         ),
     ] = "keep",
+    alpha: Annotated[
+        float | None,
+        typer.Option("--alpha", help="Lublin models: aarr of the gaps between jobs; below 10.23 raises the load."),
+    ] = None,
+    mix: Annotated[
+        str | None,
+        typer.Option(
+            "--resources", metavar=_MIX, help="Draw what the jobs need of CPU, network, disk and memory, too."
+        ),
+    ] = None,
+    resources_out: Annotated[
+        str | None,
+        typer.Option("--resources-out", metavar="FILE", help="Where --resources go; OUT.resources.csv if left out."),
+    ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT, whatever its suffix.")
     ] = None,
@@ -122,32 +139,92 @@ def generate(
     from gridweave.scenarios.estimates import with_estimates
     from gridweave.scenarios.generators.model_file import load_model
     from gridweave.scenarios.generators.registry import generate as generate_from
+    from gridweave.scenarios.generators.registry import with_settings
     from gridweave.scenarios.load import save_workload
+    from gridweave.scenarios.resource_files import write_resources
+    from gridweave.scenarios.resources import assign_resources
 
-    if seed < 0:
-        raise OptionError("--seed", f"{seed} is negative; give 0 or more")
+    _check_seed(seed)
+    if resources_out is not None and mix is None:
+        raise OptionError("--resources-out", "there are no resources to write; say which with --resources")
+    resources_out = resources_out or f"{out}.resources.csv"
+    _check_csv("--resources-out", resources_out)
     source = load_model(model)
-    # Two streams: the jobs do not change with the model of their estimates.
-    for_jobs, for_estimates = np.random.default_rng(seed).spawn(2)
-    with named_as_typed(interarrival_factor="--shrink", file_format="--to"):
+    # Streams of their own: the jobs do not change with the model of their estimates, nor with their resources.
+    for_jobs, for_estimates, for_resources = np.random.default_rng(seed).spawn(3)
+    with named_as_typed(interarrival_factor="--shrink", file_format="--to", mix="--resources"):
+        if alpha is not None:
+            source = with_settings(source, {"alpha": alpha})
         workload = generate_from(
             source, jobs, for_jobs, nodes=nodes, load=load, run_factor=run_factor, interarrival_factor=shrink
         )
         workload = with_estimates(workload, estimates, for_estimates)
+        if mix is not None:
+            workload = assign_resources(workload, mix, for_resources)
         written = save_workload(workload, out, file_format=to)
-    _tell(workload, out, written, {"model": model, "seed": seed}, as_json)
+    origin: dict[str, object] = {"model": model, "seed": seed}
+    if mix is not None:
+        write_resources(workload, resources_out)
+        origin |= {"resources": mix, "resources_out": resources_out}
+    _tell(workload, out, written, origin, as_json)
+
+
+def resources(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="SWF or MuPSiE file, or the name of a trace.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .csv, with .gz or .xz behind.")],
+    mix: Annotated[str, typer.Option("--mix", metavar=_MIX, help="How many jobs are bound by which resource.")] = "M1",
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same resources.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", help="Nodes of the machine; the file tells if left out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw what the jobs of a trace need of CPU, network, disk and memory."""
+    import numpy as np
+
+    from gridweave.scenarios.load import load_workload
+    from gridweave.scenarios.resource_files import write_resources
+    from gridweave.scenarios.resources import assign_resources
+
+    _check_seed(seed)
+    _check_csv("OUT", out)
+    with named_as_typed():
+        workload, report = load_workload(file, nodes=nodes)
+        write_resources(assign_resources(workload, mix, np.random.default_rng(seed)), out)
+    if as_json:
+        print_json({"out": out, "mix": mix, "seed": seed, "jobs": len(workload), "conversion": report.to_dict()})
+        return
+    say(str(report))
+    typer.echo(f"resources of {_counted(len(workload))} written to {out}")
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise OptionError("--seed", f"{seed} is negative; give 0 or more")
+
+
+def _check_csv(option: str, out: str) -> None:
+    """Refuse a name that says nothing of CSV, such as that of the trace itself."""
+    if not _CSV_FILE.search(out):
+        raise OptionError(option, f"{out}: resources are written as .csv, .csv.gz or .csv.xz; give such a name")
+
+
+def _counted(jobs: int) -> str:
+    return f"{jobs:,} job{'s' if jobs != 1 else ''}"
 
 
 def _tell(workload: Workload, out: str, written: str, origin: dict[str, object], as_json: bool) -> None:
     """Print what was generated."""
     from gridweave.scenarios.generators.moments import measure
 
-    span_ms = int(workload.submit_ms[-1])
+    span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])
     load = measure(workload).offered_load if span_ms else None
     if as_json:
         figures = {"jobs": len(workload), "nodes": workload.nodes, "span_ms": span_ms, "offered_load": load}
         print_json({"out": out, "format": written, **figures, **origin})
         return
     offered = f", offered load {load:.3f} on {workload.nodes:,} nodes" if load is not None else ""
-    jobs = f"{len(workload):,} job{'s' if len(workload) > 1 else ''}"
-    typer.echo(f"{jobs} over {span_ms / _DAY_MS:.1f} days{offered}, written to {out} ({written})")
+    days = span_ms / _DAY_MS
+    typer.echo(f"{_counted(len(workload))} over {days:.1f} days{offered}, written to {out} ({written})")
+    if "resources_out" in origin:
+        typer.echo(f"resources written to {origin['resources_out']}")
