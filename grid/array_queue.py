@@ -10,13 +10,20 @@ import numpy as np
 
 from gridweave.grid.coallocation import Fragments
 from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, placement_of
+from gridweave.grid.kernels.grid_plan import (
+    grid_plan_pass,
+    planned_end_moved,
+    planned_job_ended,
+    planned_job_withdrawn,
+)
 from gridweave.grid.kernels.grid_queue import grid_job_ended, grid_pass
+from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged, has_room
 from gridweave.grid.kernels.running import running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
 from gridweave.grid.policy import GridPolicy
 from gridweave.jit import prepared
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.kernels.state import dequeue, enqueue
+from gridweave.site.kernels.state import NEVER_MS, REPLAN, UNPLACED_MS, dequeue, enqueue
 from gridweave.site.messages import Job
 
 _FIRST_SLOTS = 64
@@ -51,6 +58,9 @@ class GridQueue:
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+        self._plan: GridPlan | None = None
+        if policy.backfill == "conservative":
+            self._plan = empty_grid_plan(self._state, self._codes, room=_FIRST_SLOTS)
         self._order = ORDERS[policy.order]
         self._name_numbers()
         state, number = self._state, 0
@@ -102,9 +112,19 @@ class GridQueue:
         places = np.flatnonzero(self._state.waiting[: self.n_waiting] == self._slot.get(job_id, -1))
         if not len(places):
             return False
-        dequeue(self._state, np.int64(places[0]))
+        if self._plan is None:
+            dequeue(self._state, np.int64(places[0]))
+        else:
+            planned_job_withdrawn(self._state, self._plan, np.int64(places[0]))
         self._forget(job_id)
         return True
+
+    def next_start_ms(self) -> int | None:
+        """Return the next reserved start; None if starts are not reserved, or none is to come."""
+        if self._plan is None:
+            return None
+        next_ms = int(self._plan.counters["next_start_ms"][0])
+        return None if next_ms == NEVER_MS else next_ms
 
     def run_pass(self, now_ms: int) -> list[Placement]:
         """Place what can start now; return where, in the order in which the jobs were placed."""
@@ -113,7 +133,12 @@ class GridQueue:
         if self._n_fragments[0] + self._total > len(self._state.fragments):
             self._compact()
         state = self._state
-        self._decide(state, self._codes, now_ms)
+        if self._plan is None:
+            self._decide(state, self._codes, now_ms)
+        else:
+            while not has_room(state, self._plan, 0):
+                self._plan = enlarged(self._plan)
+            grid_plan_pass(state, self._codes, self._plan, np.int64(now_ms))
         placed = []
         for number in range(self._n_started.item(0)):
             slot, end_ms, count, site, width = self._placed(state, number)
@@ -124,34 +149,49 @@ class GridQueue:
             placed.append(Placement(self._jobs[slot], fragments, end_ms - now_ms))
         return placed
 
-    def ended(self, job_id: int) -> None:
+    def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job for good."""
-        self._leave(job_id)
+        self._leave(now_ms, job_id)
         self._forget(job_id)
 
-    def requeue(self, job_id: int) -> None:
+    def requeue(self, now_ms: int, job_id: int) -> None:
         """Put a running job back into the queue, at the place that it had by its submission."""
-        self._leave(job_id)
+        self._leave(now_ms, job_id)
         enqueue(self._state, np.int64(self._slot[job_id]))
+        self._replan()
 
-    def expect_end(self, job_id: int, end_ms: int) -> None:
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
         """Expect a running job to end at this instant."""
-        slot = self._slot[job_id]
-        if int(self._state.end_ms[slot]) != end_ms:
-            move_end(self._state, np.int64(slot), np.int64(end_ms))
+        slot = np.int64(self._slot[job_id])
+        if int(self._state.end_ms[slot]) == end_ms:
+            return
+        if self._plan is None:
+            move_end(self._state, slot, np.int64(end_ms))
+        else:
+            planned_end_moved(self._state, self._plan, slot, np.int64(end_ms), np.int64(now_ms))
 
     def set_others(self, site: int, nodes: int) -> None:
         """Take note that so many nodes of a site are not the grid's to have."""
         if nodes != self._others[site]:
             change_free(self._state, np.int64(site), np.int64(self._others[site] - nodes))
             self._others[site] = nodes
+            self._replan()
 
     def others(self, site: int) -> int:
         """Return how many nodes of a site are not the grid's to have."""
         return self._others[site]
 
-    def _leave(self, job_id: int) -> None:
-        left = self._depart(self._state, self._slot[job_id])
+    def _replan(self) -> None:
+        """Have the next pass reserve every place anew."""
+        if self._plan is not None:
+            self._plan.counters["stale"] = REPLAN
+
+    def _leave(self, now_ms: int, job_id: int) -> None:
+        slot = self._slot[job_id]
+        if self._plan is None:
+            left = self._depart(self._state, slot)
+        else:
+            left = planned_job_ended(self._state, self._plan, np.int64(slot), np.int64(now_ms))
         assert left, f"job {job_id} is not among the running jobs"
 
     def _forget(self, job_id: int) -> None:
@@ -183,6 +223,10 @@ class GridQueue:
         self._state = empty_grid(self._nodes, slots=slots)._replace(fragments=old.fragments)
         for target, source in zip(self._state, old, strict=True):
             target[tuple(slice(length) for length in source.shape)] = source
+        if self._plan is not None:
+            rows = np.zeros(slots, np.int64)
+            rows[: len(self._plan.row)] = self._plan.row
+            self._plan = self._plan._replace(row=rows)
         self._name_numbers()
         self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
@@ -201,5 +245,19 @@ class GridQueue:
         assert free.sum() == counters["free"], "the sum of free nodes is wrong"
         waiting = self._state.waiting[: counters["n_waiting"]].tolist()
         assert sorted([*waiting, *slots]) == sorted(self._slot.values()), "a slot is lost or doubled"
+        if self._plan is not None:
+            self._check_plan(self._plan, waiting)
         ranks = [tuple(self._state.jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
         assert ranks == sorted(ranks), "the queue is out of order"
+
+    def _check_plan(self, plan: GridPlan, waiting: list[int]) -> None:
+        """Raise AssertionError if the reservations contradict themselves."""
+        reserved = [slot for slot in waiting if self._state.jobs["promised_ms"][slot] != UNPLACED_MS]
+        rows = plan.row[reserved].tolist()
+        spare = plan.spare[: int(plan.counters["n_spare"][0])].tolist()
+        assert sorted([*rows, *spare]) == list(range(len(plan.reserved))), "a row of the plan is lost or doubled"
+        for site, n_steps in enumerate(plan.n_steps.tolist()):
+            assert (np.diff(plan.step_ms[site, :n_steps]) > 0).all(), "a profile is out of order"
+            if plan.counters["stale"][0] != REPLAN and site < len(self._nodes):
+                least = min(0, int(self._state.free[site]))
+                assert (plan.step_free[site, :n_steps] >= least).all(), "a site is overbooked"

@@ -89,16 +89,16 @@ class FullControl:
         attempt = change.attempt
         job_id = attempt.job.job_id
         if change.kind == MOVED:
-            self._queue.expect_end(job_id, attempt.start_ms + attempt.length_ms)
+            self._queue.expect_end(now_ms, job_id, attempt.start_ms + attempt.length_ms)
             return []
         self._changed = True
         outcome = attempt.outcome if change.kind == ENDED else None
         if outcome is None and attempt.cancelled:
             outcome = "cancelled"
         if outcome is None:
-            self._queue.requeue(job_id)
+            self._queue.requeue(now_ms, job_id)
         else:
-            self._queue.ended(job_id)
+            self._queue.ended(now_ms, job_id)
             del self._number[job_id]
         if change.kind in (REFUSED, FAILED):
             width = dict(attempt.fragments)
@@ -121,7 +121,7 @@ class FullControl:
             for site in [site for site, (_, until_ms) in sorted(self._closed.items()) if until_ms <= now_ms]:
                 self._open(site)
                 self._changed = True
-        if self._changed:
+        if self._changed or self._is_due(now_ms):
             self._changed = False
             for placement in self._queue.run_pass(now_ms):
                 job_id = placement.job.job_id
@@ -131,16 +131,19 @@ class FullControl:
                 )
                 start_ms = self._attempts.attempts[job_id].start_ms
                 if start_ms != now_ms:
-                    self._queue.expect_end(job_id, start_ms + placement.length_ms)
+                    self._queue.expect_end(now_ms, job_id, start_ms + placement.length_ms)
         return commands
+
+    def _is_due(self, now_ms: int) -> bool:
+        start_ms = self._queue.next_start_ms()
+        return start_ms is not None and start_ms <= now_ms
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
-        expiry_ms = self._attempts.next_wakeup_ms()
-        if not self._closed:
-            return expiry_ms
         instants = [until_ms for _, until_ms in self._closed.values()]
-        return min(instants if expiry_ms is None else [*instants, expiry_ms])
+        others = (self._attempts.next_wakeup_ms(), self._queue.next_start_ms())
+        instants += [instant_ms for instant_ms in others if instant_ms is not None]
+        return min(instants, default=None)
 
     def _close(self, now_ms: int, site: int) -> None:
         """Ask a site for nothing until something is heard of it, or some time has passed."""

@@ -80,7 +80,7 @@ class MetaCore:
     Raises
     ------
     OptionError
-        If there is no site, ``random`` has no generator, or starts are to be reserved under full control.
+        If there is no site, or ``random`` has no generator.
 
     Examples
     --------
@@ -103,8 +103,6 @@ class MetaCore:
             raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
         if policy.selection == "random" and rng is None:
             raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
-        if policy.control == "full" and policy.mode != "local" and policy.backfill == "conservative":
-            raise OptionError("backfill", "is conservative, which batch simulation alone can keep; easy or none")
         self._n_sites = len(nodes)
         self._most_overhead = max(policy.overheads)
         self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.kernels.grid_plan import empty_grid_plan, enlarged
 from gridweave.grid.kernels.placement import GridCodes
+from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
 from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid, is_full
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.job_table import fill_jobs

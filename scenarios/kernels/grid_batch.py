@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gridweave.grid.kernels.grid_plan import grid_plan_pass, has_room, planned_job_ended
+from gridweave.grid.kernels.grid_plan import grid_plan_pass, planned_job_ended
 from gridweave.grid.kernels.grid_queue import grid_job_ended, grid_pass
 from gridweave.grid.kernels.overhead import longest_split_ms, split_length_ms
 from gridweave.grid.kernels.placement import may_split
+from gridweave.grid.kernels.reservations import has_room
 from gridweave.grid.kernels.state import is_full, recall_taken
 from gridweave.jit import kernel
 from gridweave.scenarios.kernels.heap import pop_end, push_end

@@ -7,22 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import GridCase, cancellation_lists, grid_cases, grid_options, random_grid_jobs, to_workload
-from gridweave.errors import OptionError
-from gridweave.grid.kernels.grid_plan import (
-    empty_grid_plan,
-    enlarged,
-    grid_plan_pass,
-    planned_job_ended,
-    planned_job_withdrawn,
-)
+from gridweave.grid.kernels.grid_plan import grid_plan_pass, planned_job_ended, planned_job_withdrawn
+from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
 from gridweave.grid.kernels.running import running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
-from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.job_table import fill_jobs
 from gridweave.site.kernels.state import NEVER_MS, enqueue
@@ -215,12 +207,6 @@ def test_with_perfect_estimates_every_job_is_given_its_first_reservation(data: s
     for _, reserved in play(grid):
         first = reserved | first
     assert all((grid.start[one], grid.fragments[one]) == (held.start, held.fragments) for one, held in first.items())
-
-
-def test_the_core_refuses_what_it_would_not_keep() -> None:
-    """Sites that refuse or answer late break reservations: the core says so, rather than to make none in silence."""
-    with pytest.raises(OptionError, match="backfill: is conservative"):
-        MetaCore([4, 4], GridPolicy(backfill="conservative"))
 
 
 def test_rows_of_the_plan_are_used_again() -> None:

@@ -247,3 +247,86 @@ def test_wrong_events_change_nothing() -> None:
             core.handle(20, submitted(2, 1), bad)
     core.check_invariants()
     assert step(core, 20, *said(0, Ended(1, 1, 20, "finished"))) == [ReportDone(1, "finished")]
+
+
+def asked(core: MetaCore, now_ms: int, *events: Any) -> list[tuple[int, int]]:
+    """Return (site, job) of the nodes that a meta-scheduler asks for."""
+    commands = step(core, now_ms, *events)
+    requests = [(c.site, c.request) for c in commands if isinstance(c, ToSite)]
+    return [(site, request.job_id) for site, request in requests if isinstance(request, HoldNodes)]
+
+
+def reserving(*nodes: int, **policy: Any) -> MetaCore:
+    """Return a meta-scheduler that reserves starts, on which job 1 has 6 nodes of site 0 until 100 ms."""
+    core = grid(*nodes, **{"mode": "sharing", "backfill": "conservative"} | policy)
+    assert asked(core, 0, submitted(1, 6)) == [(0, 1)]
+    assert asked(core, 0, *said(0, Started(1, 1, 0))) == []
+    return core
+
+
+def test_a_reserved_start_is_a_timer() -> None:
+    """A job that waits starts at its reserved start, though nothing is heard then."""
+    core = reserving(8, margin_ms=0)
+    assert asked(core, 10, submitted(2, 8), submitted(3, 2, 200)) == []
+    assert core.next_wakeup_ms() == 100
+    assert asked(core, 100, *said(0, Ended(1, 1, 100, "finished"))) == [(0, 2)]
+    assert core.next_wakeup_ms() == 200
+    asked(core, 150, *said(0, Ended(2, 1, 150, "finished")))
+    assert core.next_wakeup_ms() is None
+
+
+def test_no_job_takes_what_is_reserved_for_another() -> None:
+    """A newcomer that would run into a reservation waits, though its nodes are free; one that ends before starts."""
+    core = reserving(8)
+    assert asked(core, 10, submitted(2, 8)) == []
+    assert asked(core, 20, submitted(3, 2, 90)) == []
+    assert asked(core, 30, submitted(4, 2, 70)) == [(0, 4)]
+
+
+def test_a_job_past_its_end_is_waited_for() -> None:
+    """While the end of a job is late in coming nothing is asked for on its nodes; then what was reserved starts."""
+    core = reserving(8)
+    asked(core, 10, submitted(2, 8))
+    assert asked(core, 100) == []
+    assert core.next_wakeup_ms() == 1100
+    assert asked(core, 130, *said(0, Ended(1, 1, 120, "finished"))) == [(0, 2)]
+
+
+def test_a_refused_start_is_reserved_anew_at_its_place() -> None:
+    """A job whose reserved start a site refuses goes before the jobs behind it when all are placed anew."""
+    core = reserving(8, 8)
+    asked(core, 10, submitted(2, 8))
+    asked(core, 20, submitted(3, 8), submitted(4, 8))
+    assert asked(core, 60, *said(1, Refused(2, 1, "own users"), SiteChanged(8, 0))) == []
+    assert core.next_wakeup_ms() == 100
+    assert asked(core, 100, *said(0, Ended(1, 1, 100, "finished"))) == [(0, 2)]
+    assert asked(core, 110, *said(1, SiteChanged(0, 8))) == [(1, 3)]
+
+
+def test_a_job_that_fits_nowhere_now_waits_without_a_start() -> None:
+    """Where own users have the nodes that a job needs it has no start, until they give them back."""
+    core = reserving(8)
+    asked(core, 5, *said(0, SiteChanged(2, 0)))
+    assert asked(core, 10, submitted(2, 7)) == []
+    assert core.next_wakeup_ms() is None
+    assert asked(core, 100, *said(0, Ended(1, 1, 100, "finished"))) == []
+    assert asked(core, 120, *said(0, SiteChanged(0, 8))) == [(0, 2)]
+
+
+def test_what_is_withdrawn_lets_others_move_up() -> None:
+    """A waiting job that is cancelled gives its reservation to those behind it."""
+    core = reserving(8)
+    asked(core, 10, submitted(2, 8), submitted(3, 8, 50))
+    assert step(core, 20, GridJobCancelled(2)) == [ReportDone(2, "cancelled")]
+    assert asked(core, 100, *said(0, Ended(1, 1, 100, "finished"))) == [(0, 3)]
+
+
+def test_a_split_that_starts_later_than_now_keeps_its_reservations_true() -> None:
+    """The agreed start of a split lies ahead, so its end is moved, and what was reserved behind it moves along."""
+    core = grid(4, 4, mode="multi-site", backfill="conservative", margin_ms=30)
+    assert len(asked(core, 0, submitted(1, 8))) == 2
+    assert asked(core, 10, submitted(2, 4)) == []
+    assert core.next_wakeup_ms() == 31
+    asked(core, 20, *said(0, Held(1, 1)))
+    asked(core, 20, *said(1, Held(1, 1)))
+    assert core.next_wakeup_ms() == 130

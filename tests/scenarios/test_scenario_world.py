@@ -251,16 +251,14 @@ def test_jobs_that_are_left_out_shift_no_draw(tmp_path: Path) -> None:
     assert wide.to_grid.tolist() == narrow.to_grid.tolist()[1:]
 
 
-def test_reserved_starts_are_for_the_batch_driver(good: Path) -> None:
-    """Under full control conservative backfilling does not go with a network; under limited control sites have it."""
+def test_reserved_starts_go_with_a_network(good: Path) -> None:
+    """Conservative backfilling is the grid's own under full control, and that of the sites under limited control."""
     changes = ["grid.backfill=conservative", "grid.control=full"]
-    with pytest.raises(ScenarioError, match=r"--set grid\.backfill: 'conservative' is for the batch driver"):
-        build_scenario(good, changes)
+    built = build_scenario(good, changes)
+    assert (built.needs_world, built.policy.backfill) == (True, "conservative")
+    assert run_scenario(good, overrides=changes).result.start_ms.min() >= 0
     built = build_scenario(good, changes[:1])
     assert [policy.backfill for policy in built.site_policies] == ["conservative", "conservative"]
-
-
-# -- which driver runs it
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def random_policy(rng: np.random.Generator, control: str = "full") -> GridPolicy
         mode=pick(rng, ("sharing", "multi-site", "adaptive")),
         control=control,
         order=pick(rng, ORDERS),
-        backfill=pick(rng, ("easy", "easy", "none")),
+        backfill=pick(rng, ("easy", "easy", "none", "conservative")),
         selection=pick(rng, SELECTIONS),
         overhead=pick(rng, OVERHEADS),
         lower_bound=pick(rng, (0, 0, 3)),
@@ -91,7 +91,7 @@ def play_badly(seed: int, control: str) -> WorldResult:
         home=np.asarray(rng.integers(0, len(nodes), len(workload))),
         nodes=tuple(nodes),
         policy=random_policy(rng, control),
-        site_policies=tuple(SitePolicy(backfill=pick(rng, ("easy", "none"))) for _ in nodes),
+        site_policies=tuple(SitePolicy(backfill=pick(rng, ("easy", "none", "conservative"))) for _ in nodes),
     )
     return run_world(inputs, draw_conditions(inputs, rng), rng)
 

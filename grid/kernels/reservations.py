@@ -1,0 +1,171 @@
+"""What the grid has reserved for waiting jobs: the arrays, and how a reservation is entered into them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.grid.kernels.placement import GridCodes
+from gridweave.grid.kernels.state import FRAGMENT, GridState
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.profile import clear, occupy
+from gridweave.site.kernels.state import NEVER_MS
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+RESERVED = np.dtype([("length_ms", np.int64), ("n_fragments", np.int64)], align=True)
+"""What is reserved for a waiting job: for how long, and on how many sites. Its start is ``promised_ms`` of its slot."""
+
+PLAN_COUNTERS = np.dtype([("n_spare", np.int64), ("stale", np.int64), ("next_start_ms", np.int64)], align=True)
+"""How many rows are spare, how much of the plan still holds (``FRESH`` and its like), and the next reserved start."""
+
+
+class GridPlan(NamedTuple):
+    """What the grid has reserved.
+
+    Attributes
+    ----------
+    counters : numpy.ndarray of PLAN_COUNTERS, shape (1,)
+    step_ms, step_free : numpy.ndarray of int64, shape (sites + 1, steps)
+        The availability profile of each site (`gridweave.site.kernels.profile`), and last of all sites together.
+    n_steps : numpy.ndarray of int64, shape (sites + 1,)
+    row : numpy.ndarray of int64, shape (slots,)
+        Of each waiting job its row in the next two.
+    reserved : numpy.ndarray of RESERVED, shape (room,)
+    fragments : numpy.ndarray of FRAGMENT, shape (room, most fragments)
+    spare : numpy.ndarray of int64, shape (room,)
+        The rows that belong to no job.
+    earliest_ms, cursor : numpy.ndarray of int64, shape (sites,)
+        Room to work in: the earliest start of a job on each site alone, and the step that holds at an instant.
+    """
+
+    counters: npt.NDArray[np.void]
+    step_ms: npt.NDArray[np.int64]
+    step_free: npt.NDArray[np.int64]
+    n_steps: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    reserved: npt.NDArray[np.void]
+    fragments: npt.NDArray[np.void]
+    spare: npt.NDArray[np.int64]
+    earliest_ms: npt.NDArray[np.int64]
+    cursor: npt.NDArray[np.int64]
+
+
+def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> GridPlan:
+    """Return a plan for an idle grid, in which nothing is reserved.
+
+    Parameters
+    ----------
+    state : GridState
+    codes : GridCodes
+    room : int
+        Jobs that may wait or run at one time.
+
+    Returns
+    -------
+    GridPlan
+    """
+    sites = len(state.nodes)
+    # Each job changes what is free at its start and at its end; one step stands for the last pass, and one for now.
+    steps = 2 * room + 2
+    plan = GridPlan(
+        counters=np.zeros(1, PLAN_COUNTERS),
+        step_ms=np.zeros((sites + 1, steps), np.int64),
+        step_free=np.zeros((sites + 1, steps), np.int64),
+        n_steps=np.zeros(sites + 1, np.int64),
+        row=np.zeros(len(state.jobs), np.int64),
+        reserved=np.zeros(room, RESERVED),
+        fragments=np.zeros((room, sites if codes.splits else 1), FRAGMENT),
+        spare=np.arange(room),
+        earliest_ms=np.zeros(sites, np.int64),
+        cursor=np.zeros(sites, np.int64),
+    )
+    plan.counters["n_spare"] = room
+    plan.counters["next_start_ms"] = NEVER_MS
+    for row, nodes in enumerate([*state.nodes, state.nodes.sum()]):
+        plan.n_steps[row] = clear(plan.step_ms[row], plan.step_free[row], np.int64(0), nodes)
+    return plan
+
+
+def enlarged(plan: GridPlan) -> GridPlan:
+    """Return the same plan with room for twice as many jobs.
+
+    Parameters
+    ----------
+    plan : GridPlan
+
+    Returns
+    -------
+    GridPlan
+    """
+    room = len(plan.reserved)
+    wider = ((0, 0), (0, 2 * room))
+    spare = np.zeros(2 * room, np.int64)
+    n_spare = int(plan.counters[0]["n_spare"])
+    spare[:n_spare] = plan.spare[:n_spare]
+    spare[n_spare : n_spare + room] = np.arange(room, 2 * room)
+    plan.counters["n_spare"] += room
+    return plan._replace(
+        step_ms=np.pad(plan.step_ms, wider),
+        step_free=np.pad(plan.step_free, wider),
+        reserved=np.concatenate([plan.reserved, np.zeros_like(plan.reserved)]),
+        fragments=np.concatenate([plan.fragments, np.zeros_like(plan.fragments)]),
+        spare=spare,
+    )
+
+
+@kernel_part
+def has_room(state, plan, n_new):
+    """Whether the plan has room for so many new jobs."""
+    counters = state.counters[0]
+    return counters.n_waiting + counters.n_running + n_new <= len(plan.reserved)
+
+
+@kernel
+def note_reserved(state, plan, slot, start_ms, length_ms):
+    """Note the nodes in ``taken`` as what is reserved for a job; nothing, if it has no start (``NEVER_MS``) as yet."""
+    row = plan.row[slot]
+    n_taken = state.counters[0].n_taken if start_ms < NEVER_MS else 0
+    for k in range(n_taken):
+        plan.fragments[row, k] = state.taken[k]
+    plan.reserved[row].length_ms = length_ms
+    plan.reserved[row].n_fragments = n_taken
+    state.jobs[slot].promised_ms = start_ms
+
+
+@kernel
+def hold_reserved(state, plan, slot, sign):
+    """Enter a job's reservation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``)."""
+    row = plan.row[slot]
+    start_ms = state.jobs[slot].promised_ms
+    if start_ms == NEVER_MS:
+        return
+    end_ms = start_ms + plan.reserved[row].length_ms
+    for k in range(plan.reserved[row].n_fragments):
+        occupy_nodes(plan, plan.fragments[row, k].site, start_ms, end_ms, sign * plan.fragments[row, k].width)
+    occupy_nodes(plan, len(state.nodes), start_ms, end_ms, sign * state.jobs[slot].width)
+
+
+@kernel
+def hold_running(state, plan, slot, start_ms, end_ms, sign):
+    """Enter what a running job holds from one instant to another into the profiles, or take it out."""
+    first = state.first_fragment[slot]
+    for k in range(first, first + state.n_fragments[slot]):
+        occupy_nodes(plan, state.fragments[k].site, start_ms, end_ms, sign * state.fragments[k].width)
+    occupy_nodes(plan, len(state.nodes), start_ms, end_ms, sign * state.jobs[slot].width)
+
+
+@kernel_part
+def occupy_nodes(plan, row, start_ms, end_ms, width):
+    """Take nodes out of a profile; a negative width gives them back."""
+    plan.n_steps[row] = occupy(plan.step_ms[row], plan.step_free[row], plan.n_steps[row], start_ms, end_ms, width)
+
+
+@kernel_part
+def release_row(plan, slot):
+    """Put the row of a job back among the spare ones."""
+    plan.spare[plan.counters[0].n_spare] = plan.row[slot]
+    plan.counters[0].n_spare += 1
