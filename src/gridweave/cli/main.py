@@ -11,6 +11,7 @@ import typer
 
 from gridweave import __version__
 from gridweave.cli.models import register as register_models
+from gridweave.cli.net import app as net_app
 from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
@@ -37,6 +38,7 @@ app.command("simulate")(simulate)
 app.command("run")(run_scenario)
 app.command("sweep")(sweep)
 app.add_typer(scenario_app, name="scenario")
+app.add_typer(net_app, name="net")
 app.command("reproduce")(reproduce)
 
 

@@ -1,0 +1,347 @@
+"""From rows of nodes and links, wherever they came from, to a checked topology."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gridweave.netmodel.geography import fibre_latency_ms, great_circle_km
+from gridweave.netmodel.problems import Path, Reporter
+from gridweave.netmodel.tables import AttachTable
+from gridweave.netmodel.topology import Topology, named
+from gridweave.netmodel.units import show_bandwidth, speed_of
+
+
+@dataclass(slots=True)
+class NodeRow:
+    """A node as it was written down."""
+
+    path: Path
+    name: str
+    latitude: float | None = None
+    longitude: float | None = None
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its position is known."""
+        return self.latitude is not None and self.longitude is not None
+
+
+@dataclass(slots=True)
+class LinkRow:
+    """A link in one direction as it was written down; what was left open is None."""
+
+    path: Path
+    origin: str
+    target: str
+    cable: int
+    name: str = ""
+    latency_ms: float | None = None
+    bandwidth_bps: float | None = None
+    loss: float = 0.0
+    jitter_ms: float = 0.0
+    is_back: bool = False
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        ends = f"{self.target} - {self.origin} (back)" if self.is_back else f"{self.origin} - {self.target}"
+        return f"{ends} ({self.name})" if self.name else ends
+
+
+@dataclass(slots=True)
+class Rows:
+    """A network as it was written down.
+
+    Attributes
+    ----------
+    name : str
+        The file, or what else it came from.
+    nodes : list of NodeRow
+    links : list of LinkRow
+        Cables are numbered from 0.
+    detour : float
+        How many times as long as the great circle a fibre is.
+    bandwidth_bps : float or None
+        Of links that have none.
+    fills_gaps : bool
+        Whether what some links of a file leave open is taken from the others.
+    allows_parallel : bool
+        Whether cables with the same ends and the same name are different cables.
+    remarks : list of str
+    """
+
+    name: str
+    nodes: list[NodeRow] = field(default_factory=list)
+    links: list[LinkRow] = field(default_factory=list)
+    detour: float = 1.0
+    bandwidth_bps: float | None = None
+    fills_gaps: bool = False
+    allows_parallel: bool = False
+    remarks: list[str] = field(default_factory=list)
+
+
+def assemble(
+    rows: Rows, sites: Sequence[str] | None, attach: Mapping[str, str | AttachTable], report: Reporter
+) -> Topology | None:
+    """Check a network, fill in what it leaves open, and attach the sites.
+
+    Parameters
+    ----------
+    rows : Rows
+    sites : sequence of str, optional
+        If left out: those of ``attach``, or every node if that is empty.
+    attach : mapping from str to str or AttachTable
+        Site to node; a site that is not named is at the node of its own name.
+    report : Reporter
+        Is told of every problem.
+
+    Returns
+    -------
+    Topology or None
+        None if there is no telling what was meant.
+    """
+    known = _check_nodes(rows, report)
+    sound = [row for row in rows.links if _ends_are_sound(row, known, report)]
+    _check_duplicates(rows, report)
+    _fill_bandwidth(rows, report)
+    _fill_latency(rows, known, report)
+    there: dict[int, LinkRow] = {}
+    for row in rows.links:
+        _check_numbers(row, there.get(row.cable) if row.is_back else None, report)
+        there.setdefault(row.cable, row)
+    whole = known and len(sound) == len(rows.links)
+    if whole:
+        _check_pieces(rows, report)
+    names, at = _attach(rows, known, sites, attach, report)
+    if (
+        not whole
+        or len(at) < len(names)
+        or any(row.latency_ms is None or row.bandwidth_bps is None for row in rows.links)
+    ):
+        return None
+    return _topology(rows, names, at)
+
+
+def _check_nodes(rows: Rows, report: Reporter) -> dict[str, NodeRow]:
+    """Return the nodes by name."""
+    known: dict[str, NodeRow] = {}
+    for row in rows.nodes:
+        if not row.name:
+            report.add(row.path, "a node has no name")
+        if row.name in known:
+            report.add(row.path, f"{row.name!r} is the name of another node too; each has its own")
+        known.setdefault(row.name, row)
+        for what, value, most in (("latitude", row.latitude, 90.0), ("longitude", row.longitude, 180.0)):
+            if value is not None and not abs(value) <= most:
+                report.add(row.path, f"node {row.name}: {what} is {value}; degrees from -{most:g} to {most:g}")
+        if (row.latitude is None) != (row.longitude is None):
+            report.add(row.path, f"node {row.name}: has one of latitude and longitude; give both or none")
+    if not rows.nodes:
+        report.add((), "has no nodes; a network has at least one")
+    return known
+
+
+def _ends_are_sound(row: LinkRow, known: Mapping[str, NodeRow], report: Reporter) -> bool:
+    """Whether a link leads from one known node to another."""
+    if row.is_back:
+        return row.origin in known and row.target in known and row.origin != row.target
+    unknown = [end for end in dict.fromkeys((row.origin, row.target)) if end not in known]
+    for end in unknown:
+        report.add(row.path, f"link {row.label}: there is no node {end!r}; there are {named(list(known))}")
+    if row.origin == row.target:
+        report.add(row.path, f"link {row.label}: leads from a node to itself; leave it out")
+    return not unknown and row.origin != row.target
+
+
+def _check_duplicates(rows: Rows, report: Reporter) -> None:
+    if rows.allows_parallel:
+        return
+    seen: dict[tuple[str, str, str], int] = {}
+    told: set[int] = set()
+    for row in rows.links:
+        before = seen.setdefault((row.origin, row.target, row.name), row.cable)
+        if before != row.cable and row.cable not in told and row.origin != row.target:
+            told.add(row.cable)
+            report.add(row.path, f"link {row.label}: is there twice; give parallel links names, or leave one out")
+
+
+def _fill_bandwidth(rows: Rows, report: Reporter) -> None:
+    """Give links without a speed the one that was said, or in a file the most common one, the lower of several."""
+    missing = [row for row in rows.links if row.bandwidth_bps is None]
+    if not missing:
+        return
+    common = Counter(row.bandwidth_bps for row in rows.links if row.bandwidth_bps is not None)
+    value = rows.bandwidth_bps
+    if value is None and rows.fills_gaps and common:
+        value = min(common, key=lambda speed: (-common[speed], speed))
+    if value is not None:
+        rows.remarks.append(f"{_links(missing)}: no speed is given; {show_bandwidth(value)} is taken")
+    for row in missing:
+        if value is not None:
+            row.bandwidth_bps = value
+        elif not row.is_back:
+            report.add(row.path, f"link {row.label}: has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")
+
+
+def _fill_latency(rows: Rows, known: Mapping[str, NodeRow], report: Reporter) -> None:
+    """Give links without a latency that of a fibre between the positions of their ends.
+
+    In a file, those without positions have the median of the others, if these are at least half of all.
+    """
+    missing = []
+    for row in rows.links:
+        one, other = known.get(row.origin), known.get(row.target)
+        if row.latency_ms is None and one is not None and other is not None:
+            row.latency_ms = _latency_between(one, other, rows.detour)
+            missing += [row] if row.latency_ms is None else []
+    if not missing:
+        return
+    given = sorted(row.latency_ms for row in rows.links if row.latency_ms is not None)
+    if rows.fills_gaps and 2 * len(given) >= len(rows.links):
+        median = float(np.median(given))
+        rows.remarks.append(
+            f"{_links(missing)}: an end has no position and no latency is given; "
+            f"the median of the others is taken, {median:.3g} ms"
+        )
+        for row in missing:
+            row.latency_ms = median
+        return
+    for row in missing:
+        if not row.is_back:
+            lost = [end for end in (row.origin, row.target) if not known[end].is_placed]
+            report.add(
+                row.path,
+                f"link {row.label}: has no latency, and no position is known of {' and '.join(lost)}; "
+                "give latency_ms, or latitude and longitude",
+            )
+
+
+def _latency_between(one: NodeRow, other: NodeRow, detour: float) -> float | None:
+    if one.latitude is None or one.longitude is None or other.latitude is None or other.longitude is None:
+        return None
+    return fibre_latency_ms(great_circle_km(one.latitude, one.longitude, other.latitude, other.longitude), detour)
+
+
+def _links(rows: Sequence[LinkRow]) -> str:
+    labels = list(dict.fromkeys(row.label for row in rows if not row.is_back))
+    return f"{'link' if len(labels) == 1 else 'links'} {named(labels)}"
+
+
+def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> None:
+    """Refuse numbers that make no sense; what is as it is in the other direction has been told there."""
+    checks: tuple[tuple[str, float | None, bool, str], ...] = (
+        ("latency_ms", row.latency_ms, _within(row.latency_ms, 0, 1e9), "milliseconds, from 0 up"),
+        (
+            "bandwidth_bps",
+            row.bandwidth_bps,
+            row.bandwidth_bps is None or 0 < row.bandwidth_bps < math.inf,
+            "bits per second, above 0",
+        ),
+        ("loss", row.loss, 0 <= row.loss < 1, "a probability, from 0 to below 1"),
+        ("jitter_ms", row.jitter_ms, _within(row.jitter_ms, 0, 1e9), "milliseconds, from 0 up"),
+    )
+    for what, value, is_right, right in checks:
+        if not is_right and (there is None or getattr(there, what) != value):
+            report.add(row.path, f"link {row.label}: {what} is {value:g}; {right}")
+
+
+def _within(value: float | None, low: float, high: float) -> bool:
+    return value is None or low <= value <= high
+
+
+def _check_pieces(rows: Rows, report: Reporter) -> None:
+    """Refuse a network in which some node cannot reach another."""
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(row.name for row in rows.nodes)
+    graph.add_edges_from((row.origin, row.target) for row in rows.links)
+    order = {row.name: number for number, row in enumerate(rows.nodes)}
+    pieces = [_in_order(piece, order) for piece in nx.weakly_connected_components(graph)]
+    if len(pieces) > 1:
+        told = "; ".join(named(piece, 5) for piece in sorted(pieces, key=lambda piece: order[piece[0]])[:4])
+        report.add((), f"is in {len(pieces)} pieces, with no link between them: {told}")
+        return
+    strong = [_in_order(piece, order) for piece in nx.strongly_connected_components(graph)]
+    strong.sort(key=lambda piece: (-len(piece), order[piece[0]]))
+    if len(strong) > 1:
+        lost = _in_order((name for piece in strong[1:] for name in piece), order)
+        report.add((), f"has links one way only, so that {named(lost)} cannot reach all others, or be reached by them")
+
+
+def _in_order(names: Iterable[str], order: Mapping[str, int]) -> list[str]:
+    return sorted(names, key=order.__getitem__)
+
+
+def _attach(
+    rows: Rows,
+    known: Mapping[str, NodeRow],
+    sites: Sequence[str] | None,
+    attach: Mapping[str, str | AttachTable],
+    report: Reporter,
+) -> tuple[list[str], list[str]]:
+    """Return the sites and their nodes; a site with a line of its own gets a node and a cable."""
+    names = list(sites) if sites is not None else list(attach) or list(known)
+    where: list[str] = []
+    for unknown in [name for name in attach if name not in names]:
+        report.add(("attach", unknown), f"there is no site {unknown!r}; there are {named(names)}")
+    for name in names:
+        entry = attach.get(name, name)
+        node = entry.node if isinstance(entry, AttachTable) else entry
+        if node in known:
+            where.append(_line_to(rows, known, name, entry, report) if isinstance(entry, AttachTable) else node)
+        elif name in attach:
+            report.add(
+                ("attach", name),
+                f"site {name} is attached to {node!r}, which is no node; there are {named(list(known))}",
+            )
+        else:
+            report.add((), f"site {name} is attached nowhere; add it to [net.attach], with one of {named(list(known))}")
+    return names, where
+
+
+def _line_to(rows: Rows, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter) -> str:
+    """Add the line of a site to the network; return the node at its end."""
+    path: Path = ("attach", site)
+    node = f"{site}*" if site in known else site
+    bandwidth_bps = speed_of(entry.bandwidth_bps, entry.bandwidth, path, report)
+    if bandwidth_bps is None:
+        report.add(path, f"the line of site {site} has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")
+    rows.nodes.append(NodeRow(path, node))
+    cable = 1 + max((row.cable for row in rows.links), default=-1)
+    for origin, target, is_back in ((node, entry.node, False), (entry.node, node, True)):
+        row = LinkRow(
+            path, origin, target, cable, "", entry.latency_ms, bandwidth_bps, entry.loss, entry.jitter_ms, is_back
+        )
+        if not is_back:
+            _check_numbers(row, None, report)
+        rows.links.append(row)
+    return node
+
+
+def _topology(rows: Rows, sites: Sequence[str], at: Sequence[str]) -> Topology:
+    number = {row.name: place for place, row in enumerate(rows.nodes)}
+    positions = [(math.nan, math.nan) if not row.is_placed else (row.latitude, row.longitude) for row in rows.nodes]
+    links = rows.links
+    return Topology(
+        name=rows.name,
+        nodes=tuple(number),
+        positions=np.array(positions, np.float64).reshape(-1, 2),
+        source=np.array([number[row.origin] for row in links], np.int64),
+        target=np.array([number[row.target] for row in links], np.int64),
+        latency_ms=np.array([row.latency_ms for row in links], np.float64),
+        bandwidth_bps=np.array([row.bandwidth_bps for row in links], np.float64),
+        loss=np.array([row.loss for row in links], np.float64),
+        jitter_ms=np.array([row.jitter_ms for row in links], np.float64),
+        cable=np.array([row.cable for row in links], np.int64),
+        link_names=tuple(row.name for row in links),
+        up=np.ones(len(links), np.bool_),
+        sites=tuple(sites),
+        node_of_site=np.array([number[node] for node in at], np.int64),
+        remarks=tuple(rows.remarks),
+    )

@@ -1,0 +1,283 @@
+"""Links that slow, fail and come back: at stated instants, or by chance (docs/netmodel.md, "Faults and change")."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.random import Generator
+
+from gridweave.errors import InputError, OptionError
+from gridweave.netmodel.problems import Reporter
+from gridweave.netmodel.tables import ACTIONS, ChangeTable, NetTable
+from gridweave.netmodel.topology import FloatArray, IntArray, Topology
+
+if TYPE_CHECKING:
+    from gridweave.netmodel.routing import Paths
+
+CHANCE = "chance"
+"""The cause of failures that are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happens to cables at an instant.
+
+    Attributes
+    ----------
+    at_ms : int
+    cause : str
+        A later change for the same cause takes the place of this one; of several causes the worst counts.
+    cables : tuple of int
+    factor : float
+        Which part of their bandwidth they have left: 0 if they fail, 1 if this cause is over.
+    """
+
+    at_ms: int
+    cause: str
+    cables: tuple[int, ...]
+    factor: float
+
+
+def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: Reporter) -> list[Change]:
+    """Return the changes that are written in a table.
+
+    Parameters
+    ----------
+    tables : sequence of ChangeTable
+    topology : Topology
+    report : Reporter
+        Is told of what makes no sense; the paths begin with "changes".
+
+    Returns
+    -------
+    list of Change
+        In order of time; those of one instant as they are written.
+    """
+    changes: list[Change] = []
+    for number, table in enumerate(tables):
+        try:
+            changes.append(_change(table, topology))
+        except InputError as error:
+            option = error.option if isinstance(error, OptionError) else ""
+            text = error.problem if isinstance(error, OptionError) else str(error)
+            report.add(("changes", number, *([option] if option else [])), text)
+    changes.sort(key=lambda change: change.at_ms)
+    parted: set[str] = set()
+    for change in changes:
+        if change.cause != "link" and change.factor == 0:
+            parted.add(change.cause)
+        elif change.cause != "link" and change.cause not in parted:
+            report.add(("changes",), f"at {change.at_ms} ms heals the {change.cause}, which was not made before")
+    return changes
+
+
+def _change(table: ChangeTable, topology: Topology) -> Change:
+    """Return one written change.
+
+    Raises
+    ------
+    InputError
+        If it makes no sense.
+    """
+    if table.action not in ACTIONS:
+        raise OptionError("action", f"{table.action!r} is not known; one of {', '.join(ACTIONS)}")
+    if table.at_ms < 0:
+        raise OptionError("at_ms", f"is {table.at_ms}; milliseconds, from 0 up")
+    if table.action in ("partition", "heal"):
+        if not table.nodes or table.link:
+            raise OptionError("nodes", f"are needed to {table.action}, and no link")
+        cables = _cables_around(topology, table.nodes)
+        if not cables:
+            raise OptionError("nodes", f"{', '.join(table.nodes)} have no link to any other node")
+        cause = f"partition of {', '.join(sorted(set(table.nodes)))}"
+        return Change(table.at_ms, cause, cables, 0.0 if table.action == "partition" else 1.0)
+    if table.nodes or len(table.link) not in (2, 3):
+        raise OptionError(
+            "link", f"is needed to {table.action}: its two ends, and its name if it has one; and no nodes"
+        )
+    if table.action == "slow" and not 0 < table.factor < 1:
+        raise OptionError(
+            "factor", f"is {table.factor:g}; which part of its bandwidth a link has left, between 0 and 1"
+        )
+    name = table.link[2] if len(table.link) == 3 else None
+    cables = tuple(topology.cables_between(table.link[0], table.link[1], name))
+    return Change(table.at_ms, "link", cables, {"slow": table.factor, "fail": 0.0, "restore": 1.0}[table.action])
+
+
+def _cables_around(topology: Topology, nodes: Sequence[str]) -> tuple[int, ...]:
+    """Return the cables between some nodes and all others."""
+    inside = np.zeros(len(topology.nodes), np.bool_)
+    inside[[topology.node_number(node) for node in nodes]] = True
+    crossing = inside[topology.source] != inside[topology.target]
+    return tuple(int(cable) for cable in np.unique(topology.cable[crossing]))
+
+
+def random_changes(
+    topology: Topology,
+    *,
+    mean_up_ms: float,
+    mean_down_ms: float,
+    until_ms: int,
+    rng: Generator,
+    factor: float = 0.0,
+    cables: Iterable[int] | None = None,
+) -> list[Change]:
+    """Return failures by chance: each cable is up, then down, for exponential times, on its own.
+
+    Parameters
+    ----------
+    topology : Topology
+    mean_up_ms, mean_down_ms : float
+    until_ms : int
+        The last failure begins before this; every one ends.
+    rng : numpy.random.Generator
+        The cables draw one after the other.
+    factor : float
+        Which part of its bandwidth a cable has left meanwhile.
+    cables : iterable of int, optional
+        Which cables; all if left out.
+
+    Returns
+    -------
+    list of Change
+        In order of time; at one instant by cable.
+
+    Raises
+    ------
+    OptionError
+        If a mean is not above 0, or the factor is not a part.
+    """
+    for option, mean_ms in (("mean_up_ms", mean_up_ms), ("mean_down_ms", mean_down_ms)):
+        if not 0 < mean_ms < math.inf:
+            raise OptionError(option, f"is {mean_ms:g}; milliseconds, above 0")
+    if not 0 <= factor < 1:
+        raise OptionError("factor", f"is {factor:g}; a part of the bandwidth, from 0 to below 1")
+    changes: list[Change] = []
+    for cable in sorted({int(cable) for cable in topology.cable} if cables is None else set(cables)):
+        now_ms = math.ceil(rng.exponential(mean_up_ms))
+        while now_ms < until_ms:
+            changes.append(Change(now_ms, CHANCE, (cable,), factor))
+            now_ms += max(1, math.ceil(rng.exponential(mean_down_ms)))
+            changes.append(Change(now_ms, CHANCE, (cable,), 1.0))
+            now_ms += max(1, math.ceil(rng.exponential(mean_up_ms)))
+    return sorted(changes, key=lambda change: (change.at_ms, change.cables))
+
+
+def all_changes(
+    table: NetTable, topology: Topology, *, until_ms: int, rng: Generator, report: Reporter
+) -> list[Change]:
+    """Return what a table writes down, and what it leaves to chance.
+
+    Parameters
+    ----------
+    table : NetTable
+    topology : Topology
+    until_ms : int
+        No failure by chance begins later.
+    rng : numpy.random.Generator
+        For the failures by chance.
+    report : Reporter
+        Is told of changes that make no sense.
+
+    Returns
+    -------
+    list of Change
+        In order of time.
+    """
+    changes = written_changes(table.changes, topology, report)
+    if table.failures is not None:
+        changes += random_changes(
+            topology,
+            mean_up_ms=table.failures.mean_up_ms,
+            mean_down_ms=table.failures.mean_down_ms,
+            until_ms=until_ms,
+            rng=rng,
+            factor=table.failures.factor,
+        )
+    return sorted(changes, key=lambda change: change.at_ms)
+
+
+@dataclass(frozen=True, eq=False)
+class Timetable:
+    """A topology as it changes in time.
+
+    Attributes
+    ----------
+    topology : Topology
+        Before the first change.
+    instants_ms : numpy.ndarray of int64, shape (instants,)
+        When something changes, ascending.
+    factors : numpy.ndarray of float64, shape (instants + 1, cables)
+        Which part of its bandwidth each cable has: before the first change, and from each instant on.
+    """
+
+    topology: Topology
+    instants_ms: IntArray
+    factors: FloatArray
+    _paths: dict[tuple[bytes, str, int, int], Paths] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, topology: Topology, changes: Iterable[Change]) -> Timetable:
+        """Return the timetable of changes.
+
+        Parameters
+        ----------
+        topology : Topology
+        changes : iterable of Change
+            Those of one instant in the order in which they happen.
+        """
+        n_cables = int(topology.cable.max(initial=-1)) + 1
+        causes: list[dict[str, float]] = [{} for _ in range(n_cables)]
+        current = np.ones(n_cables)
+        instants: list[int] = []
+        rows = [current.copy()]
+        for change in sorted(changes, key=lambda change: change.at_ms):
+            for cable in change.cables:
+                causes[cable][change.cause] = change.factor
+                current[cable] = min(causes[cable].values())
+            if instants and instants[-1] == change.at_ms:
+                rows[-1] = current.copy()
+            else:
+                instants.append(change.at_ms)
+                rows.append(current.copy())
+        return cls(topology, np.array(instants, np.int64), np.array(rows))
+
+    def period_of(self, now_ms: int) -> int:
+        """Return the number of the period that an instant is in: 0 before the first change."""
+        return int(np.searchsorted(self.instants_ms, now_ms, side="right"))
+
+    def topology_in(self, period: int) -> Topology:
+        """Return the topology of a period; links keep their numbers."""
+        if (self.factors[period] == 1).all():
+            return self.topology
+        factor = self.factors[period][self.topology.cable]
+        return replace(
+            self.topology,
+            bandwidth_bps=self.topology.bandwidth_bps * factor,
+            up=self.topology.up & (factor > 0),
+        )
+
+    def paths_in(self, period: int, routes: str = "latency", *, k: int = 4, segment_bytes: int = 1460) -> Paths:
+        """Return the paths of a period; each state of the links is worked out once.
+
+        Parameters
+        ----------
+        period : int
+        routes, k, segment_bytes
+            As for `gridweave.netmodel.routing.find_paths`.
+
+        Returns
+        -------
+        Paths
+            Sites that nothing joins have no path: infinite latency, no bandwidth.
+        """
+        from gridweave.netmodel.routing import find_paths
+
+        key = (self.factors[period].tobytes(), routes, k, segment_bytes)
+        if key not in self._paths:
+            self._paths[key] = find_paths(self.topology_in(period), routes, k=k, segment_bytes=segment_bytes)
+        return self._paths[key]

@@ -1,0 +1,162 @@
+"""By which factor a job takes longer when it is split (docs/netmodel.md, "The overhead of a split")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.netmodel.kernels.state import ALL_TO_ALL, MASTER_WORKERS, NO_COMMUNICATION
+from gridweave.netmodel.kernels.traffic import exchanged
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+# Typed, so that kernels are not compiled anew for each of them.
+OUT, BACK = np.int64(1), np.int64(2)
+
+
+@kernel
+def split_factor(net, communication, parts, n_parts):
+    """Return the factor by which the run time of a job grows in these parts, on links that nobody else uses.
+
+    Parameters
+    ----------
+    net : NetArrays
+    communication : COMMUNICATION
+        Of the job; its width is that of all parts together.
+    parts : numpy.ndarray of PART
+        On different sites, in the order of the job's ranks.
+    n_parts : int
+        How many of ``parts`` count.
+
+    Returns
+    -------
+    float
+        1 or more; infinite if some of the sites have no path to each other that the job would use.
+    """
+    if n_parts < 2 or communication.fraction <= 0.0 or communication.pattern == NO_COMMUNICATION:
+        return 1.0
+    count_messages(net, communication, parts, n_parts, OUT)
+    ratio, busiest_ms = _exchange_ratio(net, communication, parts, n_parts)
+    if communication.pattern == MASTER_WORKERS:
+        count_messages(net, communication, parts, n_parts, BACK)
+        back, back_ms = _exchange_ratio(net, communication, parts, n_parts)
+        ratio, busiest_ms = 0.5 * (ratio + back), max(busiest_ms, back_ms)
+    # However much is overlapped, no step is over before the busiest link, or stream, has carried what is sent in one.
+    return max(1.0 + communication.fraction * (ratio - 1.0), busiest_ms / step_ms(net, communication))
+
+
+@kernel_part
+def local_exchange_ms(net, communication):
+    """Return what one exchange takes on the network of one site."""
+    return net.local_latency_ms + communication.messages * communication.bits * net.local_ms_per_bit
+
+
+@kernel_part
+def step_ms(net, communication):
+    """Return what a step takes on one site: the exchanges, and the work between them."""
+    exchanges = 2.0 if communication.pattern == MASTER_WORKERS else 1.0
+    return exchanges * local_exchange_ms(net, communication) / communication.fraction
+
+
+@kernel
+def count_messages(net, communication, parts, n_parts, exchange):
+    """Write to ``net.messages`` how many messages go from part to part (from x parts + to) in one exchange."""
+    messages = net.messages
+    if communication.pattern == MASTER_WORKERS:
+        for place in range(n_parts * n_parts):
+            messages[place] = 0.0
+        for other in range(1, n_parts):
+            messages[other if exchange == OUT else other * n_parts] = parts[other].width
+        return
+    first = 0
+    for one in range(n_parts):
+        end = first + parts[one].width
+        messages[one * n_parts + one] = 0.0
+        to_first = end
+        for other in range(one + 1, n_parts):
+            to_end = to_first + parts[other].width
+            count = float(exchanged(communication, first, end, to_first, to_end))
+            messages[one * n_parts + other] = count
+            messages[other * n_parts + one] = count
+            to_first = to_end
+        first = end
+
+
+@kernel
+def _exchange_ratio(net, communication, parts, n_parts):
+    """Return what one exchange takes in these parts, as a multiple of what it takes on one site.
+
+    Bulk-synchronous it takes as long as its slowest message, overlapped as long as the average of all. Returned too is
+    how long the busiest link or stream carries it.
+    """
+    _load_links(net, parts, n_parts)
+    own_ms = communication.messages * communication.bits * net.local_ms_per_bit
+    local_ms = net.local_latency_ms + own_ms
+    slowest_ms = local_ms
+    more_ms = 0.0
+    busiest_ms = 0.0
+    for one in range(n_parts):
+        for other in range(n_parts):
+            count = net.messages[one * n_parts + other]
+            if count > 0.0:
+                lag_ms, ms_per_bit = _path_cost(net, parts[one].site, parts[other].site)
+                carried_ms = communication.bits * ms_per_bit
+                cost_ms = net.local_latency_ms + lag_ms + max(own_ms, carried_ms)
+                busiest_ms = max(busiest_ms, carried_ms)
+                slowest_ms = max(slowest_ms, cost_ms)
+                more_ms += count * (cost_ms - local_ms)
+    _clear_links(net, parts, n_parts)
+    if net.overlapped:
+        return 1.0 + more_ms / _all_messages(communication) / local_ms, busiest_ms
+    return slowest_ms / local_ms, busiest_ms
+
+
+@kernel_part
+def _load_links(net, parts, n_parts):
+    """Add the messages between the parts to the load of the links on their paths."""
+    sites = len(net.lag_ms)
+    for one in range(n_parts):
+        for other in range(n_parts):
+            count = net.messages[one * n_parts + other]
+            if count > 0.0:
+                path = parts[one].site * sites + parts[other].site
+                for place in range(net.first[path], net.first[path + 1]):
+                    net.load[net.links[place]] += count
+
+
+@kernel_part
+def _clear_links(net, parts, n_parts):
+    """Take back what `_load_links` did; if there are few links, all of them at one stroke."""
+    if len(net.load) <= 32 * n_parts:
+        for link in range(len(net.load)):
+            net.load[link] = 0.0
+        return
+    sites = len(net.lag_ms)
+    for one in range(n_parts):
+        for other in range(n_parts):
+            if net.messages[one * n_parts + other] > 0.0:
+                path = parts[one].site * sites + parts[other].site
+                for place in range(net.first[path], net.first[path + 1]):
+                    net.load[net.links[place]] = 0.0
+
+
+@kernel_part
+def _path_cost(net, site, other):
+    """Return what a message waits on its way, and what each of its bits takes on the busiest link or in its stream."""
+    path = site * len(net.lag_ms) + other
+    ms_per_bit = net.stream_ms_per_bit[site, other]
+    for place in range(net.first[path], net.first[path + 1]):
+        link = net.links[place]
+        ms_per_bit = max(ms_per_bit, net.load[link] * net.ms_per_bit[link])
+    return net.lag_ms[site, other], ms_per_bit
+
+
+@kernel_part
+def _all_messages(communication):
+    """Return how many messages there are in one exchange, within parts and between them."""
+    if communication.pattern == ALL_TO_ALL:
+        return float(communication.width * (communication.width - 1))
+    if communication.pattern == MASTER_WORKERS:
+        return float(communication.width - 1)
+    return float(communication.width * communication.messages)

@@ -1,0 +1,65 @@
+"""How many messages of one exchange go from each part of a job to each other (docs/netmodel.md, "Counting messages").
+
+The ranks stand part after part, so a part is an interval of ranks, and every count has a closed form.
+"""
+
+from __future__ import annotations
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.netmodel.kernels.state import ALL_TO_ALL
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+
+@kernel_part
+def _in_step(rank, period, stay):
+    """Return how many ranks before this one stand among the first ``stay`` of their period."""
+    return rank // period * stay + min(rank % period, stay)
+
+
+@kernel
+def _shifted(first, end, to_first, to_end, period, shift):
+    """Return how many ranks of one interval have their partner in another: ``shift`` further, around each period."""
+    stay = period - shift
+    count = 0
+    low, high = max(first, to_first - shift), min(end, to_end - shift)
+    if low < high:
+        count += _in_step(high, period, stay) - _in_step(low, period, stay)
+    low, high = max(first, to_first + stay), min(end, to_end + stay)
+    if low < high:
+        count += high - low - (_in_step(high, period, stay) - _in_step(low, period, stay))
+    return count
+
+
+@kernel
+def exchanged(communication, first, end, to_first, to_end):
+    """Return how many messages go from one interval of ranks to another in one exchange; as many come back.
+
+    Parameters
+    ----------
+    communication : COMMUNICATION
+        All to all or neighbours.
+    first, end, to_first, to_end : int
+        Two intervals of ranks that do not overlap, the first of each included, the end not.
+
+    Returns
+    -------
+    int
+    """
+    if communication.pattern == ALL_TO_ALL:
+        return (end - first) * (to_end - to_first)
+    count = 0
+    columns = communication.columns
+    plane = communication.rows * columns
+    # Each rank sends to the next and to the previous one; the messages back are those that the others send forward.
+    if columns > 1:
+        count += _shifted(first, end, to_first, to_end, columns, 1)
+        count += _shifted(to_first, to_end, first, end, columns, 1)
+    if communication.rows > 1:
+        count += _shifted(first, end, to_first, to_end, plane, columns)
+        count += _shifted(to_first, to_end, first, end, plane, columns)
+    if communication.planes > 1:
+        count += _shifted(first, end, to_first, to_end, communication.width, plane)
+        count += _shifted(to_first, to_end, first, end, communication.width, plane)
+    return count

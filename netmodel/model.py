@@ -1,0 +1,287 @@
+"""The network as the rest of gridweave uses it: paths, and what it costs to cross them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError, OptionError
+from gridweave.netmodel.communication import Communication
+from gridweave.netmodel.kernels.choice import Choice, choose_sites, count_placements
+from gridweave.netmodel.kernels.overhead import split_factor
+from gridweave.netmodel.kernels.state import PART, NetArrays
+from gridweave.netmodel.kernels.transfers import NEVER_MS, spread_ms, transfer_ms
+from gridweave.netmodel.routing import Paths, find_paths
+from gridweave.netmodel.tables import EXCHANGES, NetTable
+from gridweave.netmodel.topology import Topology, check_number
+
+LOCAL_LATENCY_MS = 0.01
+LOCAL_BANDWIDTH_BPS = 1e10
+
+EXACT_UP_TO = 2_000
+"""How many placements are all tried, if nothing else is said."""
+
+STARTS, ROUNDS = 16, 8
+"""Of the heuristic, if nothing else is said: sites that it starts from, and times that it goes over all moves."""
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job goes.
+
+    Attributes
+    ----------
+    nodes : dict from str to int
+        Nodes of each site that has a part, in the order of the sites.
+    factor : float
+        By which the job takes longer than on one site.
+    end_ms : float
+        From now on: the wait for the last of its sites, and length x factor.
+    exact : bool
+        Whether all placements were looked at.
+    tried : int
+        How many were.
+    """
+
+    nodes: dict[str, int]
+    factor: float
+    end_ms: float
+    exact: bool
+    tried: int
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkModel:
+    """A topology with its paths, and how messages are exchanged on it.
+
+    Parameters
+    ----------
+    topology : Topology
+    paths : Paths
+    exchange : str
+        ``synchronous``: every exchange waits for its slowest message. ``overlapped``: messages cost what they do on
+        average.
+    local_latency_ms : float
+        Of a message between two nodes of one site.
+    local_bandwidth_bps : float
+        Of the connection of one node.
+
+    Attributes
+    ----------
+    arrays : NetArrays
+        The same for kernels.
+
+    Raises
+    ------
+    OptionError
+        If the exchange is not known, or a number makes no sense.
+    """
+
+    topology: Topology
+    paths: Paths
+    exchange: str = "synchronous"
+    local_latency_ms: float = LOCAL_LATENCY_MS
+    local_bandwidth_bps: float = LOCAL_BANDWIDTH_BPS
+    arrays: NetArrays = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.exchange not in EXCHANGES:
+            raise OptionError("exchange", f"{self.exchange!r} is not known; one of {', '.join(EXCHANGES)}")
+        check_number("local_latency_ms", self.local_latency_ms, 0.0, "milliseconds, from 0 up")
+        check_number("local_bandwidth_bps", self.local_bandwidth_bps, 1.0, "bits per second, from 1 up")
+        object.__setattr__(self, "arrays", self._arrays())
+
+    def _arrays(self) -> NetArrays:
+        topology, paths = self.topology, self.paths
+        sites, links = len(topology.sites), len(topology.source)
+        bits_per_ms = np.where(topology.up, topology.bandwidth_bps, 0.0) / 1000.0
+        synchronous = self.exchange == "synchronous"
+        with np.errstate(divide="ignore"):
+            return NetArrays(
+                lag_ms=paths.latency_ms + (0.5 * paths.jitter_ms if synchronous else 0.0),
+                stream_ms_per_bit=1000.0 / paths.stream_bps,
+                first=paths.first,
+                links=paths.links,
+                ms_per_bit=1.0 / bits_per_ms,
+                capacity=bits_per_ms,
+                local_latency_ms=float(self.local_latency_ms),
+                local_ms_per_bit=1000.0 / self.local_bandwidth_bps,
+                overlapped=not synchronous,
+                load=np.zeros(links),
+                messages=np.zeros(sites * sites),
+            )
+
+    @classmethod
+    def of_table(cls, table: NetTable, topology: Topology) -> NetworkModel:
+        """Return the model of a topology with the settings of a table."""
+        paths = find_paths(topology, table.routes, k=table.k, segment_bytes=table.segment_bytes)
+        return cls(topology, paths, table.exchange, table.local_latency_ms, table.local_bandwidth_bps)
+
+    def split_factor(self, communication: Communication, nodes: Mapping[str, int]) -> float:
+        """Return by which factor a job takes longer when it is split, on idle links.
+
+        Parameters
+        ----------
+        communication : Communication
+        nodes : mapping from str to int
+            Nodes of each site; the ranks of the job stand site after site in this order.
+
+        Returns
+        -------
+        float
+            1 or more; infinite if there is no path.
+
+        Raises
+        ------
+        InputError
+            If there is no such site, or a part has no node.
+        """
+        parts = self.parts_of(nodes)
+        record = communication.records([int(parts["width"].sum())])[0]
+        return float(split_factor(self.arrays, record, parts, len(parts)))
+
+    def parts_of(self, nodes: Mapping[str, int]) -> npt.NDArray[np.void]:
+        """Return the parts of a job as kernels read them.
+
+        Parameters
+        ----------
+        nodes : mapping from str to int
+
+        Returns
+        -------
+        numpy.ndarray of PART
+
+        Raises
+        ------
+        InputError
+            If there is no such site, or a part has no node.
+        """
+        if not nodes or min(nodes.values()) < 1:
+            raise InputError("a job has at least one site, and at least one node on each of its sites")
+        return np.array([(self.topology.site_number(site), width) for site, width in nodes.items()], PART)
+
+    def transfer_ms(self, origin: str, target: str, n_bytes: float) -> int | None:
+        """Return how long data takes from site to site on idle links.
+
+        Parameters
+        ----------
+        origin, target : str
+        n_bytes : float
+
+        Returns
+        -------
+        int or None
+            Whole milliseconds; None if there is no path.
+        """
+        ends = np.int64(self.topology.site_number(origin)), np.int64(self.topology.site_number(target))
+        return _or_never(transfer_ms(self.arrays, *ends, float(n_bytes)))
+
+    def stage_ms(
+        self, home: str, nodes: Mapping[str, int], n_bytes: float, *, each: bool = False, output: bool = False
+    ) -> int | None:
+        """Return how long it takes until all parts of a job have its input, or its home has all the output.
+
+        Parameters
+        ----------
+        home : str
+            The site of the data.
+        nodes : mapping from str to int
+            Nodes of each site.
+        n_bytes : float
+            Of the whole data.
+        each : bool
+            Whether every site moves all of it; otherwise each its share, by its nodes.
+        output : bool
+            Whether data goes home.
+
+        Returns
+        -------
+        int or None
+            Whole milliseconds; None if a path is missing.
+        """
+        parts = self.parts_of(nodes)
+        at = np.int64(self.topology.site_number(home))
+        return _or_never(spread_ms(self.arrays, at, parts, len(parts), float(n_bytes), each, output))
+
+    def choose_sites(
+        self,
+        communication: Communication,
+        width: int,
+        free: Sequence[int] | npt.NDArray[np.int64],
+        *,
+        length_ms: float = 1.0,
+        delay_ms: Sequence[float] | npt.NDArray[np.float64] | None = None,
+        exact_up_to: int = EXACT_UP_TO,
+    ) -> Placement | None:
+        """Return where a job ends first.
+
+        Parameters
+        ----------
+        communication : Communication
+        width : int
+        free : sequence of int, shape (sites,)
+            Nodes that it may have.
+        length_ms : float
+            How long it takes on one site.
+        delay_ms : sequence of float, shape (sites,), optional
+            How long each site cannot begin.
+        exact_up_to : int
+            If there are no more placements than this, all are looked at.
+
+        Returns
+        -------
+        Placement or None
+            None if there are not enough nodes, or no paths between them.
+        """
+        available = np.asarray(free, np.int64)
+        waits = np.zeros(len(available)) if delay_ms is None else np.asarray(delay_ms, np.float64)
+        choice = new_choice(len(available), width)
+        record = communication.records([width])[0]
+        limit = float(exact_up_to)
+        if not choose_sites(
+            self.arrays, record, available, float(length_ms), waits, limit, np.int64(STARTS), np.int64(ROUNDS), choice
+        ):
+            return None
+        chosen = choice.best[: choice.n_best[0]]
+        return Placement(
+            nodes={self.topology.sites[part["site"]]: int(part["width"]) for part in chosen},
+            factor=float(choice.factor[0]),
+            end_ms=float(choice.end_ms[0]),
+            exact=bool(count_placements(available, np.int64(width), choice.ways, limit) <= limit),
+            tried=int(choice.tried[0]),
+        )
+
+
+def _or_never(time_ms: int) -> int | None:
+    return None if time_ms == NEVER_MS else int(time_ms)
+
+
+def new_choice(sites: int, widest: int) -> Choice:
+    """Return room for choosing sites.
+
+    Parameters
+    ----------
+    sites : int
+    widest : int
+        Width of the widest job.
+
+    Returns
+    -------
+    Choice
+    """
+    return Choice(
+        best=np.zeros(sites, PART),
+        parts=np.zeros(sites, PART),
+        last=np.zeros(sites, PART),
+        nodes=np.zeros(sites, np.int64),
+        starts=np.zeros(sites, np.int64),
+        ways=np.zeros(widest + 1),
+        ahead=np.zeros(sites + 1, np.int64),
+        end_ms=np.full(1, np.inf),
+        factor=np.full(1, np.inf),
+        n_best=np.zeros(1, np.int64),
+        tried=np.zeros(1, np.int64),
+    )

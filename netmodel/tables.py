@@ -1,0 +1,229 @@
+"""The tables by which a network is written down, as typed structs that a scenario embeds as ``[net]``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+ROUTES = ("latency", "bandwidth", "k-shortest")
+EXCHANGES = ("synchronous", "overlapped")
+CONTENTIONS = ("none", "static", "dynamic")
+ACTIONS = ("slow", "fail", "restore", "partition", "heal")
+
+DETOUR = 1.5
+"""How much longer than the great circle a fibre is, if nothing else is said."""
+
+
+def _one_of(names: tuple[str, ...], description: str) -> Meta:
+    """Return what tells an editor the names; the checks refuse others with a message of their own."""
+    return Meta(description=description, extra_json_schema={"enum": list(names)})
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all tables: unknown keys are refused."""
+
+
+class NodeTable(_Table, frozen=True, kw_only=True):
+    """One of ``[[net.nodes]]``: a router, or the place of a site.
+
+    Attributes
+    ----------
+    name : str
+    latitude, longitude : float, optional
+        In degrees; both or none.
+    """
+
+    name: str
+    latitude: float | None = None
+    longitude: float | None = None
+
+
+class BackTable(_Table, frozen=True, kw_only=True):
+    """The table ``back`` of a link: what differs in the other direction."""
+
+    latency_ms: float | None = None
+    bandwidth_bps: float | None = None
+    bandwidth: str | None = None
+    loss: float | None = None
+    jitter_ms: float | None = None
+
+
+class LinkTable(_Table, frozen=True, kw_only=True):
+    """One of ``[[net.links]]``: a cable, with a link in each direction.
+
+    Attributes
+    ----------
+    origin, target : str
+        Nodes; in TOML ``from`` and ``to``.
+    name : str
+        Tells parallel cables apart.
+    latency_ms : float, optional
+        One way; from the positions of the nodes if left out.
+    bandwidth_bps : float, optional
+    bandwidth : str, optional
+        The same with its unit, such as "10 Gbps".
+    loss : float
+        Probability that a packet is lost.
+    jitter_ms : float
+        A message takes up to so much more, evenly distributed.
+    one_way : bool
+        Whether there is no link back.
+    back : BackTable, optional
+        What differs in the direction back.
+    """
+
+    origin: Annotated[str, Meta(description="Node at which the cable begins.")] = msgspec.field(name="from")
+    target: Annotated[str, Meta(description="Node at which it ends.")] = msgspec.field(name="to")
+    name: str = ""
+    latency_ms: float | None = None
+    bandwidth_bps: float | None = None
+    bandwidth: str | None = None
+    loss: float = 0.0
+    jitter_ms: float = 0.0
+    one_way: bool = False
+    back: BackTable | None = None
+
+
+class AttachTable(_Table, frozen=True, kw_only=True):
+    """Where a site is attached, if by a line of its own.
+
+    Attributes
+    ----------
+    node : str
+    latency_ms, loss, jitter_ms : float
+        Of the line, in each direction.
+    bandwidth_bps, bandwidth : float or str, optional
+        Of the line, which needs one of them.
+    """
+
+    node: str
+    latency_ms: float = 0.0
+    bandwidth_bps: float | None = None
+    bandwidth: str | None = None
+    loss: float = 0.0
+    jitter_ms: float = 0.0
+
+
+class GeneratorTable(_Table, frozen=True, kw_only=True):
+    """The table ``[net.generator]``: a graph made by a function of networkx.
+
+    Attributes
+    ----------
+    name : str
+        Of the function, such as "cycle_graph".
+    arguments : dict
+        Of the function, by name.
+    seed : int
+        Of functions that draw.
+    latency_ms : float, optional
+        Of every link.
+    side_km : float, optional
+        Where the function gives its nodes positions on a square: the length of its side, from which latencies follow.
+    bandwidth_bps, bandwidth : float or str, optional
+        Of every link.
+    loss, jitter_ms : float
+        Of every link.
+    """
+
+    name: str
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    seed: int = 1
+    latency_ms: float | None = None
+    side_km: float | None = None
+    bandwidth_bps: float | None = None
+    bandwidth: str | None = None
+    loss: float = 0.0
+    jitter_ms: float = 0.0
+
+
+class ChangeTable(_Table, frozen=True, kw_only=True):
+    """One of ``[[net.changes]]``: what happens to cables at an instant.
+
+    Attributes
+    ----------
+    at_ms : int
+    action : str
+        ``slow`` (by ``factor``), ``fail`` or ``restore`` a cable; ``partition``: all cables between ``nodes`` and the
+        others fail; ``heal``: they are restored.
+    link : list of str
+        The two ends of the cable, for the first three; and its name, if several have these ends.
+    nodes : list of str
+        For the last two.
+    factor : float
+        Which part of its bandwidth a slow cable has left, in (0, 1].
+    """
+
+    at_ms: int
+    action: Annotated[str, _one_of(ACTIONS, "What happens.")]
+    link: list[str] = msgspec.field(default_factory=list)
+    nodes: list[str] = msgspec.field(default_factory=list)
+    factor: float = 1.0
+
+
+class FailureTable(_Table, frozen=True, kw_only=True):
+    """The table ``[net.failures]``: cables that fail by chance, each on its own.
+
+    Attributes
+    ----------
+    mean_up_ms, mean_down_ms : float
+        Of the exponential times between failures and until repair.
+    factor : float
+        Which part of its bandwidth a cable has left meanwhile, in [0, 1); 0 if it fails.
+    """
+
+    mean_up_ms: float
+    mean_down_ms: float
+    factor: float = 0.0
+
+
+class NetTable(_Table, frozen=True, kw_only=True):
+    """The table ``[net]``: a network from one source, where the sites are, and how it is used.
+
+    Attributes
+    ----------
+    file : str, optional
+        GML or GraphML, by its suffix; relative to the scenario.
+    generator : GeneratorTable, optional
+    nodes : list of NodeTable
+    links : list of LinkTable
+    attach : dict from str to str or AttachTable
+        Site to node. A site that is not named is at the node of its own name.
+    detour : float
+        How many times as long as the great circle a fibre is, where latency comes from positions.
+    bandwidth_bps, bandwidth : float or str, optional
+        Of links that have none.
+    routes : str
+        ``latency``, ``bandwidth`` or ``k-shortest``.
+    k : int
+        Of the k shortest routes by latency the one with the most bandwidth is taken, under ``k-shortest``.
+    exchange : str
+        ``synchronous`` or ``overlapped``.
+    contention : str
+        ``none``, ``static`` or ``dynamic``.
+    local_latency_ms, local_bandwidth_bps : float
+        Of a message between two nodes of one site.
+    segment_bytes : int
+        Of the packets that can be lost.
+    changes : list of ChangeTable
+    failures : FailureTable, optional
+    """
+
+    file: str | None = None
+    generator: GeneratorTable | None = None
+    nodes: list[NodeTable] = msgspec.field(default_factory=list)
+    links: list[LinkTable] = msgspec.field(default_factory=list)
+    attach: dict[str, str | AttachTable] = msgspec.field(default_factory=dict)
+    detour: Annotated[float, Meta(description="Length of a fibre over the great circle.")] = DETOUR
+    bandwidth_bps: float | None = None
+    bandwidth: str | None = None
+    routes: Annotated[str, _one_of(ROUTES, "Which route is taken.")] = "latency"
+    k: int = 4
+    exchange: Annotated[str, _one_of(EXCHANGES, "Whether ranks wait for the slowest message.")] = "synchronous"
+    contention: Annotated[str, _one_of(CONTENTIONS, "What jobs on the same links do to each other.")] = "none"
+    local_latency_ms: float = 0.01
+    local_bandwidth_bps: float = 1e10
+    segment_bytes: int = 1460
+    changes: list[ChangeTable] = msgspec.field(default_factory=list)
+    failures: FailureTable | None = None

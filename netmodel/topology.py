@@ -1,0 +1,210 @@
+"""The network between sites: nodes, links in each direction, and the nodes at which sites are attached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A network, and the sites on it.
+
+    `gridweave.netmodel.build` makes it from a table, a file, a generator or a graph of networkx, and checks it.
+
+    Attributes
+    ----------
+    name : str
+    nodes : tuple of str
+    positions : numpy.ndarray of float64, shape (nodes, 2)
+        Latitude and longitude in degrees; NaN where they are not known.
+    source, target : numpy.ndarray of int64, shape (links,)
+        The nodes that each link leads from and to. A cable that is used both ways is two links.
+    latency_ms, bandwidth_bps, loss, jitter_ms : numpy.ndarray of float64, shape (links,)
+        A message takes the latency and up to the jitter more; a packet is lost with a probability of ``loss``.
+    cable : numpy.ndarray of int64, shape (links,)
+        Links of the same number fail together.
+    link_names : tuple of str
+        What tells parallel cables apart; often empty.
+    up : numpy.ndarray of bool, shape (links,)
+        Whether each link works.
+    sites : tuple of str
+    node_of_site : numpy.ndarray of int64, shape (sites,)
+    remarks : tuple of str
+        What the file left open, and what was taken instead.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    positions: FloatArray
+    source: IntArray
+    target: IntArray
+    latency_ms: FloatArray
+    bandwidth_bps: FloatArray
+    loss: FloatArray
+    jitter_ms: FloatArray
+    cable: IntArray
+    link_names: tuple[str, ...]
+    up: npt.NDArray[np.bool_]
+    sites: tuple[str, ...]
+    node_of_site: IntArray
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def has_map(self) -> bool:
+        """Whether at least two nodes, and half of all, have positions."""
+        known = int(np.isfinite(self.positions).all(axis=1).sum())
+        return known >= 2 and 2 * known >= len(self.nodes)
+
+    def link_label(self, link: int) -> str:
+        """Return what messages call a link."""
+        name = self.link_names[link]
+        ends = f"{self.nodes[self.source[link]]} - {self.nodes[self.target[link]]}"
+        return f"{ends} ({name})" if name else ends
+
+    def node_number(self, name: str) -> int:
+        """Return the number of a node.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name.
+        """
+        try:
+            return self.nodes.index(name)
+        except ValueError:
+            raise InputError(f"{self.name}: there is no node {name!r}; there are {named(self.nodes)}") from None
+
+    def site_number(self, name: str) -> int:
+        """Return the number of a site.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name.
+        """
+        try:
+            return self.sites.index(name)
+        except ValueError:
+            raise InputError(f"{self.name}: there is no site {name!r}; there are {named(self.sites)}") from None
+
+    def cables_between(self, one: str, other: str, name: str | None = None) -> list[int]:
+        """Return the cables that two nodes are joined by.
+
+        Parameters
+        ----------
+        one, other : str
+            In any order.
+        name : str, optional
+            Of the cable; all of them if left out.
+
+        Returns
+        -------
+        list of int
+            In ascending order.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        ends = {self.node_number(one), self.node_number(other)}
+        found = {
+            int(self.cable[link])
+            for link in range(len(self.source))
+            if {int(self.source[link]), int(self.target[link])} == ends and name in (None, self.link_names[link])
+        }
+        if not found:
+            called = f" named {name!r}" if name is not None else ""
+            raise InputError(f"{self.name}: there is no link between {one} and {other}{called}")
+        return sorted(found)
+
+    def to_networkx(self) -> nx.MultiDiGraph[str]:
+        """Return the network as a graph of networkx, with the attributes of links and the sites of nodes.
+
+        Returns
+        -------
+        networkx.MultiDiGraph
+            The keys of its edges are the numbers of the links.
+        """
+        import networkx as nx
+
+        graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(name=self.name)
+        for number, node in enumerate(self.nodes):
+            held = [site for site, at in zip(self.sites, self.node_of_site, strict=True) if at == number]
+            attributes: dict[str, Any] = {"sites": held}
+            if np.isfinite(self.positions[number]).all():
+                attributes |= {
+                    "Latitude": float(self.positions[number, 0]),
+                    "Longitude": float(self.positions[number, 1]),
+                }
+            graph.add_node(node, **attributes)
+        for link in range(len(self.source)):
+            graph.add_edge(
+                self.nodes[self.source[link]],
+                self.nodes[self.target[link]],
+                key=link,
+                latency_ms=float(self.latency_ms[link]),
+                bandwidth_bps=float(self.bandwidth_bps[link]),
+                loss=float(self.loss[link]),
+                jitter_ms=float(self.jitter_ms[link]),
+                name=self.link_names[link],
+                up=bool(self.up[link]),
+            )
+        return graph
+
+
+def named(names: Sequence[str], most: int = 8) -> str:
+    """Return names in a row, the first of them if they are many.
+
+    Parameters
+    ----------
+    names : sequence of str
+    most : int
+        How many are named.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> named(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    if len(names) <= most:
+        return ", ".join(names) if names else "none"
+    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+
+
+def check_number(option: str, value: float, low: float, what: str, *, above: bool = False) -> None:
+    """Refuse a number that is not finite, or too low.
+
+    Parameters
+    ----------
+    option : str
+        What it is called.
+    value, low : float
+    what : str
+        What would be right.
+    above : bool
+        Whether it must be more than ``low``.
+
+    Raises
+    ------
+    OptionError
+    """
+    if not np.isfinite(value) or value < low or (above and value == low):
+        raise OptionError(option, f"is {value:g}; {what}")

@@ -1,0 +1,238 @@
+"""The command `gridweave net`: look at the network between sites, and at the ways through it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gridweave.cli.options import named_as_typed
+from gridweave.cli.output import print_json, print_table, say
+from gridweave.cli.run import problems_as_lines
+from gridweave.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from gridweave.netmodel.routing import Route
+    from gridweave.netmodel.tables import NetTable
+    from gridweave.netmodel.topology import Topology
+
+app = typer.Typer(help="Look at the network between sites, and at the ways through it.", no_args_is_help=True)
+
+MAX_BYTES = 1 << 26
+
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="GML or GraphML, or TOML with a table [net], such as a scenario.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+
+
+@app.command()
+def show(
+    file: File,
+    out: Annotated[str | None, typer.Option("--out", metavar="OUT.png", help="Draw it: .png, .svg or .pdf.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the links of a network and its sites, and draw it: as a map where nodes have positions.
+
+    Example: gridweave net show Geant2012.gml --out geant.png
+    """
+    kind = _picture_kind(out) if out is not None else None
+    table, topology = _read(file)
+    if out is not None and kind is not None:
+        _save_picture(topology, out, kind)
+    if as_json:
+        print_json(_as_plain(table, topology) | {"picture": out})
+        return
+    for remark in topology.remarks:
+        say(f"{topology.name}: {remark}")
+    print_table(_link_rows(topology), headings=_LINK_HEADINGS, title=_title(topology), left=3)
+    print_table(_site_rows(topology), headings=("site", "node", "position"), left=3)
+    if out is not None:
+        say(f"picture written to {out}")
+
+
+@app.command()
+def path(
+    file: File,
+    origin: Annotated[str, typer.Argument(metavar="A", help="A site or a node.")],
+    target: Annotated[str, typer.Argument(metavar="B", help="A site or a node.")],
+    by: Annotated[
+        str, typer.Option("--by", metavar="latency|bandwidth", help="Which is best: the shortest or the widest.")
+    ] = "latency",
+    k: Annotated[int, typer.Option("-k", metavar="N", help="How many ways, the best first.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Show the best ways from one site or node to another.
+
+    Example: gridweave net path Geant2012.gml UK GR --by bandwidth -k 3
+    """
+    from gridweave.netmodel.routing import best_routes
+
+    _, topology = _read(file)
+    ends = _end(topology, origin), _end(topology, target)
+    with named_as_typed(by="--by", k="-k"):
+        routes = best_routes(topology, *ends, by=by, k=k)
+    if as_json:
+        print_json([_route_as_plain(topology, route) for route in routes])
+        return
+    rows = [
+        (
+            str(place),
+            " - ".join(topology.nodes[node] for node in route.nodes),
+            _ms(route.latency_ms),
+            _speed(route.bandwidth_bps),
+            f"{route.loss:.2%}" if route.loss else "",
+        )
+        for place, route in enumerate(routes, start=1)
+    ]
+    print_table(rows, headings=("", "way", "latency [ms]", "bandwidth", "loss"), left=2)
+
+
+_LINK_HEADINGS = ("from", "to", "name", "latency [ms]", "bandwidth", "loss", "jitter [ms]")
+
+
+def _read(file: str) -> tuple[NetTable, Topology]:
+    """Read a network, or end with all that is wrong with it."""
+    from gridweave.netmodel.build import parse_network
+
+    folder = Path(file).parent
+    with problems_as_lines():
+        return parse_network(_text_of(Path(file)), file, lambda name: _text_of(folder / name))
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file."""
+    try:
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file")
+        if not path.is_file():
+            raise InputError(f"{path}: is not a file")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path}: is too large for a network, which has {MAX_BYTES:,} bytes at most")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is no text in UTF-8") from None
+
+
+def _end(topology: Topology, name: str) -> int:
+    """Return the node of a site, or the node of that name."""
+    from gridweave.netmodel.topology import named
+
+    if name in topology.sites:
+        return int(topology.node_of_site[topology.site_number(name)])
+    if name in topology.nodes:
+        return topology.node_number(name)
+    names = [*topology.sites, *(node for node in topology.nodes if node not in topology.sites)]
+    raise InputError(f"{topology.name}: there is no site or node {name!r}; there are {named(names, 50)}")
+
+
+def _title(topology: Topology) -> str:
+    nodes, links, sites = len(topology.nodes), len(set(topology.cable.tolist())), len(topology.sites)
+    return f"{Path(topology.name).name}: {nodes:,} nodes, {links:,} links, {sites:,} sites"
+
+
+def _link_rows(topology: Topology) -> list[tuple[str, ...]]:
+    """Return a row for each cable, or two where its directions differ."""
+    rows: list[tuple[str, ...]] = []
+    before: dict[int, tuple[str, ...]] = {}
+    for link in range(len(topology.source)):
+        ends = topology.nodes[topology.source[link]], topology.nodes[topology.target[link]]
+        values = (
+            topology.link_names[link],
+            _ms(float(topology.latency_ms[link])),
+            _speed(float(topology.bandwidth_bps[link])),
+            f"{topology.loss[link]:.2%}" if topology.loss[link] else "",
+            _ms(float(topology.jitter_ms[link])) if topology.jitter_ms[link] else "",
+        )
+        if before.get(int(topology.cable[link])) != values:
+            rows.append((*ends, *values))
+        before[int(topology.cable[link])] = values
+    return rows
+
+
+def _site_rows(topology: Topology) -> list[tuple[str, str, str]]:
+    rows = []
+    for site, node in zip(topology.sites, topology.node_of_site, strict=True):
+        latitude, longitude = topology.positions[node]
+        position = "" if math.isnan(latitude) else f"{_degrees(latitude, 'N', 'S')} {_degrees(longitude, 'E', 'W')}"
+        rows.append((site, topology.nodes[node], position))
+    return rows
+
+
+def _degrees(value: float, positive: str, negative: str) -> str:
+    return f"{abs(value):.2f}° {positive if value >= 0 else negative}"
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.3f}"
+
+
+def _speed(bandwidth_bps: float) -> str:
+    from gridweave.netmodel.units import show_bandwidth
+
+    return show_bandwidth(bandwidth_bps)
+
+
+def _as_plain(table: NetTable, topology: Topology) -> dict[str, Any]:
+    """Return a network for machines."""
+    positions = [None if math.isnan(row[0]) else row.tolist() for row in topology.positions]
+    return {
+        "name": topology.name,
+        "nodes": [
+            {"name": node, "position": position} for node, position in zip(topology.nodes, positions, strict=True)
+        ],
+        "links": [
+            {
+                "from": topology.nodes[topology.source[link]],
+                "to": topology.nodes[topology.target[link]],
+                "name": topology.link_names[link],
+                "latency_ms": float(topology.latency_ms[link]),
+                "bandwidth_bps": float(topology.bandwidth_bps[link]),
+                "loss": float(topology.loss[link]),
+                "jitter_ms": float(topology.jitter_ms[link]),
+            }
+            for link in range(len(topology.source))
+        ],
+        "sites": {site: topology.nodes[node] for site, node in zip(topology.sites, topology.node_of_site, strict=True)},
+        "routes": table.routes,
+        "remarks": list(topology.remarks),
+    }
+
+
+def _route_as_plain(topology: Topology, route: Route) -> dict[str, Any]:
+    return {
+        "nodes": [topology.nodes[node] for node in route.nodes],
+        "links": list(route.links),
+        "latency_ms": route.latency_ms,
+        "bandwidth_bps": None if math.isinf(route.bandwidth_bps) else route.bandwidth_bps,
+        "loss": route.loss,
+    }
+
+
+def _picture_kind(out: str) -> str:
+    """Return the kind of picture that the suffix of a file stands for."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kind = Path(out).suffix.lower().removeprefix(".")
+    if kind not in FigureCanvasAgg.get_supported_filetypes():
+        raise OptionError("--out", f"{out} has no suffix of a picture; use .png, .svg or .pdf")
+    return kind
+
+
+def _save_picture(topology: Topology, out: str, kind: str) -> None:
+    """Draw a network into a file, whole or not at all."""
+    import io
+
+    from gridweave.netmodel.drawing import draw_topology
+    from gridweave.scenarios.trace_writing import write_file
+
+    picture = io.BytesIO()
+    draw_topology(topology).savefig(picture, format=kind)
+    write_file(out, lambda stream: stream.write(picture.getvalue()))

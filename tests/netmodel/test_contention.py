@@ -1,0 +1,192 @@
+"""Split jobs and transfers on the same links."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridweave.netmodel.build import topology_of_graph
+from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.communication import PATTERNS, Communication
+from gridweave.netmodel.kernels.contention import (
+    add_job_flows,
+    all_slowdowns,
+    drop_flows,
+    share_links,
+    slowdown_of,
+)
+from gridweave.netmodel.kernels.overhead import split_factor
+from gridweave.netmodel.kernels.state import Flows, new_filling, new_flows
+from gridweave.netmodel.kernels.transfers import shared_transfer_ms
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.routing import find_paths
+
+HALF = Communication(fraction=0.5, message_bytes=1e6, pattern="all-to-all")
+
+
+def line(bandwidth_bps: float = 1e9, exchange: str = "synchronous") -> NetworkModel:
+    """Return four sites in a row."""
+    graph = nx.path_graph(["a", "b", "c", "d"])
+    nx.set_edge_attributes(graph, 5.0, "latency_ms")
+    topology = topology_of_graph(graph, bandwidth_bps=bandwidth_bps)
+    return NetworkModel(topology, find_paths(topology), exchange)
+
+
+class Traffic:
+    """Jobs that run on a network, as a driver keeps them."""
+
+    def __init__(self, model: NetworkModel) -> None:
+        self.model = model
+        self.flows: Flows = new_flows(500)
+        self.filling = new_filling(len(model.topology.source), 500)
+
+    def start(self, owner: int, some: Communication, nodes: dict[str, int]) -> float:
+        """Add a job and share the links anew; return its factor on idle links."""
+        parts = self.model.parts_of(nodes)
+        record = some.records([sum(nodes.values())])[0]
+        factor = split_factor(self.model.arrays, record, parts, len(parts))
+        add_job_flows(self.model.arrays, self.flows, np.int64(owner), record, parts, len(parts), factor)
+        share_links(self.model.arrays, self.flows, self.filling)
+        return float(factor)
+
+    def end(self, owner: int) -> None:
+        """Drop a job and share the links anew."""
+        drop_flows(self.flows, np.int64(owner))
+        share_links(self.model.arrays, self.flows, self.filling)
+
+    def slowdown(self, owner: int) -> float:
+        """Return how many times as long a job takes as on idle links."""
+        return float(slowdown_of(self.flows, np.int64(owner)))
+
+
+def test_demand_of_a_ring_by_hand() -> None:
+    """A job sends its messages once in a step, which lasts as long as on one site times the factor."""
+    traffic = Traffic(line())
+    some = Communication(fraction=0.25, message_bytes=1000, pattern="ring")
+    factor = traffic.start(0, some, {"a": 8, "b": 8})
+    step_ms = (0.01 + 2 * 8000 / 1e7) / 0.25 * factor
+    assert traffic.flows.n_flows[0] == 2
+    assert traffic.flows.demand[:2] == pytest.approx([2 * 8000 / step_ms] * 2, rel=1e-12)
+    assert traffic.slowdown(0) == 1.0
+
+
+def test_two_greedy_jobs_halve_a_link() -> None:
+    """Two jobs that each need nearly all of a link take about twice as long; when one ends, the other is as before."""
+    traffic = Traffic(line())
+    some = Communication(fraction=1.0, message_bytes=1e9, pattern="all-to-all")
+    for owner in (3, 7):
+        traffic.start(owner, some, {"a": 4, "b": 4})
+    assert traffic.slowdown(3) == traffic.slowdown(7) == pytest.approx(2.0, rel=1e-3)
+    slowdown = np.full(8, np.nan)
+    all_slowdowns(traffic.flows, slowdown)
+    assert slowdown[[3, 7]].tolist() == [traffic.slowdown(3), traffic.slowdown(7)]
+    assert np.isnan(slowdown[:3]).all()
+    traffic.end(3)
+    assert traffic.slowdown(7) == 1.0
+
+
+def test_jobs_on_different_links_do_not_meet() -> None:
+    """Jobs between different pairs of neighbours do not slow each other."""
+    traffic = Traffic(line())
+    traffic.start(0, HALF, {"a": 4, "b": 4})
+    traffic.start(1, HALF, {"c": 4, "d": 4})
+    assert traffic.slowdown(0) == traffic.slowdown(1) == 1.0
+    traffic.start(2, Communication(fraction=1.0, message_bytes=1e9, pattern="all-to-all"), {"a": 8, "d": 8})
+    assert min(traffic.slowdown(0), traffic.slowdown(2)) > 1.0
+
+
+def test_a_job_on_one_site_or_without_messages_has_no_flows() -> None:
+    """What does not cross a link takes nothing of it."""
+    traffic = Traffic(line())
+    traffic.start(0, HALF, {"a": 8})
+    traffic.start(1, Communication(), {"a": 8, "b": 8})
+    traffic.start(2, Communication(fraction=0.3, message_bytes=0, pattern="ring"), {"a": 8, "b": 8})
+    assert traffic.flows.n_flows[0] == 0
+    assert traffic.slowdown(0) == 1.0
+
+
+def test_a_cut_link_stops_a_job() -> None:
+    """A job whose flow gets nothing never ends, until it gets something again."""
+    traffic = Traffic(line())
+    traffic.start(0, HALF, {"a": 4, "b": 4})
+    capacity = traffic.model.arrays.capacity.copy()
+    traffic.model.arrays.capacity[:] = 0.0
+    share_links(traffic.model.arrays, traffic.flows, traffic.filling)
+    assert traffic.slowdown(0) == math.inf
+    traffic.model.arrays.capacity[:] = capacity
+    share_links(traffic.model.arrays, traffic.flows, traffic.filling)
+    assert traffic.slowdown(0) == 1.0
+
+
+def test_a_partition_stops_those_across_it_alone() -> None:
+    """When the grid is parted while jobs run, one across the cut stops, and one on a side goes on; after it all do."""
+    traffic = Traffic(line())
+    traffic.start(0, HALF, {"a": 4, "d": 4})
+    traffic.start(1, HALF, {"a": 4, "b": 4})
+    whole = traffic.model
+    table = Timetable.of(whole.topology, [Change(1, "link", tuple(whole.topology.cables_between("b", "c")), 0.0)])
+    parted = replace(whole, topology=table.topology_in(1), paths=table.paths_in(1))
+    share_links(parted.arrays, traffic.flows, traffic.filling)
+    assert traffic.slowdown(0) == math.inf
+    assert traffic.slowdown(1) == 1.0
+    share_links(whole.arrays, traffic.flows, traffic.filling)
+    assert traffic.slowdown(0) < math.inf
+
+
+def test_a_transfer_takes_its_fair_share() -> None:
+    """Beside a job that needs nearly all of a link, a transfer has half of it, and leaves no trace."""
+    traffic = Traffic(line())
+    traffic.start(0, Communication(fraction=1.0, message_bytes=1e9, pattern="all-to-all"), {"a": 4, "b": 4})
+    before = traffic.flows.rate[:2].copy()
+    ends = np.int64(0), np.int64(1)
+    alone_ms = traffic.model.transfer_ms("a", "b", 1e9)
+    beside_ms = shared_transfer_ms(traffic.model.arrays, traffic.flows, traffic.filling, *ends, 1e9)
+    assert alone_ms == 5 + 8000
+    assert beside_ms == pytest.approx(5 + 16000, abs=1)
+    assert traffic.flows.n_flows[0] == 2
+    assert traffic.flows.rate[:2].tolist() == before.tolist()
+
+
+jobs = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(PATTERNS)),
+        st.floats(0, 1),
+        st.floats(0, 1e7),
+        st.dictionaries(st.sampled_from("abcd"), st.integers(1, 8), min_size=1),
+    ),
+    max_size=12,
+)
+
+
+@given(jobs, st.randoms(use_true_random=False))
+def test_ends_undo_starts(started: list[tuple[str, float, float, dict[str, int]]], random: object) -> None:
+    """Whatever started and ended, those that run are slowed as if nothing else had ever been there."""
+    traffic = Traffic(line(1e8))
+    specs = [(Communication(fraction=f, message_bytes=m, pattern=p), nodes) for p, f, m, nodes in started]
+    for owner, (some, nodes) in enumerate(specs):
+        traffic.start(owner, some, nodes)
+    ended = [owner for owner in range(len(specs)) if random.random() < 0.5]  # type: ignore[attr-defined]
+    for owner in ended:
+        traffic.end(owner)
+    fresh = Traffic(line(1e8))
+    left = [owner for owner in range(len(specs)) if owner not in ended]
+    for owner in left:
+        fresh.start(owner, *specs[owner])
+    for owner in left:
+        assert traffic.slowdown(owner) == pytest.approx(fresh.slowdown(owner), rel=1e-12)
+        assert traffic.slowdown(owner) >= 1.0
+
+
+@given(jobs, st.sampled_from(["synchronous", "overlapped"]))
+def test_one_job_alone_is_never_slowed(started: list[tuple[str, float, float, dict[str, int]]], exchange: str) -> None:
+    """On idle links a job gets what it was found to need there: its factor has counted its own traffic."""
+    for pattern, fraction, message_bytes, nodes in started:
+        traffic = Traffic(line(1e8, exchange))
+        traffic.start(0, Communication(fraction=fraction, message_bytes=message_bytes, pattern=pattern), nodes)
+        assert traffic.slowdown(0) == pytest.approx(1.0, rel=1e-9)

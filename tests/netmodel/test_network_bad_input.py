@@ -1,0 +1,250 @@
+"""Networks that cannot be used: what is told, and that all of it is told at once."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+
+from gridweave.errors import InputError, ScenarioError
+from gridweave.netmodel.build import parse_network, topology_of_graph
+from gridweave.netmodel.topology import Topology
+
+ZOO = """\
+graph [
+  label "Zoo"
+  node [ id 0 label "AMS" Longitude 4.88969 Latitude 52.37403 ]
+  node [ id 1 label "BRU" Longitude 4.34878 Latitude 50.85045 ]
+  node [ id 2 label "FRA" Longitude 8.68333 Latitude 50.11667 ]
+  node [ id 3 label "Kiev" ]
+  node [ id 4 label "FRA" Longitude 8.6 Latitude 50.2 ]
+  edge [ source 0 target 1 LinkSpeedRaw 10000000000.0 LinkLabel "10 Gbps" ]
+  edge [ source 1 target 2 LinkSpeed "2.5" LinkSpeedUnits "G" ]
+  edge [ source 2 target 0 LinkLabel "Lit Fibre" LinkLabel "155 Mbps" ]
+  edge [ source 2 target 3 LinkLabel "Lit Fibre" ]
+  edge [ source 0 target 1 LinkSpeedRaw 10000000000.0 ]
+  edge [ source 2 target 4 LinkSpeed "1" LinkSpeedUnits "G" latency_ms 0.25 jitter_ms 0.5 loss 0.001 ]
+]
+"""
+
+
+def no_file(name: str) -> str:
+    """Refuse to read another file."""
+    raise InputError(f"{name}: there is no such file")
+
+
+def read(text: str, name: str = "net.toml", sites: list[str] | None = None) -> Topology:
+    """Read a network from a text."""
+    return parse_network(text, name, no_file, sites)[1]
+
+
+def problems(text: str, name: str = "net.toml", sites: list[str] | None = None) -> list[str]:
+    """Return all that is wrong with a network, a line each."""
+    with pytest.raises(ScenarioError) as caught:
+        read(text, name, sites=sites)
+    lines = str(caught.value).splitlines()
+    assert lines == [str(problem) for problem in caught.value.problems]
+    return [line.removeprefix(f"{name}: ") for line in lines]
+
+
+def generated(**entries: object) -> str:
+    """Return a table with a generator."""
+    rows = "\n".join(f"{key} = {value}" for key, value in entries.items())
+    return f"[net.generator]\n{rows}\n"
+
+
+NODES = """
+[net]
+nodes = [{name = "a", latitude = 50, longitude = 8}, {name = "b"}, {name = "c", latitude = 51, longitude = 9}]
+"""
+
+
+def linked(*links: str, more: str = "") -> str:
+    """Return a table of three nodes with these links."""
+    return f"{NODES}{more}\nlinks = [{', '.join(links)}]\n"
+
+
+AB = '{from = "a", to = "b", latency_ms = 1, bandwidth_bps = 1e9}'
+BC = '{from = "b", to = "c", latency_ms = 1, bandwidth_bps = 1e9}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (linked(AB), "is in 2 pieces, with no link between them: a, b; c"),
+        (linked(AB, BC.replace("}", ", one_way = true}")), "has links one way only, so that c cannot reach all others"),
+        (linked(AB, BC.replace("1e9", "-1e9")), "links: link b - c: bandwidth_bps is -1e+09; bits per second, above 0"),
+        (linked(AB, BC.replace("1e9", "inf")), "links: link b - c: bandwidth_bps is inf"),
+        (linked(AB, '{from = "a", to = "c"}'), "links: link a - c: has no bandwidth; give bandwidth_bps"),
+        (linked(AB, '{from = "b", to = "c", bandwidth_bps = 1e9}'), "no position is known of b; give latency_ms"),
+        (
+            linked(AB, BC.replace("bandwidth_bps = 1e9", 'bandwidth = "3 parsecs"')),
+            "link b - c: '3 parsecs' is no speed",
+        ),
+        (linked(AB, BC.replace("1e9", '1e9, bandwidth = "1 Gbps"')), "link b - c: stands beside bandwidth_bps"),
+        (linked(AB, BC, AB), "links: link a - b: is there twice; give parallel links names"),
+        (linked(AB, BC, AB.replace('"a", to = "b"', '"b", to = "a"')), "links: link b - a: is there twice"),
+        (linked(AB, BC, AB.replace('to = "b"', 'to = "a"')), "links: link a - a: leads from a node to itself"),
+        (linked(AB, BC, AB.replace('to = "b"', 'to = "q"')), "link a - q: there is no node 'q'; there are a, b, c"),
+        (linked(AB, BC.replace("latency_ms = 1", "latency_ms = -1")), "link b - c: latency_ms is -1"),
+        (linked(AB, BC.replace("latency_ms = 1", "latency_ms = nan")), "link b - c: latency_ms is nan"),
+        (linked(AB, BC.replace("}", ", loss = 1.0}")), "link b - c: loss is 1; a probability, from 0 to below 1"),
+        (linked(AB, BC.replace("}", ", jitter_ms = -0.5}")), "link b - c: jitter_ms is -0.5"),
+        (linked(AB, BC.replace("}", ", back = {loss = -1.0}}")), "links.back: link b - c (back): loss is -1"),
+        (linked(AB, BC.replace("}", ", one_way = true, back = {}}")), "link b - c: is one way, and has a way back"),
+        (linked(AB, BC.replace("}", ", latency = 3}")), "'latency' is not known (perhaps latency_ms was meant)"),
+        (linked(AB, '{to = "c"}'), "link ? - c: from is missing"),
+        (
+            linked(AB, BC.replace("latency_ms = 1", 'latency_ms = "1"')),
+            "links.latency_ms: link b - c: is a text; a number",
+        ),
+        (linked(AB, BC, more='attach = {s = "q"}'), "attach.s: site s is attached to 'q', which is no node"),
+        (linked(AB, BC, more='attach = {s = {node = "a"}}'), "the line of site s has no bandwidth"),
+        (linked(AB, BC, more="attach = {s = 3}"), "attach.s: is a whole number; a table is needed"),
+        (
+            linked(AB, BC, more='routes = "scenic"'),
+            "routes: 'scenic' is not known; one of latency, bandwidth, k-shortest",
+        ),
+        (linked(AB, BC, more='exchange = "lazy"'), "exchange: 'lazy' is not known"),
+        (linked(AB, BC, more='contention = "some"'), "contention: 'some' is not known; one of none, static, dynamic"),
+        (linked(AB, BC, more="detour = 0.9"), "detour: is 0.9; a factor, from 1 up"),
+        (linked(AB, BC, more="k = 0"), "k: is 0; routes, from 1 up"),
+        (linked(AB, BC, more="segment_bytes = 0"), "segment_bytes: is 0"),
+        (linked(AB, BC, more="local_latency_ms = -1"), "local_latency_ms: is -1"),
+        (linked(AB, BC, more="local_bandwidth_bps = 0"), "local_bandwidth_bps: is 0"),
+        (linked(AB, BC, more="failures = {mean_up_ms = 0, mean_down_ms = 1, factor = 2}"), "failures.mean_up_ms: is 0"),
+        (linked(AB, BC, more='changes = [{at_ms = 1, action = "fail", link = ["a", "c"]}]'), "no link between a and c"),
+        (linked(AB, BC, more='changes = [{at_ms = "x", action = "fail"}]'), "changes.at_ms: is a text; a whole number"),
+        (linked(AB, BC, more="detours = 2"), "detours: is not known (perhaps detour was meant)"),
+        (
+            linked(AB, BC, more='file = "x.gml"'),
+            "has file and nodes; a network comes from one of file, generator, and nodes",
+        ),
+        ("[net]\n", "has no source; a network comes from one of"),
+        (f"[net]\nlinks = [{AB}]\n", "links: stand without nodes"),
+        ('[net]\nfile = "x.gml"\n', "file: x.gml: there is no such file"),
+        ("[net]\nnodes = 3\n", "nodes: is 3; a list of tables"),
+        (
+            '[net]\nnodes = [{name = "a", latitude = 91, longitude = 0}]\n',
+            "node a: latitude is 91.0; degrees from -90 to 90",
+        ),
+        ('[net]\nnodes = [{name = "a", latitude = 9}]\n', "node a: has one of latitude and longitude"),
+        ('[net]\nnodes = [{name = "a"}, {name = "a"}]\n', "'a' is the name of another node too"),
+        ('[net]\nnodes = [{name = ""}]\n', "a node has no name"),
+    ],
+)
+def test_bad_tables_are_refused(text: str, message: str) -> None:
+    """What is wrong with a table is told with the link, the site or the key, and with what would be right."""
+    assert any(message in line for line in problems(text))
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Independent problems each have their line, once."""
+    lines = problems(
+        linked(
+            AB.replace("1e9", "-5"),
+            AB.replace("to", "too"),
+            BC.replace("latency_ms = 1", "latency_ms = -1"),
+            more="k = 0",
+        )
+    )
+    assert len(lines) == len(set(lines)) == 4
+
+
+def test_sites_must_be_somewhere() -> None:
+    """A site that is attached nowhere is named, and so is an attachment of a site that does not exist."""
+    lines = problems(linked(AB, BC, more='attach = {alpha = "a", ghost = "b"}'), sites=["alpha", "b", "omega"])
+    assert lines == [
+        "attach.ghost: there is no site 'ghost'; there are alpha, b, omega",
+        "site omega is attached nowhere; add it to [net.attach], with one of a, b, c",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            ('LinkSpeedUnits "G" ]', 'LinkSpeedUnits "furlongs" ]'),
+            "link BRU - FRA (2): LinkSpeedUnits is 'furlongs'; one of K",
+        ),
+        (('LinkSpeed "2.5"', 'LinkSpeed "fast"'), "link BRU - FRA (2): LinkSpeed is 'fast'; a number"),
+        (("latency_ms 0.25", "latency_ms -1"), "latency_ms is -1"),
+        (("Longitude 4.88969", "Longitude 400"), "node AMS: longitude is 400.0; degrees from -180 to 180"),
+        (("Longitude 4.88969", 'Longitude "west"'), "node AMS: longitude is 'west'; a number"),
+        (("edge [ source 2 target 4", "edge [ source 2 target 2"), "leads from a node to itself"),
+        (("edge [ source 2 target 4", "edge [ source 2 target 0"), "is in 2 pieces"),
+    ],
+)
+def test_bad_graph_files_are_refused(edit: tuple[str, str], message: str) -> None:
+    """Units, numbers and links of a graph file that make no sense are refused with the link."""
+    text = ZOO.replace(*edit)
+    assert text != ZOO
+    assert any(message in line for line in problems(text, "zoo.gml"))
+
+
+def test_a_graph_without_any_speed_is_refused() -> None:
+    """Where no link has a speed there is nothing to take the others' from."""
+    graph = nx.path_graph(["a", "b"])
+    nx.set_edge_attributes(graph, 1.0, "latency_ms")
+    with pytest.raises(ScenarioError, match="link a - b: has no bandwidth"):
+        topology_of_graph(graph)
+
+
+def test_a_graph_without_positions_or_latencies_is_refused() -> None:
+    """Where most links have neither latency nor positions, each is named."""
+    with pytest.raises(ScenarioError) as caught:
+        topology_of_graph(nx.path_graph(["a", "b", "c"]), bandwidth_bps=1e9)
+    assert [str(problem).partition(": has no latency")[0] for problem in caught.value.problems] == [
+        "graph: links: link a - b",
+        "graph: links: link b - c",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("", "x.gml", "x.gml: is no GML that can be read: input contains no graph"),
+        ("hello", "x.gml", "x.gml: is no GML that can be read"),
+        ("graph [ node [ id 0 ] edge [ source 0 target 7 ] ]", "x.gml", "edge #0 has undefined target 7"),
+        ("hello", "x.graphml", "x.graphml: is no GraphML that can be read"),
+        ("<a/>", "x.graphml", "x.graphml: is no GraphML that can be read"),
+        (
+            """<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="directed">
+            <node id="a"/><edge source="a" target="b"/></graph></graphml>""",
+            "x.graphml",
+            "link a - b: there is no node 'b'",
+        ),
+        ("[net", "x.toml", "x.toml: is no TOML"),
+        ("[grid]", "x.toml", "x.toml: has no table [net]"),
+        ("", "x.csv", "x.csv: has no suffix of a network; use .toml, .gml or .graphml"),
+        ("", "x", "x: has no suffix of a network"),
+    ],
+)
+def test_what_is_no_network_file_is_refused(text: str, name: str, message: str) -> None:
+    """A text of another kind is refused with the name of the file."""
+    with pytest.raises(InputError) as caught:
+        read(text, name)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"name": '"magic"', "latency_ms": 1}, "generator.name: 'magic' is not known; known are balanced_tree"),
+        (
+            {"name": '"cycle_graph"', "arguments": "{m = 3}", "latency_ms": 1},
+            "generator.arguments: cycle_graph refuses them",
+        ),
+        ({"name": '"cycle_graph"', "arguments": "{n = 3}"}, "generator.latency_ms: is missing; give latency_ms"),
+        ({"name": '"cycle_graph"', "arguments": "{n = 3}", "side_km": 9}, "cycle_graph gives its nodes no positions"),
+        ({"name": '"cycle_graph"', "arguments": "{n = 3}", "side_km": -9}, "generator.latency_ms: is -9"),
+        (
+            {"name": '"cycle_graph"', "arguments": "{n = 3}", "side_km": 9, "latency_ms": 1},
+            "generator.side_km: stands beside",
+        ),
+        ({"name": '"gnp_random_graph"', "arguments": "{n = 9, p = 0.0}", "latency_ms": 1}, "is in 9 pieces"),
+        ({"arguments": "{n = 3}"}, "generator: name is missing"),
+    ],
+)
+def test_bad_generators_are_refused(entries: dict[str, object], message: str) -> None:
+    """A generator that does not exist, arguments that it does not take and latencies that nobody knows are refused."""
+    assert any(message in line for line in problems(generated(bandwidth_bps=1e9, **entries)))
