@@ -1,0 +1,162 @@
+"""Speed of the journal: printed, and written to benchmarks/results/journal.json.
+
+    python benchmarks/journal.py [POSTGRESQL_URL]
+
+A job is made durable as a site does it: its idempotency key is looked up, and one step holds the input of the core, the
+answer, a message to the grid and the first line of its story. Steps are written in batches of 500. PostgreSQL runs
+beside SQLite if a URL of an empty database is given, or if its programs are installed: then on a socket in a temporary
+folder. Every batch waits for the disk once at least, so that is measured as well: where it takes microseconds the disk
+says that something is durable before it is, and a real one adds its time to every batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gridweave.site.contract import Answer, Enqueued
+from gridweave.site.contract_core import ContractCore, ContractEvent
+from gridweave.site.live.journal import Journal
+from gridweave.site.live.journal_replay import replay
+from gridweave.site.messages import Job, JobSubmitted
+from gridweave.site.policy import SitePolicy
+
+RESULTS = Path(__file__).parent / "results" / "journal.json"
+ASKED = 5000
+BATCH = 500
+JOBS = 20_000
+
+
+def submit(journal: Journal, first: int, count: int) -> None:
+    """Make so many jobs durable, batch by batch."""
+    for start in range(first, first + count, BATCH):
+        numbers = range(start, start + BATCH)
+        assert not journal.submissions(f"user-7/{number:032x}" for number in numbers)
+        for number in numbers:
+            job = Job(job_id=number, width=4, estimate_ms=3_600_000, user=7)
+            with journal.step() as step:
+                step.input(number, (JobSubmitted(job),))
+                step.submission(f"user-7/{number:032x}", number, number, {"job_id": number})
+                step.sent("grid", Enqueued(number, 1))
+                step.received("grid")
+                step.acknowledged("grid", max(0, number - BATCH))
+                step.note(number, number, "submitted", "by user 7, 4 nodes for 1 h")
+        assert journal.flush() == start + BATCH
+
+
+def rates(place: str | Path, name: str) -> dict[str, float]:
+    """Return jobs per second, of all of them and of the slowest tenth in one piece; and what this process computed."""
+    with Journal(place, event_type=ContractEvent, message_type=Answer, batch=0) as journal:
+        seconds = []
+        began_cpu = time.process_time()
+        for first in range(0, JOBS, JOBS // 10):
+            began = time.perf_counter()
+            submit(journal, first, JOBS // 10)
+            seconds.append(time.perf_counter() - began)
+        cpu = time.process_time() - began_cpu
+    return {
+        f"{name} [jobs/s]": JOBS / sum(seconds),
+        f"{name}, slowest tenth [jobs/s]": JOBS / 10 / max(seconds),
+        f"{name}, CPU of this process [us/job]": cpu / JOBS * 1e6,
+    }
+
+
+def sync_us(folder: Path) -> float:
+    """Return how long a write of one page to the disk takes until it is durable, the median of 50."""
+    seconds = []
+    file = os.open(folder / "sync", os.O_RDWR | os.O_CREAT)
+    for _ in range(50):
+        os.pwrite(file, os.urandom(4096), 0)
+        began = time.perf_counter()
+        os.fdatasync(file)
+        seconds.append(time.perf_counter() - began)
+    os.close(file)
+    return sorted(seconds)[25] * 1e6
+
+
+def replay_figures(place: Path) -> dict[str, float]:
+    """Return how fast a site comes back with 5,000 jobs in its queue: from its inputs, and from a snapshot."""
+    figures: dict[str, float] = {}
+    count = 5000
+    core = ContractCore(128, SitePolicy())
+    with Journal(place, event_type=ContractEvent, message_type=Answer) as journal:
+        for number in range(count):
+            with journal.step() as step:
+                step.handle(core, number, JobSubmitted(Job(job_id=number, width=4, estimate_ms=3_600_000)))
+        replay(journal, ContractCore(128, SitePolicy()))  # compiled, or loaded
+        began = time.perf_counter()
+        assert replay(journal, ContractCore(128, SitePolicy())).inputs == count
+        figures["replay of inputs [inputs/s]"] = count / (time.perf_counter() - began)
+        journal.snapshot(core)
+        journal.flush()
+        began = time.perf_counter()
+        journal.snapshot(core)
+        journal.flush()
+        figures["snapshot of 5,000 jobs, durable [ms]"] = 1000 * (time.perf_counter() - began)
+        began = time.perf_counter()
+        assert replay(journal, ContractCore(128, SitePolicy())).snapshot == count
+        figures["replay from it [ms]"] = 1000 * (time.perf_counter() - began)
+    return figures
+
+
+@contextlib.contextmanager
+def postgresql() -> Iterator[str | None]:
+    """Yield the URL of a database on a server of our own; None if there is no PostgreSQL."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    if not programs or user not in {entry.pw_name for entry in pwd.getpwall()}:
+        yield None
+        return
+    folder = Path(tempfile.mkdtemp(prefix="gw-pg-"))
+    account = pwd.getpwnam(user)
+    os.chown(folder, account.pw_uid, account.pw_gid)
+
+    def run(program: str, *arguments: str) -> None:
+        command = [str(programs[0] / program), "--pgdata", str(folder / "data"), *arguments]
+        who = {} if os.geteuid() else {"user": account.pw_uid, "group": account.pw_gid}
+        subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True, **who)  # type: ignore[call-overload]
+
+    try:
+        run("initdb", "--auth=trust", "--username", user)
+        options = f"-c listen_addresses= -c unix_socket_directories={folder}"
+        run("pg_ctl", "--wait", "--log", str(folder / "log"), "--options", options, "start")
+        try:
+            yield f"postgresql://{user}@/postgres?host={folder}"
+        finally:
+            run("pg_ctl", "--wait", "--mode", "fast", "stop")
+    finally:
+        shutil.rmtree(folder)
+
+
+def main() -> None:
+    """Run everything, print it, and write it down."""
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        figures["load of the machine before"] = os.getloadavg()[0]
+        figures["durable write of a page [us]"] = sync_us(folder)
+        figures |= rates(folder / "a.journal", "SQLite")
+        given = contextlib.nullcontext(sys.argv[1]) if len(sys.argv) > 1 else postgresql()
+        with given as url:
+            if url is not None:
+                figures |= rates(url, "PostgreSQL")
+        figures |= replay_figures(folder / "b.journal")
+    for label, figure in figures.items():
+        asked = f"   asked: {ASKED:,}: {'met' if figure >= ASKED else 'NOT MET'}" if "jobs/s" in label else ""
+        print(f"{label:45}{figure:>12,.1f}{asked}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Speed of real processes: printed, and written to benchmarks/results/processes.json.
+
+    python benchmarks/processes.py
+
+Fragments of one rank that runs `true`, from the call of `Runner.start` to the event of their end. Beside them: a plain
+fork and exec from the runner's process, the same through asyncio, and a shim that is a Python started anew for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from gridweave.site.live.folders import LAUNCH, fragment_folder
+from gridweave.site.live.launch import FragmentEnded, FragmentStarted, Launch, Rank
+from gridweave.site.live.runner import Runner
+
+RESULTS = Path(__file__).parent / "results" / "processes.json"
+FRAGMENTS = 500
+ASKED = 100
+
+
+def launch(job_id: int, *argv: str) -> Launch:
+    """Return the launch of one rank."""
+    return Launch(job_id=job_id, attempt=0, ranks=(Rank(0),), argv=argv, working_directory="/")
+
+
+async def ends(runner: Runner, count: int) -> None:
+    """Wait for so many ends, all of them good ones."""
+    async for event in runner.events():
+        if isinstance(event, FragmentEnded):
+            assert event.outcome == "finished", event
+            count -= 1
+        if not count:
+            return
+
+
+async def fragments_per_s(at_once: int) -> tuple[float, float, float]:
+    """Return fragments a second end to end, and CPU time per fragment below the fork server and in the runner [ms]."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with Runner(Path(folder)) as runner:
+            await runner.start(launch(0, "sleep", "0.2"))
+            while (state := runner.state(0, 0)) is None:
+                await asyncio.sleep(0.01)
+            server = psutil.Process(psutil.Process(state.shim_pid).ppid())
+            await ends(runner, 1)
+            began, before, own = time.perf_counter(), server.cpu_times(), time.process_time()
+            for first in range(1, FRAGMENTS + 1, at_once):
+                batch = range(first, min(first + at_once, FRAGMENTS + 1))
+                for job_id in batch:
+                    await runner.start(launch(job_id, "true"))
+                await ends(runner, len(batch))
+            took_s, own_s = time.perf_counter() - began, time.process_time() - own
+            # The server has waited for every shim, and each shim for its rank: their times are among its children's.
+            below_s = sum(server.cpu_times()[:4]) - sum(before[:4])
+    return FRAGMENTS / took_s, below_s / FRAGMENTS * 1000, own_s / FRAGMENTS * 1000
+
+
+async def start_delay_ms() -> float:
+    """Return the time from the call of start to the event that the ranks run, the median of 50 [ms]."""
+    delays = []
+    with tempfile.TemporaryDirectory() as folder:
+        async with Runner(Path(folder)) as runner:
+            for job_id in range(50):
+                began = time.perf_counter()
+                await runner.start(launch(job_id, "sleep", "0.05"))
+                async for event in runner.events():
+                    if isinstance(event, FragmentStarted):
+                        delays.append(time.perf_counter() - began)
+                    if isinstance(event, FragmentEnded):
+                        break
+    return sorted(delays)[len(delays) // 2] * 1000
+
+
+async def running(count: int) -> tuple[float, float, float]:
+    """Return memory of a waiting shim [MB] (proportional, unique), and CPU of all of them together [% of a core]."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with Runner(Path(folder)) as runner:
+            for job_id in range(count):
+                await runner.start(launch(job_id, "sleep", "1000"))
+            started = 0
+            async for event in runner.events():
+                started += isinstance(event, FragmentStarted)
+                if started == count:
+                    break
+            states = [runner.state(job_id, 0) for job_id in range(count)]
+            shims = [psutil.Process(state.shim_pid) for state in states if state is not None]
+            memory = [shim.memory_full_info() for shim in shims]
+            before = sum(sum(shim.cpu_times()[:2]) for shim in shims)
+            began = time.perf_counter()
+            await asyncio.sleep(20)
+            cpu = (sum(sum(shim.cpu_times()[:2]) for shim in shims) - before) / (time.perf_counter() - began)
+            for job_id in range(count):
+                await runner.cancel(job_id, 0, "measured")
+            left = count
+            async for event in runner.events():
+                left -= isinstance(event, FragmentEnded)
+                if not left:
+                    break
+    return sum(m.pss for m in memory) / count / 1e6, sum(m.uss for m in memory) / count / 1e6, cpu * 100
+
+
+def plain_per_s() -> float:
+    """Return processes a second of subprocess alone."""
+    began = time.perf_counter()
+    for _ in range(FRAGMENTS):
+        subprocess.run(["true"], check=True)
+    return FRAGMENTS / (time.perf_counter() - began)
+
+
+async def asyncio_per_s() -> float:
+    """Return processes a second of asyncio's subprocesses, ten at once."""
+
+    async def one() -> None:
+        await (await asyncio.create_subprocess_exec("true")).wait()
+
+    began = time.perf_counter()
+    for _ in range(FRAGMENTS // 10):
+        await asyncio.gather(*(one() for _ in range(10)))
+    return FRAGMENTS // 10 * 10 / (time.perf_counter() - began)
+
+
+def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
+    """Return fragments a second, and CPU time of each [ms], if a Python is started for each shim, two at once."""
+    with tempfile.TemporaryDirectory() as root:
+        folders = [fragment_folder(Path(root), (job_id, 0)) for job_id in range(count)]
+        for job_id, folder in enumerate(folders):
+            folder.mkdir(parents=True)
+            (folder / LAUNCH).write_bytes(msgspec.msgpack.encode(launch(job_id, "true")))
+        command = [sys.executable, "-P", "-m", "gridweave.site.live.shim"]
+        began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        for pair in zip(folders[::2], folders[1::2], strict=True):
+            for shim in [subprocess.Popen([*command, str(folder)]) for folder in pair]:
+                shim.wait()
+        took_s, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
+    return count / took_s, cpu_s / count * 1000
+
+
+def main() -> None:
+    """Run everything, print it, and write it down."""
+    load = os.getloadavg()[0]
+    rate, below_ms, own_ms = asyncio.run(fragments_per_s(100))
+    fresh, fresh_ms = fresh_shims_per_s()
+    pss, uss, cpu = asyncio.run(running(100))
+    figures = {
+        "fragments of `true`, 100 at once [1/s]": rate,
+        "  CPU per fragment, fork, shim and rank [ms]": below_ms,
+        "  CPU per fragment, the runner [ms]": own_ms,
+        "fragments of `true`, one at a time [1/s]": asyncio.run(fragments_per_s(1))[0],
+        "start to event of running, median [ms]": asyncio.run(start_delay_ms()),
+        "a Python started for each shim [1/s]": fresh,
+        "  CPU per fragment [ms]": fresh_ms,
+        "subprocess.run alone [1/s]": plain_per_s(),
+        "asyncio subprocesses, 10 at once [1/s]": asyncio.run(asyncio_per_s()),
+        "memory of a shim, proportional [MB]": pss,
+        "memory of a shim, unique [MB]": uss,
+        "CPU of 100 waiting shims [% of a core]": cpu,
+        "load of the machine before": load,
+    }
+    for label, figure in figures.items():
+        asked = f"   asked: {ASKED}: {'met' if figure >= ASKED else 'NOT MET'}" if label.startswith("fragments") else ""
+        print(f"{label:50}{figure:>10,.1f}{asked if '100 at once' in label else ''}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

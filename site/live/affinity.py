@@ -1,0 +1,115 @@
+"""Hardware threads of this machine and which of them share a core, as the kernel tells in sysfs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gridweave.errors import InputError
+
+SYSFS = Path("/sys/devices/system/cpu")
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Read a list of hardware threads as the kernel writes it.
+
+    Parameters
+    ----------
+    text : str
+        Numbers and ranges, divided by commas.
+
+    Returns
+    -------
+    tuple of int
+        Ascending, each once.
+
+    Raises
+    ------
+    InputError
+        If the text is not such a list.
+
+    Examples
+    --------
+    >>> parse_cpu_list("0-2,8")
+    (0, 1, 2, 8)
+    """
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
+            raise InputError(f"list of hardware threads {text.strip()!r}: must be like '0-3,8'")
+        numbers.update(range(int(first), int(last) + 1))
+    return tuple(sorted(numbers))
+
+
+def format_cpu_list(threads: tuple[int, ...] | set[int]) -> str:
+    """Write hardware threads as the kernel does.
+
+    Examples
+    --------
+    >>> format_cpu_list((8, 0, 1, 2))
+    '0-2,8'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(threads)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
+    """Return the hardware threads of each core.
+
+    Parameters
+    ----------
+    sysfs : pathlib.Path
+        The folder that holds ``cpu0``, ``cpu1``, ...
+
+    Returns
+    -------
+    tuple of tuple of int
+        One tuple per core, ascending; the cores in order of their first thread. Threads that are switched off are not
+        in it: the kernel shows no topology for them. A thread whose siblings are not told stands alone.
+
+    Raises
+    ------
+    InputError
+        If there is no hardware thread in the folder, or a file of it cannot be read as a list.
+    """
+    cores: set[tuple[int, ...]] = set()
+    for folder in sysfs.glob("cpu[0-9]*"):
+        number = folder.name.removeprefix("cpu")
+        if not number.isdecimal() or not (folder / "topology").is_dir():
+            continue
+        # Newer kernels call it core_cpus_list; the older name is there as well until it goes.
+        for name in ("thread_siblings_list", "core_cpus_list"):
+            if (folder / "topology" / name).is_file():
+                cores.add(parse_cpu_list((folder / "topology" / name).read_text(encoding="ascii")))
+                break
+        else:
+            cores.add((int(number),))
+    if not cores:
+        raise InputError(f"{sysfs}: holds no hardware thread; it must hold cpu0/topology and so on")
+    return tuple(sorted(cores))
+
+
+def usable_cores(sysfs: Path = SYSFS, allowed: set[int] | None = None) -> tuple[tuple[int, ...], ...]:
+    """Return the cores whose threads this process may all use.
+
+    Parameters
+    ----------
+    sysfs : pathlib.Path
+    allowed : set of int, optional
+        The threads that may be used; ``None``: those of this process (a container or a cpuset may narrow them).
+
+    Returns
+    -------
+    tuple of tuple of int
+        As `thread_siblings`; of a core that is partly allowed, the allowed threads.
+    """
+    may = os.sched_getaffinity(0) if allowed is None else allowed
+    kept = (tuple(thread for thread in core if thread in may) for core in thread_siblings(sysfs))
+    return tuple(core for core in kept if core)

@@ -1,0 +1,265 @@
+"""What a journal keeps and gives back, and how events and messages become bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import InputError, OptionError
+
+
+class Input(msgspec.Struct, frozen=True):
+    """What a core was told in one call.
+
+    Attributes
+    ----------
+    sequence : int
+        From 1, without a gap, in the order of the calls.
+    now_ms : int
+    events : tuple
+    decided : bytes or None
+        A digest of the commands that it answered with.
+    """
+
+    sequence: int
+    now_ms: int
+    events: tuple[Any, ...]
+    decided: bytes | None = None
+
+
+class ChannelState(msgspec.Struct, frozen=True):
+    """What one end of a connection must know to go on after a failure (`gridweave.site.channel`).
+
+    Attributes
+    ----------
+    first : int
+        Number of the first of the unacknowledged messages; where there is none, of the next that will be sent.
+    unacknowledged : tuple
+        Messages that were sent, and of which it is not known that they have arrived.
+    received : int
+        How many messages of the other end have been taken in.
+    """
+
+    first: int = 0
+    unacknowledged: tuple[Any, ...] = ()
+    received: int = 0
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """What was answered to a submission with an idempotency key.
+
+    Attributes
+    ----------
+    key : str
+    job_id : int
+    at_ms : int
+    answer : Any
+        The first answer: every repetition gets this one.
+    """
+
+    key: str
+    job_id: int
+    at_ms: int
+    answer: Any
+
+
+class Note(msgspec.Struct, frozen=True):
+    """One event of the story of a job.
+
+    Attributes
+    ----------
+    job_id : int
+    at_ms : int
+    kind : str
+        ``submitted``, ``waits``, ``held``, ``started``, ``ended``, ``retried``, or another short word.
+    detail : str
+        Why, where, how.
+    """
+
+    job_id: int
+    at_ms: int
+    kind: str
+    detail: str = ""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job has used.
+
+    Attributes
+    ----------
+    job_id : int
+    user, job_class : str or int, optional
+        Whose it was and of which class; a number is kept as its digits.
+    at_ms : int
+        When it ended.
+    width : int
+        Nodes.
+    estimate_ms, run_ms : int
+    cpu : float, optional
+        Part of the time of its CPUs that it computed.
+    memory_bytes : int, optional
+        The most that it had on one node.
+    read_bytes, write_bytes : int, optional
+    """
+
+    job_id: int
+    user: str | int | None = None
+    job_class: str | int | None = None
+    at_ms: int
+    width: int
+    estimate_ms: int
+    run_ms: int
+    cpu: float | None = None
+    memory_bytes: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """How values are spread; quantiles as numpy works them out, linear between two values.
+
+    Attributes
+    ----------
+    count : int
+    mean, p10, p50, p90, p99, most : float
+    """
+
+    count: int
+    mean: float
+    p10: float
+    p50: float
+    p90: float
+    p99: float
+    most: float
+
+
+class Experience(msgspec.Struct, frozen=True):
+    """What jobs have used; of what nothing is known there is no spread.
+
+    Attributes
+    ----------
+    count : int
+        Jobs.
+    run_ms, part_of_estimate, cpu, memory_bytes, read_bytes, write_bytes : Spread or None
+        ``part_of_estimate``: run time by estimate, of the jobs with an estimate above 0.
+    """
+
+    count: int
+    run_ms: Spread | None = None
+    part_of_estimate: Spread | None = None
+    cpu: Spread | None = None
+    memory_bytes: Spread | None = None
+    read_bytes: Spread | None = None
+    write_bytes: Spread | None = None
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A user and a job class of which there is experience, and of how many jobs."""
+
+    user: str | None
+    job_class: str | None
+    count: int
+
+
+class Codec:
+    """Structs of a tagged union to bytes (MessagePack) and back.
+
+    Parameters
+    ----------
+    kind : type
+        A struct, or a union of tagged structs. Any: builtins, which come back as builtins.
+    what : str
+        What they are called in an error.
+
+    Raises
+    ------
+    OptionError
+        If the structs of the union cannot be told apart.
+    """
+
+    def __init__(self, kind: Any, what: str) -> None:
+        self._what = what
+        self._types = frozenset() if kind is Any else frozenset(get_args(kind) or (kind,))
+        try:
+            self._decoder = msgspec.msgpack.Decoder(kind)
+            self._many = msgspec.msgpack.Decoder(tuple[kind, ...])
+        except TypeError as error:
+            raise OptionError(f"{what}_type", f"is no struct or union of tagged structs: {error}") from error
+
+    def encode(self, message: object) -> bytes:
+        """Return a message as bytes; what could not be read back is refused.
+
+        Raises
+        ------
+        InputError
+        """
+        return self._checked(message, (message,), self._decoder)
+
+    def encode_all(self, messages: tuple[Any, ...]) -> bytes:
+        """Return several messages as bytes, as `encode`."""
+        return self._checked(messages, messages, self._many)
+
+    def _checked(self, value: object, each: Iterable[object], decoder: msgspec.msgpack.Decoder[Any]) -> bytes:
+        if self._types:
+            for message in each:
+                if type(message) not in self._types:
+                    raise InputError(f"{message!r:.100} is no {self._what} that this journal keeps")
+        try:
+            encoded = _ENCODER.encode(value)
+            decoder.decode(encoded)
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+            raise InputError(f"{self._what} {value!r:.100} cannot be kept: {error}") from error
+        return encoded
+
+    def decode(self, data: bytes, where: str) -> Any:
+        """Return a message from its bytes.
+
+        Raises
+        ------
+        InputError
+            If they are none of its messages.
+        """
+        return self._read(data, where, self._decoder)
+
+    def decode_all(self, data: bytes, where: str) -> tuple[Any, ...]:
+        """Return several messages from their bytes, as `decode`."""
+        messages: tuple[Any, ...] = self._read(data, where, self._many)
+        return messages
+
+    def _read(self, data: bytes, where: str, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+        try:
+            return decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise InputError(
+                f"{where}: the {self._what} there cannot be read: {error}; is it another journal?"
+            ) from error
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def digest(value: object) -> bytes:
+    """Return a short digest of anything that can become MessagePack.
+
+    Raises
+    ------
+    InputError
+        If it cannot.
+    """
+    try:
+        return hashlib.blake2b(_ENCODER.encode(value), digest_size=8).digest()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{value!r:.100} cannot be kept: {error}") from error
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Return how values are spread; None if there is none."""
+    known = np.array([value for value in values if value is not None], np.float64)
+    if not len(known):
+        return None
+    p10, p50, p90, p99 = np.quantile(known, (0.1, 0.5, 0.9, 0.99)).tolist()
+    return Spread(len(known), float(known.mean()), p10, p50, p90, p99, float(known.max()))

@@ -1,0 +1,178 @@
+"""The tables of a journal, their version, and how an older journal is brought up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+
+from gridweave.errors import InputError
+
+VERSION = 2
+"""Of the tables below. Whoever changes them counts this up and adds to `MIGRATIONS`."""
+
+metadata = MetaData()
+
+# SQLite gives ascending numbers by itself to what it calls INTEGER, and to nothing else; these hold 64 bits there too.
+_Number = BigInteger().with_variant(Integer, "sqlite")
+
+schema = Table("gridweave_schema", metadata, Column("version", Integer, nullable=False))
+
+head = Table(
+    "gridweave_head",
+    metadata,
+    Column("journal_id", Text, nullable=False),
+    Column("writer_id", Text, nullable=False),
+    Column("batch", _Number, nullable=False),
+    Column("base", _Number, nullable=False),
+    Column("configuration", Text, nullable=False),
+)
+"""One row. ``writer_id`` and ``batch`` fence off a writer that was replaced; the present core begins after ``base``."""
+
+inputs = Table(
+    "gridweave_inputs",
+    metadata,
+    Column("sequence", _Number, primary_key=True, autoincrement=False),
+    Column("now_ms", _Number, nullable=False),
+    Column("events", LargeBinary, nullable=False),
+    Column("decided", LargeBinary),
+)
+
+snapshots = Table(
+    "gridweave_snapshots",
+    metadata,
+    Column("sequence", _Number, primary_key=True, autoincrement=False),
+    Column("now_ms", _Number, nullable=False),
+    Column("stamp", Text, nullable=False),
+    Column("release", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("state", LargeBinary, nullable=False),
+)
+
+submissions = Table(
+    "gridweave_submissions",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("job_id", _Number, nullable=False),
+    Column("at_ms", _Number, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+)
+
+channels = Table(
+    "gridweave_channels",
+    metadata,
+    Column("peer", Text, primary_key=True),
+    Column("first", _Number, nullable=False),
+    Column("next", _Number, nullable=False),
+    Column("received", _Number, nullable=False),
+)
+
+outbox = Table(
+    "gridweave_outbox",
+    metadata,
+    Column("peer", Text, primary_key=True),
+    Column("number", _Number, primary_key=True, autoincrement=False),
+    Column("message", LargeBinary, nullable=False),
+)
+
+notes = Table(
+    "gridweave_notes",
+    metadata,
+    Column("number", _Number, primary_key=True, autoincrement=True),
+    Column("job_id", _Number, nullable=False),
+    Column("at_ms", _Number, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("gridweave_notes_by_job", "job_id", "number"),
+)
+
+usage = Table(
+    "gridweave_usage",
+    metadata,
+    Column("number", _Number, primary_key=True, autoincrement=True),
+    Column("job_id", _Number, nullable=False),
+    Column("user", Text),
+    Column("job_class", Text),
+    Column("at_ms", _Number, nullable=False),
+    Column("width", _Number, nullable=False),
+    Column("estimate_ms", _Number, nullable=False),
+    Column("run_ms", _Number, nullable=False),
+    Column("cpu", Float(53)),
+    Column("memory_bytes", _Number),
+    Column("read_bytes", _Number),
+    Column("write_bytes", _Number),
+    Index("gridweave_usage_by_user", "user", "job_class", "number"),
+)
+
+
+def _from_1(connection: Connection) -> None:
+    """Version 1 kept no digest of what was decided on an input, and no I/O of jobs."""
+    kind = LargeBinary().compile(connection.dialect)
+    connection.execute(text(f"ALTER TABLE gridweave_inputs ADD COLUMN decided {kind}"))
+    connection.execute(text("ALTER TABLE gridweave_usage ADD COLUMN read_bytes BIGINT"))
+    connection.execute(text("ALTER TABLE gridweave_usage ADD COLUMN write_bytes BIGINT"))
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1}
+"""From which version, and what is to be done to reach the next. Never changed once released, and none is taken out."""
+
+
+def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> bool:
+    """Make the tables, or migrate those of an older version, in the transaction that the caller has begun.
+
+    Parameters
+    ----------
+    connection : sqlalchemy.Connection
+    where : str
+        How the journal is called in an error.
+    read_only : bool
+        Whether nothing may be changed.
+
+    Returns
+    -------
+    bool
+        Whether the journal is new.
+
+    Raises
+    ------
+    InputError
+        If this is no journal, or one that cannot be used as it is.
+    """
+    names = inspect(connection).get_table_names()
+    if schema.name not in names:
+        ours = [table.name for table in metadata.sorted_tables if table.name in names]
+        if ours or read_only or (names and connection.dialect.name == "sqlite"):
+            raise InputError(f"{where} is no journal of gridweave: it has no table {schema.name}; name another place")
+        metadata.create_all(connection)
+        connection.execute(insert(schema), {"version": VERSION})
+        return True
+    found = connection.scalar(select(func.max(schema.c.version)))
+    if found is None or found > VERSION or found < min(MIGRATIONS):
+        raise InputError(
+            f"{where} has schema version {found}, and this gridweave knows versions {min(MIGRATIONS)} to {VERSION}; "
+            "use the release of gridweave that wrote it, or a later one"
+        )
+    if found < VERSION and read_only:
+        raise InputError(f"{where} has schema version {found}, not {VERSION}; its writer migrates it when it opens it")
+    for version in range(found, VERSION):
+        MIGRATIONS[version](connection)
+    if found < VERSION:
+        connection.execute(update(schema).values(version=VERSION))
+    return False

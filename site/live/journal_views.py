@@ -1,0 +1,100 @@
+"""What is asked of a journal, from its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from sqlalchemy import Connection, func, select
+
+from gridweave.errors import InputError
+from gridweave.site.live.journal_records import (
+    ChannelState,
+    Codec,
+    Experience,
+    Group,
+    Input,
+    Note,
+    Submission,
+    spread,
+)
+from gridweave.site.live.journal_tables import channels, inputs, notes, outbox, submissions, usage
+
+_PAGE = 1000
+
+
+def read_inputs(
+    reading: Callable[[], AbstractContextManager[Connection]], codec: Codec, where: str, after: int
+) -> Iterator[Input]:
+    """Yield the inputs after one, page by page; InputError if one is missing."""
+    while True:
+        query = select(inputs).where(inputs.c.sequence > after).order_by(inputs.c.sequence).limit(_PAGE)
+        with reading() as connection:
+            page = connection.execute(query).all()
+        for row in page:
+            if row.sequence != after + 1:
+                raise InputError(
+                    f"{where}: inputs {after + 1} to {row.sequence - 1} are missing; restore the journal from a copy"
+                )
+            after = row.sequence
+            yield Input(after, row.now_ms, codec.decode_all(row.events, f"{where}: input {after}"), row.decided)
+        if len(page) < _PAGE:
+            return
+
+
+def read_channel(connection: Connection, codec: Codec, where: str, peer: str) -> ChannelState:
+    """Return the state of one end of a connection."""
+    found = connection.execute(select(channels).where(channels.c.peer == peer)).one_or_none()
+    if found is None:
+        return ChannelState()
+    rows = connection.execute(select(outbox).where(outbox.c.peer == peer).order_by(outbox.c.number)).all()
+    if [row.number for row in rows] != list(range(found.first, found.next)):
+        raise InputError(f"{where}: messages to {peer} are missing; restore the journal from a copy")
+    messages = tuple(codec.decode(row.message, f"{where}: message {row.number} to {peer}") for row in rows)
+    return ChannelState(found.first, messages, found.received)
+
+
+def read_submissions(connection: Connection, codec: Codec, where: str, keys: Sequence[str]) -> dict[str, Submission]:
+    """Return the submissions of these keys."""
+    found: dict[str, Submission] = {}
+    for start in range(0, len(keys), _PAGE):
+        chosen = submissions.c.key.in_(keys[start : start + _PAGE])
+        for row in connection.execute(select(submissions).where(chosen)):
+            answer = codec.decode(row.answer, f"{where}: submission {row.key!r:.100}")
+            found[row.key] = Submission(row.key, row.job_id, row.at_ms, answer)
+    return {key: found[key] for key in keys if key in found}
+
+
+def read_story(connection: Connection, job_id: int) -> list[Note]:
+    """Return the notes about a job."""
+    query = select(notes).where(notes.c.job_id == job_id).order_by(notes.c.number)
+    return [Note(row.job_id, row.at_ms, row.kind, row.detail) for row in connection.execute(query)]
+
+
+def read_experience(
+    connection: Connection, user: str | int | None, job_class: str | int | None, last: int
+) -> Experience:
+    """Return what the newest jobs of a user and class have used."""
+    query = select(usage)
+    if user is not None:
+        query = query.where(usage.c.user == str(user))
+    if job_class is not None:
+        query = query.where(usage.c.job_class == str(job_class))
+    rows = connection.execute(query.order_by(usage.c.number.desc()).limit(last)).all()
+    return Experience(
+        count=len(rows),
+        run_ms=spread(row.run_ms for row in rows),
+        part_of_estimate=spread(row.run_ms / row.estimate_ms for row in rows if row.estimate_ms > 0),
+        cpu=spread(row.cpu for row in rows),
+        memory_bytes=spread(row.memory_bytes for row in rows),
+        read_bytes=spread(row.read_bytes for row in rows),
+        write_bytes=spread(row.write_bytes for row in rows),
+    )
+
+
+def read_groups(connection: Connection) -> list[Group]:
+    """Return of which users and classes there is experience."""
+    names = usage.c.user, usage.c.job_class
+    found = connection.execute(select(*names, func.count()).group_by(*names))
+    groups = [Group(user, job_class, count) for user, job_class, count in found]
+    return sorted(groups, key=lambda group: (group.user or "", group.job_class or ""))

@@ -1,0 +1,318 @@
+"""What a machine is told of its fragment of a job, and what it tells back; its files hold the same."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+DEFAULT_GRACE_MS = 5_000
+DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
+
+Outcome = Literal["finished", "failed", "limit", "cancelled", "lost"]
+"""How a fragment ended: every rank with exit code 0; a rank otherwise, or a start that was not possible; at its limit;
+at somebody's wish; or without anybody who saw how."""
+
+Phase = Literal["waiting", "running", "ending", "ended"]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A Python callable in place of a command.
+
+    Attributes
+    ----------
+    function : str
+        ``module:function``; the function may be an attribute of an attribute (``module:Class.method``).
+    args, kwargs
+        Its arguments: whatever JSON can say.
+    """
+
+    function: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """One process of a job on this machine.
+
+    Attributes
+    ----------
+    rank : int
+        Its number in the whole job, from 0.
+    node : int
+        The node of the job that it runs on, from 0; several nodes of a job may be on one machine.
+    threads : tuple of int, optional
+        The hardware threads that it may run on, by the numbers of the operating system; ``None``: those of whoever
+        started it.
+    """
+
+    rank: int
+    node: int = 0
+    threads: tuple[int, ...] | None = None
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """A fragment of a job: all that one machine must know to run its ranks.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+        Together the name of the fragment on its machine, both >= 0. A fragment is started at most once.
+    ranks : tuple of Rank
+        The ranks on this machine; they start all or none.
+    size : int, optional
+        Ranks of the whole job; ``None``: those of this machine are all.
+    argv : tuple of str
+        The command and its arguments, if `call` is not given.
+    call : Call, optional
+        The Python callable to run instead, in a process of its own per rank.
+    environment : dict from str to str
+        Added to the environment that the runner was given.
+    working_directory : str, optional
+        The absolute path of an existing directory; ``None``: ``work`` in the fragment's own folder, which goes when the
+        fragment is forgotten.
+    site : str
+        The name of this site.
+    sites : tuple of str
+        The names of all sites of the job.
+    rendezvous : str
+        ``host:port`` at which the ranks find each other.
+    limit_ms : int, optional
+        Wall time after which the fragment is ended; ``None``: no limit.
+    grace_ms : int
+        Time between TERM and KILL.
+    output_limit_bytes : int
+        What is kept of the output of a rank, standard output and error together.
+    start_at_unix_ms : int, optional
+        The instant at which the ranks start, all at once, by the clock of this machine; ``None``: as soon as they can.
+    end_on_failure : bool
+        Whether the other ranks of this fragment are ended when one has failed, as with ``mpirun``.
+    """
+
+    job_id: int
+    attempt: int
+    ranks: tuple[Rank, ...]
+    size: int | None = None
+    argv: tuple[str, ...] = ()
+    call: Call | None = None
+    environment: dict[str, str] = {}
+    working_directory: str | None = None
+    site: str = ""
+    sites: tuple[str, ...] = ()
+    rendezvous: str = ""
+    limit_ms: int | None = None
+    grace_ms: int = DEFAULT_GRACE_MS
+    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+    start_at_unix_ms: int | None = None
+    end_on_failure: bool = True
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What processes used.
+
+    Attributes
+    ----------
+    cpu_s : float
+        Time on the processors, user and system.
+    peak_memory_bytes : int
+        The most memory at one time: of a rank, the larger of its largest process and of all its processes together at
+        any sample (shared pages counted for each); of a fragment, the sum over its ranks.
+    read_bytes, written_bytes : int
+        What went from and to storage; what the page cache gave is not in it.
+    wall_s : float
+        Time from start to end; of a fragment, of its longest rank.
+    """
+
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    wall_s: float = 0.0
+
+
+class RankReport(msgspec.Struct, frozen=True):
+    """What became of a rank.
+
+    Attributes
+    ----------
+    rank : int
+    pid : int
+        Also the number of its session and process group.
+    start_ticks : int
+        When its process started, in clock ticks since the machine did; with `pid` it names one process for good.
+    exit_code : int, optional
+        If it has exited.
+    signal : int, optional
+        If a signal ended it.
+    kept_bytes, dropped_bytes : int
+        Output that is in its files, and output that is not because the limit was reached or the disk was full.
+    output_problem : str
+        Why output is missing; empty if none is.
+    usage : Usage
+    """
+
+    rank: int
+    pid: int
+    start_ticks: int
+    exit_code: int | None = None
+    signal: int | None = None
+    kept_bytes: int = 0
+    dropped_bytes: int = 0
+    output_problem: str = ""
+    usage: Usage = Usage()
+
+
+class FragmentState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the folder of a fragment says of it (``state.msgpack``).
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    phase : str
+        ``waiting`` for the agreed instant, ``running``, ``ending`` (told to end), ``ended``.
+    boot_id : str
+        The start of the machine in which the numbers of processes below mean something.
+    token : str
+        The value of ``GRIDWEAVE_FRAGMENT`` in the environment of its processes.
+    shim_pid, shim_start_ticks : int
+        The process that supervises it; 0 if there never was one.
+    started_ms, ended_ms : int, optional
+        Unix time in ms.
+    outcome : str, optional
+        See `Outcome`; ``None`` until it has ended.
+    reason : str
+        Why it ended as it did, in one line.
+    ranks : tuple of RankReport
+    usage : Usage
+        Of the whole fragment, also of processes that no rank can be found for.
+    """
+
+    job_id: int
+    attempt: int
+    phase: Phase
+    boot_id: str
+    token: str = ""
+    shim_pid: int = 0
+    shim_start_ticks: int = 0
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    ranks: tuple[RankReport, ...] = ()
+    usage: Usage = Usage()
+
+
+class FragmentStarted(msgspec.Struct, frozen=True, tag=True):
+    """All ranks of a fragment run."""
+
+    job_id: int
+    attempt: int
+    started_ms: int
+
+
+class FragmentEnded(msgspec.Struct, frozen=True, tag=True):
+    """No process of a fragment is left; `started_ms` is ``None`` if none of its ranks ever ran."""
+
+    job_id: int
+    attempt: int
+    outcome: Outcome
+    reason: str
+    ranks: tuple[RankReport, ...]
+    usage: Usage
+    started_ms: int | None
+    ended_ms: int
+
+
+FragmentEvent = FragmentStarted | FragmentEnded
+
+
+def total_usage(parts: tuple[Usage, ...]) -> Usage:
+    """Return what several processes used together.
+
+    Parameters
+    ----------
+    parts : tuple of Usage
+
+    Returns
+    -------
+    Usage
+        Sums; the wall time is that of the longest.
+
+    Examples
+    --------
+    >>> total_usage((Usage(cpu_s=1.5, wall_s=2.0), Usage(cpu_s=0.5, wall_s=3.0)))
+    Usage(cpu_s=2.0, peak_memory_bytes=0, read_bytes=0, written_bytes=0, wall_s=3.0)
+    """
+    return Usage(
+        cpu_s=sum(part.cpu_s for part in parts),
+        peak_memory_bytes=sum(part.peak_memory_bytes for part in parts),
+        read_bytes=sum(part.read_bytes for part in parts),
+        written_bytes=sum(part.written_bytes for part in parts),
+        wall_s=max((part.wall_s for part in parts), default=0.0),
+    )
+
+
+def launch_problem(launch: Launch) -> str | None:
+    """Return what is wrong with a launch that no machine could run, in one line, or ``None``.
+
+    Parameters
+    ----------
+    launch : Launch
+
+    Returns
+    -------
+    str or None
+        What is wrong and what would be right.
+
+    Examples
+    --------
+    >>> launch_problem(Launch(job_id=1, attempt=0, ranks=(Rank(0),), argv=("true",), environment={"A=B": "c"}))
+    "environment: the name 'A=B' holds '='; a name is any text but empty, without '=' and NUL"
+    """
+    return _command_problem(launch) or _environment_problem(launch) or _number_problem(launch)
+
+
+def _command_problem(launch: Launch) -> str | None:
+    """Say what is wrong with what is to be run and where."""
+    if launch.call is not None:
+        if launch.argv:
+            return "both a command and a callable are given; a job is one of them"
+        module, _, name = launch.call.function.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            return f"callable {launch.call.function!r}: must be module:function, for example 'package.module:main'"
+    elif not launch.argv or not launch.argv[0]:
+        return "the command is empty; it must be a list of at least a program's name"
+    for what, text in [("command", text) for text in launch.argv] + [
+        ("working directory", launch.working_directory or "")
+    ]:
+        if "\0" in text:
+            return f"{what}: {text!r} holds a NUL character, which the operating system does not take"
+    if launch.working_directory is not None and not launch.working_directory.startswith("/"):
+        return f"working directory {launch.working_directory!r}: must be an absolute path"
+    return None
+
+
+def _environment_problem(launch: Launch) -> str | None:
+    """Say what is wrong with the environment."""
+    for name, value in launch.environment.items():
+        wrong = "is empty" if not name else "holds '='" if "=" in name else "holds NUL" if "\0" in name else ""
+        if wrong:
+            return f"environment: the name {name!r} {wrong}; a name is any text but empty, without '=' and NUL"
+        if "\0" in value:
+            return f"environment: the value of {name} holds NUL; a value is any text without it"
+    return None
+
+
+def _number_problem(launch: Launch) -> str | None:
+    """Say what is wrong with ranks, limits and times."""
+    size = launch.size if launch.size is not None else len(launch.ranks)
+    numbers = [rank.rank for rank in launch.ranks]
+    if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= size:
+        return f"ranks {numbers} of {size}: must be at least one, each once, from 0 to {size - 1}"
+    if any(rank.threads is not None and not rank.threads for rank in launch.ranks):
+        return "a rank is to be pinned to no hardware thread at all; give at least one, or None for any"
+    for name in ("limit_ms", "grace_ms", "output_limit_bytes", "start_at_unix_ms"):
+        value = getattr(launch, name)
+        if value is not None and value < 0:
+            return f"{name} {value}: must be at least 0"
+    return None

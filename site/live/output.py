@@ -1,0 +1,197 @@
+"""The output of a rank: from pipes into files, up to a limit; what is beyond is dropped and never blocks the rank."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_CHUNK = 1 << 16
+_CHUNKS_PER_TURN = 16
+_DROPPED_PER_TURN = 1 << 22
+_WIDE_PIPE = 1 << 20
+_F_SETPIPE_SZ = 1031
+
+STREAMS = ("out", "err")
+
+
+def output_path(folder: Path, rank: int, stream: str) -> Path:
+    """Return the file of a rank's standard output (``out``) or error (``err``); it is there if anything was written."""
+    return folder / f"rank-{rank}.{stream}"
+
+
+@dataclass
+class _Stream:
+    """One pipe and its file, which is made when there is something to write."""
+
+    pipe: int
+    path: Path
+    file: int = -1
+    dropping: bool = False
+    noted: bool = False
+
+
+class RankOutput:
+    """Standard output and error of one rank, which share one limit.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Folder of the fragment.
+    rank : int
+    limit_bytes : int
+        What is kept of both together. The line that tells of what was dropped comes on top.
+
+    Attributes
+    ----------
+    writers : list of int
+        The ends of the pipes for the rank; `close_writers` when it has them.
+    kept_bytes, dropped_bytes : int
+    problem : str
+        Why output is missing; empty if none is.
+    """
+
+    def __init__(self, folder: Path, rank: int, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.kept_bytes = 0
+        self.dropped_bytes = 0
+        self.problem = ""
+        self.writers: list[int] = []
+        self._streams: dict[int, _Stream] = {}
+        self._nowhere = -1
+        for name in STREAMS:
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(reader, False)
+            self._streams[reader] = _Stream(reader, output_path(folder, rank, name))
+            self.writers.append(writer)
+
+    @property
+    def readers(self) -> list[int]:
+        """The pipes to be watched."""
+        return list(self._streams)
+
+    def close_writers(self) -> None:
+        """Give up this process's ends for writing, so that the pipes end when the rank's do."""
+        for writer in self.writers:
+            os.close(writer)
+        self.writers = []
+
+    def pump(self, reader: int) -> bool:
+        """Move what waits in a pipe, but not forever; return whether the pipe is still open.
+
+        Parameters
+        ----------
+        reader : int
+            One of `readers`.
+        """
+        stream = self._streams[reader]
+        moved = self._drop(stream) if stream.dropping else self._keep(stream)
+        if moved:
+            return True
+        self._close(stream)
+        return False
+
+    def finish(self) -> None:
+        """Take what is left in the pipes and close all; whoever still holds their other ends is not waited for."""
+        self.close_writers()
+        for reader in self.readers:
+            os.set_blocking(reader, False)
+            before = -1
+            while reader in self._streams and before != self.kept_bytes + self.dropped_bytes:
+                before = self.kept_bytes + self.dropped_bytes
+                self.pump(reader)
+            if reader in self._streams:
+                self._close(self._streams[reader])
+        if self._nowhere >= 0:
+            os.close(self._nowhere)
+            self._nowhere = -1
+
+    def _keep(self, stream: _Stream) -> bool:
+        """Copy to the file; return whether the pipe is open."""
+        for _ in range(_CHUNKS_PER_TURN):
+            try:
+                data = os.read(stream.pipe, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            room = self.limit_bytes - self.kept_bytes
+            written = self._write(stream, data[:room])
+            self.kept_bytes += written
+            self.dropped_bytes += len(data) - written
+            if written < len(data):
+                self._start_dropping(stream)
+                return True
+        return True
+
+    def _write(self, stream: _Stream, data: bytes) -> int:
+        """Write as much as the disk takes, and return how much that was."""
+        written = 0
+        while written < len(data):
+            try:
+                written += os.write(self._file(stream), data[written:])
+            except OSError as error:
+                self.problem = f"output could not be written: {os.strerror(error.errno or errno.EIO)}"
+                break
+        return written
+
+    def _file(self, stream: _Stream) -> int:
+        """Return the file of a stream."""
+        if stream.file < 0:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            stream.file = os.open(stream.path, flags, 0o644)
+        return stream.file
+
+    def _start_dropping(self, stream: _Stream) -> None:
+        """From here on nothing of this stream is kept; say so in the file, and empty the pipe in larger portions."""
+        stream.dropping = True
+        self.problem = self.problem or f"output limit of {self.limit_bytes} bytes reached"
+        self._note(stream)
+        if self._nowhere < 0:
+            self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            import fcntl
+
+            fcntl.fcntl(stream.pipe, _F_SETPIPE_SZ, _WIDE_PIPE)
+
+    def _note(self, stream: _Stream) -> None:
+        """Put the line about what is missing into the file, if the disk has room for it."""
+        line = f"\n[gridweave: {self.problem}; the rest is dropped]\n".encode()
+        with contextlib.suppress(OSError):
+            position = os.lseek(self._file(stream), 0, os.SEEK_CUR)
+            stream.noted = os.write(stream.file, line) == len(line)
+            if not stream.noted:
+                os.ftruncate(stream.file, position)
+                os.lseek(stream.file, position, os.SEEK_SET)
+
+    def _drop(self, stream: _Stream) -> bool:
+        """Move to nowhere without copying; return whether the pipe is open."""
+        gone = 0
+        while gone < _DROPPED_PER_TURN:
+            try:
+                count = os.splice(stream.pipe, self._nowhere, _WIDE_PIPE, flags=os.SPLICE_F_NONBLOCK)
+            except BlockingIOError:
+                return True
+            except OSError:
+                # A kernel without splice to this device: read instead.
+                try:
+                    count = len(os.read(stream.pipe, _CHUNK))
+                except BlockingIOError:
+                    return True
+            if count == 0:
+                return False
+            gone += count
+            self.dropped_bytes += count
+        return True
+
+    def _close(self, stream: _Stream) -> None:
+        """Close a pipe and its file."""
+        del self._streams[stream.pipe]
+        if stream.dropping and not stream.noted:
+            self._note(stream)
+        os.close(stream.pipe)
+        if stream.file >= 0:
+            with contextlib.suppress(OSError):
+                os.close(stream.file)

@@ -1,0 +1,233 @@
+"""Processes of this machine: which is which, what stems from which, and how all of them are ended (Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = "/proc"
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+
+TOKEN_VARIABLE = "GRIDWEAVE_FRAGMENT"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ProcessStat(NamedTuple):
+    """What ``/proc/PID/stat`` says of a process.
+
+    Its start is in clock ticks since that of the machine; its processor time is in clock ticks too, with that of the
+    children that it has waited for.
+    """
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    start_ticks: int
+    cpu_ticks: int
+    memory_pages: int
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """Return what is known of a process, or ``None`` if there is none of that number."""
+    try:
+        with open(f"{PROC}/{pid}/stat", "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the name in parentheses; it may hold any character, also ")" and blanks.
+    fields = data[data.rindex(b")") + 2 :].split()
+    cpu_ticks = sum(map(int, fields[11:15]))
+    return ProcessStat(
+        pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]), cpu_ticks, int(fields[21])
+    )
+
+
+@cache
+def boot_id() -> str:
+    """Return the name of this start of the machine."""
+    return Path(f"{PROC}/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def open_process(pid: int, start_ticks: int) -> int | None:
+    """Return a pidfd of the very process that had this number and start, or ``None`` if it is no more.
+
+    The start is compared after the pidfd is open, so a number that was given anew in between is found out.
+    """
+    try:
+        handle = os.pidfd_open(pid)
+    except (ProcessLookupError, OverflowError, ValueError, OSError):
+        return None
+    stat = process_stat(pid)
+    if stat is None or stat.start_ticks != start_ticks or stat.state in "ZX":
+        os.close(handle)
+        return None
+    return handle
+
+
+def control_process(option: int, value: int | bytes) -> None:
+    """Call prctl(2) for this process.
+
+    Raises
+    ------
+    OSError
+        If the kernel refuses.
+    """
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def become_subreaper() -> None:
+    """Take in every process below this one whose parent ends: none can leave by forking twice or by setsid."""
+    control_process(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have this process killed when its parent ends; exit at once if that has happened already."""
+    control_process(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(127)
+
+
+def all_pids() -> Iterator[int]:
+    """Yield the numbers of all processes."""
+    for name in os.listdir(PROC):
+        if name.isdecimal():
+            yield int(name)
+
+
+@cache
+def _kernel_lists_children() -> bool:
+    """Tell whether the kernel lists a process's children (CONFIG_PROC_CHILDREN)."""
+    return os.path.exists(f"{PROC}/self/task/{os.getpid()}/children")
+
+
+def _listed_children(pid: int) -> list[ProcessStat]:
+    """Return the children of a process as the kernel lists them, by thread."""
+    found: list[ProcessStat] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"{PROC}/{pid}/task"):
+            with (
+                contextlib.suppress(FileNotFoundError, ProcessLookupError),
+                open(f"{PROC}/{pid}/task/{thread}/children", "rb") as file,
+            ):
+                children = map(process_stat, map(int, file.read().split()))
+                found.extend(stat for stat in children if stat is not None and stat.parent == pid)
+    return found
+
+
+def _scanned_children() -> Callable[[int], list[ProcessStat]]:
+    """Look at all processes once, and return a function from a process to its children."""
+    children: dict[int, list[ProcessStat]] = {}
+    for stat in filter(None, map(process_stat, all_pids())):
+        children.setdefault(stat.parent, []).append(stat)
+    return lambda pid: children.get(pid, [])
+
+
+def descendants(pid: int) -> list[ProcessStat]:
+    """Return all processes that stem from one, parents before their children.
+
+    Parameters
+    ----------
+    pid : int
+        The process; it is not in the result.
+
+    Returns
+    -------
+    list of ProcessStat
+        Also those that have ended and not been waited for (state ``Z``).
+
+    Notes
+    -----
+    What is forked while this looks can be missed; a caller who needs all looks again until there is nothing new.
+    """
+    below = _listed_children if _kernel_lists_children() else _scanned_children()
+    found: list[ProcessStat] = []
+    waiting = [pid]
+    while waiting:
+        children = below(waiting.pop())
+        found.extend(children)
+        waiting.extend(stat.pid for stat in children)
+    return found
+
+
+def signal_descendants(number: int, *, spare: Iterable[int] = ()) -> int:
+    """Send a signal to all that stems from this process, and return how many it went to.
+
+    Parameters
+    ----------
+    number : int
+        The signal. Stopped processes are woken to see it.
+    spare : iterable of int
+        Children of this process that, with all below them, are left alone.
+    """
+    me = os.getpid()
+    spared = set(spare)
+    count = 0
+    for stat in descendants(me):
+        # A parent stands before its children, so that a spared one spares all below it.
+        if stat.pid in spared or stat.parent in spared:
+            spared.add(stat.pid)
+        elif stat.state not in "ZX" and _send(stat, number):
+            count += 1
+    return count
+
+
+def _send(stat: ProcessStat, number: int) -> bool:
+    """Signal one process, if it is still the one that was looked at."""
+    handle = open_process(stat.pid, stat.start_ticks)
+    if handle is None:
+        return False
+    try:
+        signal.pidfd_send_signal(handle, number)
+        if number != signal.SIGKILL:
+            signal.pidfd_send_signal(handle, signal.SIGCONT)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def strays(token: str, ranks: Iterable[tuple[int, int]]) -> list[ProcessStat]:
+    """Return the processes of a fragment whose shim is dead, as far as they can be told from others with certainty.
+
+    Parameters
+    ----------
+    token : str
+        What ``GRIDWEAVE_FRAGMENT`` is in their environment.
+    ranks : iterable of (pid, start_ticks)
+        The leaders of the ranks' sessions. A session counts while its leader lives: only then is its number ours.
+    """
+    sessions = set()
+    for pid, ticks in ranks:
+        stat = process_stat(pid)
+        if stat is not None and stat.start_ticks == ticks and stat.state not in "ZX":
+            sessions.add(pid)
+    mark = f"{TOKEN_VARIABLE}={token}".encode()
+    found = []
+    for stat in filter(None, map(process_stat, all_pids())):
+        if stat.state in "ZX" or stat.pid == os.getpid():
+            continue
+        if stat.session in sessions or (token and mark in _environment(stat.pid)):
+            found.append(stat)
+    return found
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Return the environment that a process was started with; nothing if it may not be seen."""
+    try:
+        with open(f"{PROC}/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []

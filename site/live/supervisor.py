@@ -1,0 +1,382 @@
+"""What a shim does: start the ranks of one fragment, watch them and end them, whatever becomes of its starter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gridweave.site.live.folders import (
+    NOTICES,
+    read_cancel,
+    reserve,
+    write_state,
+)
+from gridweave.site.live.launch import (
+    FragmentState,
+    Launch,
+    Outcome,
+    Phase,
+    Usage,
+    launch_problem,
+    total_usage,
+)
+from gridweave.site.live.output import RankOutput
+from gridweave.site.live.processes import (
+    become_subreaper,
+    boot_id,
+    process_stat,
+    signal_descendants,
+)
+from gridweave.site.live.rank_process import CLOSED, RankProcess
+from gridweave.site.live.ranks import GO, HANDLED, READY, fork_rank, rank_environment
+from gridweave.site.live.usage import Meter, process_io
+
+_FIRST_SAMPLE_S = 0.5
+_LAST_SAMPLE_S = 10.0
+_SAMPLE_SHARE = 100
+"""A sample that took so long is followed by a pause this many times as long: sampling costs at most 1% of a core."""
+
+_FIRST_KILL_AGAIN_S = 0.02
+_LAST_KILL_AGAIN_S = 1.0
+_CLOCK_LOOK_S = 1.0
+_NOTICE_AGAIN_S = 0.05
+
+
+class Supervisor:
+    """The life of one fragment.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Folder of the fragment; the caller holds its lock.
+    launch : Launch
+    base : mapping from str to str
+        The environment that every job of this machine gets.
+    """
+
+    def __init__(self, folder: Path, launch: Launch, base: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.launch = launch
+        self.base = base
+        own = process_stat(os.getpid())
+        self.start_ticks = own.start_ticks if own else 0
+        self.token = f"{launch.job_id}.{launch.attempt}-{os.urandom(12).hex()}"
+        self.phase: Phase = "waiting"
+        self.outcome: Outcome | None = None
+        self.reason = ""
+        self.started_ms: int | None = None
+        self.started_s = 0.0
+        self.kill_at_s: float | None = None
+        self.kill_again_s = _FIRST_KILL_AGAIN_S
+        self.announce_at_s: float | None = None
+        self.sample_s = _FIRST_SAMPLE_S
+        self.sample_at_s: float | None = None
+        self.childless = True
+        self.processes: list[RankProcess] = []
+        self.meter = Meter()
+        self.selector = selectors.DefaultSelector()
+        self.gate: tuple[int, int] | None = None
+
+    def run(self) -> None:
+        """Start the ranks, stay until nothing of them is left, and write down how they ended."""
+        become_subreaper()
+        self._hear_signals()
+        self._obey_cancel()
+        if self.outcome is None:
+            self._prepare()
+        while self.outcome is None or not self.childless:
+            for key, _ in self.selector.select(self._pause_s()):
+                key.data(key.fd)
+            self._collect()
+            self._keep_time()
+        self._write_end()
+
+    # -- signals ------------------------------------------------------------------------------------------------------
+
+    def _hear_signals(self) -> None:
+        """Turn SIGTERM and SIGCHLD into something to read; from now on neither is lost."""
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        for number in HANDLED:
+            signal.signal(number, lambda _number, _frame: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self.selector.register(reader, selectors.EVENT_READ, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def _on_signal(self, reader: int) -> None:
+        """Note what came."""
+        with contextlib.suppress(BlockingIOError):
+            if int(signal.SIGTERM) in os.read(reader, 4096):
+                self._obey_cancel(told=True)
+
+    def _obey_cancel(self, *, told: bool = False) -> None:
+        """End the fragment if somebody wants that: by the file in the folder, or by SIGTERM alone."""
+        reason = read_cancel(self.folder)
+        if reason is None and told:
+            reason = "its supervising process was told to end (SIGTERM)"
+        if reason is not None and self.outcome is None:
+            self._end("cancelled", " ".join(reason.split()) or "cancelled")
+
+    # -- the start ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Fork all ranks up to the gate."""
+        problem = launch_problem(self.launch)
+        if problem is not None:
+            self._end("failed", problem)
+            return
+        try:
+            reserve(self.folder, len(self.launch.ranks))
+            if self.launch.working_directory is None:
+                (self.folder / "work").mkdir(exist_ok=True)
+            self.gate = os.pipe2(os.O_CLOEXEC)
+            for local_rank in range(len(self.launch.ranks)):
+                self._fork(local_rank)
+            os.close(self.gate[0])
+            if self.launch.start_at_unix_ms is not None:
+                self._write()
+        except (OSError, ValueError) as error:
+            why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            self._end("failed", f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
+
+    def _fork(self, local_rank: int) -> None:
+        """Fork one rank and watch its pipes."""
+        assert self.gate is not None
+        rank = self.launch.ranks[local_rank]
+        environment = rank_environment(self.launch, self.folder, rank, local_rank, self.token, self.base)
+        output = RankOutput(self.folder, rank.rank, self.launch.output_limit_bytes)
+        ends = (output.writers[0], output.writers[1])
+        pid, report = fork_rank(self.launch, self.folder, rank, environment, self.gate, ends)
+        output.close_writers()
+        self.childless = False
+        stat = process_stat(pid)
+        process = RankProcess(rank.rank, pid, stat.start_ticks if stat else 0, report, output)
+        self.processes.append(process)
+        self.meter.add_rank(rank.rank, pid)
+        self.selector.register(report, selectors.EVENT_READ, lambda _: self._on_report(process))
+        for reader in output.readers:
+            self.selector.register(reader, selectors.EVENT_READ, lambda fd: self._on_output(output, fd))
+
+    def _on_report(self, process: RankProcess) -> None:
+        """Hear that a rank is ready, or cannot start, or has begun."""
+        try:
+            said = os.read(process.report, 8192)
+        except BlockingIOError:
+            return
+        process.ready = process.ready or said.startswith(READY)
+        problem = said.removeprefix(READY)
+        if problem:
+            self._refuse(problem.decode(errors="replace"))
+        if said:
+            return
+        self.selector.unregister(process.report)
+        os.close(process.report)
+        process.report = CLOSED
+        process.begun = process.ready and self.gate is None
+        if self.phase == "running" and all(other.begun for other in self.processes):
+            self.announce_at_s = time.monotonic()
+
+    def _refuse(self, problem: str) -> None:
+        """One rank cannot start, so none does: what has begun already is ended at once."""
+        if self.outcome is None or (self.outcome == "failed" and self.started_ms is not None):
+            self.outcome, self.reason, self.started_ms = "failed", problem, None
+            self._end("failed", problem, at_once=True)
+
+    def _open_gate(self) -> None:
+        """Let all ranks go; what is needed to find them again is written before any of them does anything."""
+        assert self.gate is not None
+        self.phase = "running"
+        self.started_ms = int(time.time() * 1000)
+        self._write()
+        self.started_s = time.monotonic()
+        self.started_ms = int(time.time() * 1000)
+        os.write(self.gate[1], GO * len(self.processes))
+        os.close(self.gate[1])
+        self.gate = None
+        self.sample_at_s = self.started_s + self.sample_s
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _pause_s(self) -> float | None:
+        """Return how long there is nothing to do unless something happens."""
+        if self.outcome is not None and self.childless:
+            return 0.0
+        now_s = time.monotonic()
+        instants = [self.kill_at_s, self.announce_at_s, self.sample_at_s, self._limit_at_s()]
+        pauses = [instant - now_s for instant in instants if instant is not None]
+        if self._waits():
+            left_s = (self.launch.start_at_unix_ms or 0) / 1000 - time.time()
+            pauses.append(min(left_s, _CLOCK_LOOK_S))  # the clock may be set meanwhile
+        return max(0.0, min(pauses)) if pauses else None
+
+    def _waits(self) -> bool:
+        """Tell whether all ranks are ready and only the agreed instant is missing."""
+        return self.outcome is None and self.gate is not None and all(process.ready for process in self.processes)
+
+    def _limit_at_s(self) -> float | None:
+        """Return when the limit is reached."""
+        if self.phase != "running" or self.launch.limit_ms is None:
+            return None
+        return self.started_s + self.launch.limit_ms / 1000
+
+    def _keep_time(self) -> None:
+        """Do what is due."""
+        if self._waits() and time.time() * 1000 >= (self.launch.start_at_unix_ms or 0):
+            try:
+                self._open_gate()
+            except OSError as error:
+                self.started_ms = None
+                why = os.strerror(error.errno or 0)
+                self._end("failed", f"its start could not be written down, or its ranks were ended before it: {why}")
+        now_s = time.monotonic()
+        limit_at_s = self._limit_at_s()
+        if limit_at_s is not None and now_s >= limit_at_s:
+            self._end("limit", f"ended at its limit of {self.launch.limit_ms} ms")
+        if self.announce_at_s is not None and now_s >= self.announce_at_s:
+            self.announce_at_s = None if self._announce() else now_s + _NOTICE_AGAIN_S
+        if self.kill_at_s is not None and now_s >= self.kill_at_s:
+            self._kill(now_s)
+        if self.sample_at_s is not None and now_s >= self.sample_at_s:
+            took_s = self.meter.sample()
+            self.sample_s = min(self.sample_s * 2, _LAST_SAMPLE_S)
+            self.sample_at_s = now_s + max(self.sample_s, _SAMPLE_SHARE * took_s)
+            with contextlib.suppress(OSError):  # a full disk; the end has room set aside
+                self._write()
+
+    def _announce(self) -> bool:
+        """Tell the runner that the ranks run, if one listens; return whether that is done with."""
+        try:
+            notices = os.open(self.folder.parent.parent / NOTICES, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return True  # nobody listens; whoever comes reads the state
+        try:
+            os.write(notices, f"{self.launch.job_id}.{self.launch.attempt} {self.started_ms}\n".encode())
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            os.close(notices)
+        return True
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _end(self, outcome: Outcome, reason: str, *, at_once: bool = False) -> None:
+        """Have everything end: TERM, and KILL after the grace."""
+        if self.outcome is None:
+            self.outcome, self.reason = outcome, reason
+        elif self.kill_at_s is not None and not at_once:
+            return
+        self.phase = "ending"
+        if self.gate is not None:
+            # None has begun: their gate ends, and there is nobody to be polite to.
+            os.close(self.gate[1])
+            self.gate = None
+            at_once = True
+        now_s = time.monotonic()
+        if at_once or self.launch.grace_ms == 0:
+            self._kill(now_s)
+            return
+        self.kill_at_s = now_s + self.launch.grace_ms / 1000
+        signal_descendants(signal.SIGTERM)
+        with contextlib.suppress(OSError):
+            self._write()
+
+    def _kill(self, now_s: float) -> None:
+        """Kill what is there, and come back for what was forked in the meantime."""
+        signal_descendants(signal.SIGKILL)
+        self.kill_at_s = now_s + self.kill_again_s
+        self.kill_again_s = min(2 * self.kill_again_s, _LAST_KILL_AGAIN_S)
+
+    def _collect(self) -> None:
+        """Wait for all that has ended: ranks, and orphans that came to this process as their subreaper."""
+        while self.processes:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                self.childless = True
+                break
+            if ended is None:
+                break
+            pid = ended.si_pid
+            stat, counters = process_stat(pid), process_io(pid)
+            _, status, used = os.wait4(pid, 0)
+            self.meter.collect(pid, used, counters, stat)
+            for process in self.processes:
+                if process.pid == pid and process.status is None:
+                    process.status, process.ended_s = status, time.monotonic()
+        self._judge()
+
+    def _judge(self) -> None:
+        """Decide how the fragment ended, once its ranks have."""
+        if self.outcome is not None or not self.processes or not self._all_reports_heard():
+            return
+        failed = next((process for process in self.processes if process.failed), None)
+        if all(process.status is not None for process in self.processes):
+            outcome: Outcome = "failed" if failed else "finished"
+            reason = failed.describe(self.folder) if failed else ""
+            if self.childless:
+                self.outcome, self.reason = outcome, reason
+            else:
+                left = "what it left running was ended"
+                self._end(outcome, f"{reason}; {left}" if reason else left)
+        elif failed is not None and self.launch.end_on_failure:
+            self._end("failed", f"{failed.describe(self.folder)}; the other ranks were ended")
+
+    def _all_reports_heard(self) -> bool:
+        """Take in what ranks that have ended said of their start, which explains their exit better than its code."""
+        ended = [process for process in self.processes if process.status is not None]
+        for process in ended:
+            while process.report != CLOSED:  # nobody else has its other end, so this comes to an end
+                self._on_report(process)
+        if self.gate is not None and ended:
+            self._end("failed", f"{ended[0].describe(self.folder)} before the start")
+        return self.outcome is None
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def _on_output(self, output: RankOutput, reader: int) -> None:
+        """Move output."""
+        if not output.pump(reader):
+            self.selector.unregister(reader)
+
+    def _state(self, ended_ms: int | None = None) -> FragmentState:
+        """Return the state as it is now."""
+        began_s = self.started_s if self.started_ms is not None else None
+        reports = tuple(process.report_at(self.meter, began_s) for process in self.processes) if self._has_run() else ()
+        usage = total_usage((*(report.usage for report in reports), self.meter.unowned())) if reports else Usage()
+        return FragmentState(
+            job_id=self.launch.job_id,
+            attempt=self.launch.attempt,
+            phase="ended" if ended_ms is not None else self.phase,
+            boot_id=boot_id(),
+            token=self.token,
+            shim_pid=os.getpid(),
+            shim_start_ticks=self.start_ticks,
+            started_ms=self.started_ms,
+            ended_ms=ended_ms,
+            outcome=self.outcome if ended_ms is not None else None,
+            reason=self.reason,
+            ranks=reports,
+            usage=usage,
+        )
+
+    def _has_run(self) -> bool:
+        """Tell whether there are ranks to be told of: not those that never passed the gate."""
+        return self.outcome is None or self.started_ms is not None
+
+    def _write(self) -> None:
+        """Write the state."""
+        write_state(self.folder, self._state())
+
+    def _write_end(self) -> None:
+        """Write the last state; nothing of the fragment runs any more."""
+        for process in self.processes:
+            process.output.finish()
+        write_state(self.folder, self._state(ended_ms=int(time.time() * 1000)))

@@ -1,0 +1,399 @@
+"""Replaying a journal gives the core that wrote it, with snapshots and without, or an error that says why not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from sqlalchemy import text
+
+from builders import random_grid_jobs, to_workload
+from gridweave.errors import InputError
+from gridweave.grid.messages import GridEvent
+from gridweave.grid.meta_core import MetaCore
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.contract import Answer, Request
+from gridweave.site.contract_core import ContractCore, ContractEvent, OwnerPolicy
+from gridweave.site.core import SiteCore
+from gridweave.site.live import journal_snapshot
+from gridweave.site.live.journal import Journal
+from gridweave.site.live.journal_replay import Replayed, replay
+from gridweave.site.live.journal_snapshot import dump_core, load_core, stamp_of
+from gridweave.site.messages import (
+    Event,
+    Job,
+    JobCancelled,
+    JobFinished,
+    JobSubmitted,
+    ReservationCancelled,
+    ReservationRequested,
+    StartJob,
+)
+from gridweave.site.policy import SitePolicy
+
+
+class Call(NamedTuple):
+    """A call of a core, and what came of it."""
+
+    now_ms: int
+    events: tuple[Any, ...]
+    commands: list[Any]
+    next_wakeup_ms: int | None
+
+
+class Told(NamedTuple):
+    """All that a core was told, and how a fresh one is made."""
+
+    make: Callable[[], Any]
+    calls: list[Call]
+    kinds: dict[str, Any]
+
+
+def record_world(seed: int, control: str, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
+    """Play a random world with losses, cuts and crashes; return what each of its cores was told."""
+    told: dict[int, Told] = {}
+
+    def recorded(kind: type, kinds: dict[str, Any]) -> None:
+        make_plain, handle_plain = kind.__init__, kind.handle  # type: ignore[misc,attr-defined]
+
+        def make(self: Any, *args: Any, **options: Any) -> None:
+            given = copy.deepcopy((args, options))
+
+            def fresh() -> Any:
+                args, options = copy.deepcopy(given)
+                return kind(*args, **options)
+
+            told[id(self)] = Told(fresh, [], kinds)
+            make_plain(self, *args, **options)
+
+        def handle(self: Any, now_ms: int, *events: Any) -> list[Any]:
+            commands: list[Any] = handle_plain(self, now_ms, *events)
+            told[id(self)].calls.append(Call(now_ms, events, list(commands), self.next_wakeup_ms()))
+            cores.append(self)
+            return commands
+
+        monkeypatch.setattr(kind, "__init__", make)
+        monkeypatch.setattr(kind, "handle", handle)
+
+    cores: list[Any] = []  # so that none is thrown away, and its id used again
+    with monkeypatch.context():
+        recorded(ContractCore, {"event_type": ContractEvent, "message_type": Answer})
+        recorded(MetaCore, {"event_type": GridEvent, "message_type": Request})
+        rng = np.random.default_rng([seed, 5])
+        nodes = rng.integers(1, 10, rng.integers(2, 4)).tolist()
+        jobs = random_grid_jobs(rng, 40, nodes, load=1.2, tick=1000).jobs
+        simulate_world(
+            to_workload(jobs),
+            nodes,
+            GridPolicy(
+                mode=str(rng.choice(["sharing", "multi-site", "adaptive"])),
+                control=control,
+                selection=str(rng.choice(["best-fit", "random"])),
+            ),
+            site_policies=[SitePolicy(backfill=str(rng.choice(["easy", "none", "conservative"]))) for _ in nodes],
+            owners=[OwnerPolicy(grid_share=float(rng.choice([0.5, 1.0]))) for _ in nodes],
+            home=rng.integers(0, len(nodes), len(jobs)),
+            to_grid=rng.random(len(jobs)) < 0.7,
+            network=Network(latency_ms=20, jitter_ms=10, loss=0.1, duplicate=0.1),
+            faults=Faults(crash_every_ms=20_000, crash_lasts_ms=5_000, cut_every_ms=20_000, cut_lasts_ms=5_000),
+            rng=rng,
+        )
+        monkeypatch.undo()
+    return list(told.values())
+
+
+def record_site(seed: int) -> Told:
+    """Play a random site by itself, with reservations and cancellations; return what it was told."""
+    rng = np.random.default_rng([seed, 6])
+    policy = (
+        SitePolicy(discipline="planning", order=str(rng.choice(["fcfs", "sjf", "laf"]))),
+        SitePolicy(backfill="conservative"),
+        SitePolicy(backfill="slack", slack=0.5),
+        SitePolicy(order="priority", aging_ms=3.0),
+    )[seed % 4]
+    nodes = int(rng.integers(2, 9))
+    core = SiteCore(nodes, policy)
+    calls, running, now_ms = [], set[int](), 0
+    for number in range(150):
+        wakeup_ms = core.next_wakeup_ms()
+        now_ms = wakeup_ms if wakeup_ms is not None and rng.random() < 0.5 else now_ms + int(rng.integers(0, 4))
+        events: list[Event] = [JobFinished(job_id) for job_id in sorted(running) if rng.random() < 0.3]
+        if rng.random() < 0.6:
+            width, estimate_ms = int(rng.integers(1, nodes + 1)), int(rng.integers(1, 12))
+            job = Job(job_id=number, width=width, estimate_ms=estimate_ms, priority=float(rng.integers(3)))
+            events.append(JobSubmitted(job, now_or_never=bool(rng.random() < 0.1)))
+        if rng.random() < 0.2:
+            events.append(JobCancelled(int(rng.integers(number + 1))))
+        if rng.random() < 0.2:
+            events.append(
+                ReservationRequested(number, now_ms + int(rng.integers(1, 30)), 5, int(rng.integers(1, nodes + 1)))
+            )
+        if rng.random() < 0.1:
+            events.append(ReservationCancelled(int(rng.integers(number + 1))))
+        commands = core.handle(now_ms, *events)
+        running -= {event.job_id for event in events if isinstance(event, JobFinished)}
+        running |= {command.job_id for command in commands if isinstance(command, StartJob)}
+        calls.append(Call(now_ms, tuple(events), commands, core.next_wakeup_ms()))
+    return Told(lambda: SiteCore(nodes, policy), calls, {"event_type": Event})
+
+
+def look(core: Any) -> Any:
+    """Return what can be seen of a core."""
+    site = core.site if isinstance(core, ContractCore) else core
+    seen: list[Any] = [core.next_wakeup_ms()]
+    if isinstance(site, SiteCore):
+        seen += [list(site.waiting()), list(site.running()), site.reservations(), site.free]
+    if isinstance(core, ContractCore):
+        seen += [(job.job_id, core.part_state(job.job_id), core.attempt_of(job.job_id)) for job, _ in site.waiting()]
+        seen += [(r.job.job_id, core.part_state(r.job.job_id), core.attempt_of(r.job.job_id)) for r in site.running()]
+    return seen
+
+
+def check_replay(told: Told, place: Path, rng: np.random.Generator) -> tuple[int, int]:
+    """Break off at random, replay, go on, break off again; return how many times with a snapshot and without."""
+    with_snapshot = without = done = 0
+    core = told.make()
+    stops = sorted(rng.integers(0, len(told.calls) + 1, 4).tolist())
+    for stop in [*stops, len(told.calls)]:
+        with Journal(place, **told.kinds) as journal:
+            fresh = told.make()
+            found = replay(journal, fresh)
+            assert found.passed_over == ()
+            assert (found.snapshot or 0) + found.inputs == done
+            assert found.now_ms == (told.calls[done - 1].now_ms if done else 0)
+            assert look(fresh) == look(core)
+            fresh.check_invariants()
+            with_snapshot, without = with_snapshot + (found.snapshot is not None), without + (found.snapshot is None)
+            core = fresh
+            for call in told.calls[done:stop]:
+                with journal.step() as step:
+                    assert step.handle(core, call.now_ms, *call.events) == call.commands
+                assert core.next_wakeup_ms() == call.next_wakeup_ms
+                if rng.random() < 0.03:
+                    journal.snapshot(core)
+            done = stop
+    return with_snapshot, without
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+@pytest.mark.parametrize("part", range(2))
+def test_replay_gives_the_cores_of_a_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, control: str, part: int
+) -> None:
+    """Every core of a bad world, replayed at random instants, is the same, and decides the same on what follows."""
+    with_snapshot = without = 0
+    for seed in range(part * 4, part * 4 + 4):
+        for number, told in enumerate(record_world(seed, control, monkeypatch)):
+            rng = np.random.default_rng([seed, number])
+            counts = check_replay(told, tmp_path / f"{seed} {number}.journal", rng)
+            with_snapshot, without = with_snapshot + counts[0], without + counts[1]
+    assert min(with_snapshot, without) > 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_replay_gives_the_core_of_a_site(tmp_path: Path, seed: int) -> None:
+    """A site with a plan, promises and reservations, replayed at random instants, is the same and goes on the same."""
+    check_replay(record_site(seed), tmp_path / "site.journal", np.random.default_rng(seed))
+
+
+def test_a_restored_core_shares_its_arrays_as_the_first_did() -> None:
+    """A snapshot of a snapshot is the same core still: arrays that see one memory see one memory again."""
+    told = record_site(0)
+    core = told.make()
+    for call in told.calls:
+        again = told.make()
+        load_core(again, dump_core(core), "here")
+        core = again
+        assert core.handle(call.now_ms, *call.events) == call.commands
+        core.check_invariants()
+
+
+JOBS = [(JobSubmitted(Job(job_id=number, width=2, estimate_ms=100)),) for number in range(10)]
+
+
+def fill(place: Path, core: Any, *, snapshot_after: tuple[int, ...] = (), **options: Any) -> None:
+    """Tell a core of ten jobs, and write that into a journal."""
+    with Journal(place, event_type=Event, **options) as journal:
+        for number, events in enumerate(JOBS, 1):
+            with journal.step() as step:
+                step.handle(core, number, *events)
+            if number in snapshot_after:
+                journal.snapshot(core)
+
+
+@pytest.fixture(name="place")
+def journal_place(tmp_path: Path) -> Path:
+    """Return where the journal of this test lies."""
+    return tmp_path / "site.journal"
+
+
+def make() -> SiteCore:
+    """Return a fresh core."""
+    return SiteCore(4, SitePolicy())
+
+
+def damage(place: Path, statement: str) -> None:
+    """Change the tables of a journal behind its back."""
+    with Journal(place, event_type=Event) as journal, journal.reading() as connection:
+        connection.execute(text(statement))
+
+
+def test_the_newest_snapshots_are_kept(place: Path) -> None:
+    """A replay begins at the newest snapshot; the two newest are kept, and inputs before them can be removed."""
+    fill(place, make(), snapshot_after=(2, 5, 7))
+    with Journal(place, event_type=Event) as journal:
+        assert (replay(journal, make()).snapshot, replay(journal, make()).inputs) == (7, 3)
+        assert journal.compact() == 5
+        assert [entry.sequence for entry in journal.inputs(after=5)] == list(range(6, 11))
+        assert replay(journal, make()).inputs == 3
+    damage(place, "UPDATE gridweave_snapshots SET state = substr(state, 1, 50) WHERE sequence = 7")
+    with Journal(place, event_type=Event) as journal:
+        core = make()
+        found = replay(journal, core)
+        assert found == Replayed(5, 5, 10, ("the snapshot after input 7 is damaged",))
+        live = make()
+        for number, events in enumerate(JOBS, 1):
+            live.handle(number, *events)
+        assert look(core) == look(live)
+
+
+def test_a_snapshot_of_other_sources_is_not_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the sources all inputs are replayed; if they were removed the error says what is missing."""
+    fill(place, make(), snapshot_after=(5, 10))
+    monkeypatch.setattr("gridweave.site.live.journal_replay.stamp_of", lambda _: "another")
+    with Journal(place, event_type=Event) as journal:
+        found = replay(journal, make())
+        assert (found.snapshot, found.inputs) == (None, 10)
+        assert "is of other sources: of gridweave" in found.passed_over[0]
+        journal.compact()
+        with pytest.raises(InputError, match=r"inputs 1 to 5 are missing.*no snapshot could be used.*other sources"):
+            replay(journal, make())
+    damage(place, "DELETE FROM gridweave_inputs")
+    with Journal(place, event_type=Event) as journal, pytest.raises(InputError, match="1 to 10 are missing"):
+        replay(journal, make())
+
+
+def test_the_stamp_tells_sources_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The stamp changes with the code of any module that a core is made of, and not with comments or docstrings."""
+    package = tmp_path / "gridweave_stamp_test"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    core, part = package / "core.py", package / "part.py"
+    core.write_text("from gridweave_stamp_test import part\nclass Core: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(journal_snapshot, "_OURS", "gridweave_stamp_test")
+    stamps = []
+    for source in ("A = 1\n", '"""Doc."""\n# comment\nA = 1\n', "A = 2\n"):
+        part.write_text(source)
+        journal_snapshot._stamp.cache_clear()
+        stamps.append(journal_snapshot._stamp("gridweave_stamp_test.core", "Core"))
+    assert stamps[0] == stamps[1] != stamps[2]
+    assert stamp_of(make()) != stamp_of(MetaCore([1], GridPolicy()))
+
+
+def test_missing_and_foreign_inputs_are_found(place: Path) -> None:
+    """An input that is missing, or is none of these events, stops the replay in one line with its number."""
+    fill(place, make())
+    damage(place, "DELETE FROM gridweave_inputs WHERE sequence IN (4, 5)")
+    with Journal(place, event_type=Event) as journal, pytest.raises(InputError, match="inputs 4 to 5 are missing"):
+        replay(journal, make())
+    damage(place, "UPDATE gridweave_inputs SET events = x'91c0' WHERE sequence = 2")
+    with Journal(place, event_type=Event) as journal, pytest.raises(InputError, match="input 2: the event"):
+        replay(journal, make())
+
+
+def test_another_decision_is_found(place: Path) -> None:
+    """A core that decides otherwise than was decided is stopped at that input, whatever the reason."""
+    fill(place, make())
+    with Journal(place, event_type=Event) as journal:
+        with pytest.raises(InputError, match="input 3 of 3 ms: the core decides otherwise"):
+            replay(journal, SiteCore(6, SitePolicy()))
+        with pytest.raises(InputError, match=r"input 1 of 1 ms: the core decides otherwise"):
+            replay(journal, SiteCore(1, SitePolicy()))
+
+
+def test_an_input_that_is_refused_stops_the_replay(place: Path) -> None:
+    """An input that the core refuses is an error with its number."""
+    with Journal(place, event_type=Event) as journal:
+        for now_ms in (5, 4):
+            with journal.step() as step:
+                step.input(now_ms, ())
+        with pytest.raises(InputError, match="input 2 of 4 ms is refused: now_ms is 4"):
+            replay(journal, make())
+
+
+def test_another_configuration_needs_to_begin_anew(place: Path) -> None:
+    """Inputs are replayed only into a core of the same configuration, until the journal is begun anew."""
+    fill(place, make(), configuration="4 nodes", snapshot_after=(5,))
+    other = {"event_type": Event, "configuration": "6 nodes"}
+    with Journal(place, **other) as journal:
+        with pytest.raises(InputError, match="for a core of '4 nodes', not of '6 nodes'"):
+            replay(journal, make())
+        journal.begin_anew()
+        core = SiteCore(6, SitePolicy())
+        assert replay(journal, core).inputs == 0
+        for number, events in enumerate(JOBS, 20):
+            with journal.step() as step:
+                step.handle(core, number, *events)
+    with Journal(place, **other) as journal:
+        fresh = SiteCore(6, SitePolicy())
+        assert replay(journal, fresh).inputs == 10
+        assert look(fresh) == look(core)
+        assert journal.sequence == 20
+        assert journal.compact() == 10
+        journal.snapshot(fresh)
+    with Journal(place, **other) as journal:
+        assert replay(journal, SiteCore(6, SitePolicy())).snapshot == 20
+
+
+def test_an_empty_journal_takes_any_configuration(place: Path) -> None:
+    """As long as nothing was decided, another configuration harms nothing."""
+    for configuration in ("a", "b"):
+        with Journal(place, event_type=Event, configuration=configuration) as journal:
+            assert replay(journal, make()).inputs == 0
+    fill(place, make(), configuration="b")
+    with Journal(place, event_type=Event, configuration="a") as journal, pytest.raises(InputError, match="'b'"):
+        replay(journal, make())
+
+
+class Odd:
+    """A core with something in it that is no data."""
+
+    def __init__(self, odd: Any) -> None:
+        self.odd = odd
+
+    def handle(self, now_ms: int, *events: Any) -> list[Any]:
+        """Do nothing."""
+        return []
+
+
+# What cannot be kept, or must not be.
+ODD = ([lambda: None], open, [print], Path("/"), iter([1]))
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_what_is_no_data_is_not_kept(place: Path, odd: Any) -> None:
+    """A snapshot holds data alone: a core with a file, a function in a list, or a class from elsewhere is refused."""
+    with Journal(place, event_type=Event) as journal, pytest.raises(InputError, match="state of a Odd cannot be kept"):
+        journal.snapshot(Odd([odd]))
+
+
+def test_a_snapshot_calls_nothing(place: Path) -> None:
+    """A state that names a function to be called is refused when it is loaded."""
+    evil = b"cos\nsystem\n(S'true'\ntR."
+    with pytest.raises(InputError, match=r"os\.system is not data"):
+        load_core(make(), evil, "here")
+    with pytest.raises(InputError, match="dump_core is not data"):
+        load_core(make(), b"cgridweave.site.live.journal_snapshot\ndump_core\n.", "here")
+    with pytest.raises(InputError, match="check_job is no class"):
+        load_core(make(), b"cgridweave.site.checks\ncheck_job\n.", "here")
+    with pytest.raises(InputError, match="none of a SiteCore"):
+        load_core(make(), dump_core(ContractCore(4, SitePolicy(), owner=OwnerPolicy())), "here")
+    with pytest.raises(InputError, match="none of a SiteCore: it has other attributes"):
+        load_core(make(), dump_core(Odd(1)), "here")
