@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -186,7 +187,8 @@ class LimitedControl:
         """Ask a site for a quote: for a decision over all sites, or to see whether a waiting job should come to it."""
         self._quote_id += 1
         self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
-        return ToSite(site, RequestQuote(self._quote_id, delegation.job.width, delegation.job.estimate_ms))
+        job = delegation.job
+        return ToSite(site, RequestQuote(self._quote_id, job.width, job.estimate_ms, job.resources))
 
     def _ask_others(self, delegation: _Delegation, sites: Iterable[int]) -> list[GridCommand]:
         """Ask those of the sites that a job does not wait at already, and that are large enough."""
@@ -218,18 +220,25 @@ class LimitedControl:
         delegation.hurried = site is not None
         if site is not None:
             return self._delegate(now_ms, delegation, site)
-        earliest_ms = min(starts.values(), default=None)
+        # Alone where it starts first, then where the fewest nodes are to spare; or beside others where that ends first.
+        ends = [(start_ms + job.estimate_ms, 0, start_ms, quotes[s].free, s) for s, start_ms in starts.items()]
+        ends += [
+            (now_ms + math.ceil(quote.slowdown * job.estimate_ms), 1, now_ms, 0, s)
+            for s, quote in quotes.items()
+            if quote.slowdown is not None
+        ]
+        earliest_end_ms = min(ends)[0] if ends else None
         split = self._one_job.split(job, delegation.sensitivity, self._not_asked(free))
         if split is not None:
             fragments, length_ms = split
-            if earliest_ms is None or not self._policy.adaptive or now_ms + length_ms < earliest_ms + job.estimate_ms:
+            if earliest_end_ms is None or not self._policy.adaptive or now_ms + length_ms < earliest_end_ms:
                 delegation.state = SPLIT
                 delegation.number += 1
                 return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
-        if earliest_ms is None:
+        if not ends:
             return self._put_back(now_ms, delegation)
-        # Of those that start it first, the one with the fewest nodes to spare; then site order.
-        return self._delegate(now_ms, delegation, min(starts, key=lambda s: (starts[s], quotes[s].free, s)))
+        *_, site = min(ends)
+        return self._delegate(now_ms, delegation, site)
 
     def _not_asked(self, free: dict[int, int]) -> dict[int, int]:
         """Take off the quoted nodes what was asked after the quotes: jobs that ask for the same refuse each other."""

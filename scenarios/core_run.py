@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from gridweave.scenarios.job_messages import job_messages
 from gridweave.scenarios.reservations import Request, ReservationAnswer
 from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.running_work import RunningWork
 from gridweave.scenarios.workload import IntArray, Workload
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines import Policy
 from gridweave.site.messages import (
     AcceptReservation,
+    ChangeRate,
     Event,
-    Job,
     JobFinished,
     JobSubmitted,
     RefuseReservation,
     ReservationRequested,
     StartJob,
 )
-from gridweave.site.policy import SitePolicy
 
 # Jobs that are played before progress is reported: about a tenth of a second.
 _SLICE = 1_000
@@ -31,13 +32,13 @@ def run_core(
     workload: Workload,
     rows: IntArray,
     nodes: int,
-    policy: SitePolicy,
+    policy: Policy,
     offset_ms: int,
     reservations: Sequence[Request],
     report: Callable[[int, int], None],
     *,
     check: bool,
-) -> tuple[IntArray, tuple[ReservationAnswer, ...]]:
+) -> tuple[IntArray, IntArray, tuple[ReservationAnswer, ...]]:
     """Run a `SiteCore` to which every event is told as it happens.
 
     Parameters
@@ -47,7 +48,7 @@ def run_core(
         The jobs to submit; none is refused by the site.
     nodes : int
         Nodes of the site.
-    policy : SitePolicy
+    policy : SitePolicy or SharedNodes
     offset_ms : int
         Local time of instant zero, from Monday 00:00.
     reservations : sequence of (int, ReservationRequested)
@@ -58,7 +59,7 @@ def run_core(
 
     Returns
     -------
-    start_ms : numpy.ndarray of int64, shape (k,)
+    start_ms, end_ms : numpy.ndarray of int64, shape (k,)
     answers : tuple of ReservationAnswer
         In the order of the requests.
     """
@@ -66,20 +67,21 @@ def run_core(
     arrivals = _arrivals(workload, rows, reservations)
     row_of = {int(workload.job_id[row]): place for place, row in enumerate(rows)}
     run_ms = workload.run_ms[rows].tolist()
-    start_ms = np.full(len(rows), NEVER, np.int64)
+    start_ms, end_ms = np.full((2, len(rows)), NEVER, np.int64)
     asked = {request.reservation_id: (when_ms, request) for when_ms, request in reservations}
     answers: dict[int, ReservationAnswer] = {}
-    ends: list[tuple[int, int]] = []
+    running = RunningWork()
     next_arrival = submitted = reported = 0
     while True:
-        instants = [when for when, _ in (*arrivals[next_arrival : next_arrival + 1], *ends[:1])]
-        wakeup_ms = core.next_wakeup_ms()
-        if not instants and wakeup_ms is None:
-            return start_ms, tuple(answers[reservation_id] for reservation_id in asked)
-        now_ms = min(instants if wakeup_ms is None else [*instants, wakeup_ms])
+        instants = [when for when, _ in arrivals[next_arrival : next_arrival + 1]]
+        instants += [when for when in (running.next_end_ms(), core.next_wakeup_ms()) if when is not None]
+        if not instants:
+            return start_ms, end_ms, tuple(answers[reservation_id] for reservation_id in asked)
+        now_ms = min(instants)
         events: list[Event] = []
-        while ends and ends[0][0] == now_ms:
-            events.append(JobFinished(heapq.heappop(ends)[1]))
+        for job_id in running.ended(now_ms):
+            end_ms[row_of[job_id]] = now_ms
+            events.append(JobFinished(job_id))
         while next_arrival < len(arrivals) and arrivals[next_arrival][0] == now_ms:
             events.append(arrivals[next_arrival][1])
             submitted += isinstance(events[-1], JobSubmitted)
@@ -88,7 +90,9 @@ def run_core(
             if isinstance(command, StartJob):
                 row = row_of[command.job_id]
                 start_ms[row] = now_ms
-                heapq.heappush(ends, (now_ms + run_ms[row], command.job_id))
+                running.begin(now_ms, command.job_id, run_ms[row])
+            elif isinstance(command, ChangeRate):
+                running.change_rate(now_ms, command.job_id, command.rate)
             elif isinstance(command, AcceptReservation | RefuseReservation):
                 answers[command.reservation_id] = _answer(*asked[command.reservation_id], command)
         if check:
@@ -116,22 +120,9 @@ def _answer(
 
 def _arrivals(workload: Workload, rows: IntArray, reservations: Sequence[Request]) -> list[tuple[int, Event]]:
     """Return submissions and requests by their instant; at one instant requests come after the jobs."""
-    columns = workload.columns
+    jobs = job_messages(workload, rows)
     arrivals: list[tuple[int, Event]] = [
-        (
-            int(workload.submit_ms[row]),
-            JobSubmitted(
-                Job(
-                    job_id=int(workload.job_id[row]),
-                    width=int(workload.width[row]),
-                    estimate_ms=int(workload.estimate_ms[row]),
-                    user=int(columns["user"][row]) if "user" in columns else None,
-                    priority=float(columns["priority"][row]) if "priority" in columns else 0.0,
-                    weight=float(columns["weight"][row]) if "weight" in columns else 1.0,
-                )
-            ),
-        )
-        for row in rows
+        (when_ms, JobSubmitted(job)) for when_ms, job in zip(workload.submit_ms[rows].tolist(), jobs, strict=True)
     ]
     arrivals.extend(reservations)
     return sorted(arrivals, key=lambda arrival: arrival[0])

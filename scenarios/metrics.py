@@ -142,6 +142,7 @@ def compute_metrics(
     nodes: int,
     *,
     select: npt.ArrayLike | None = None,
+    shared: bool = False,
 ) -> Metrics:
     """Compute the metrics of a schedule.
 
@@ -153,6 +154,9 @@ def compute_metrics(
         Nodes of the site.
     select : array_like of bool, shape (n,), optional
         The jobs to judge. The others ran beside them, so they count in the span and in the queue that is seen.
+    shared : bool
+        Whether jobs may share nodes. Then UTIL is what they ask for and may be above 1, and what was idle is counted as
+        if no node that was asked for had been: at least so much was.
 
     Returns
     -------
@@ -170,7 +174,7 @@ def compute_metrics(
     >>> metrics.awt_ms, metrics.sldwa, metrics.util
     (500.0, 1.3333333333333333, 1.0)
     """
-    schedule = _Schedule.of(submit_ms, start_ms, end_ms, width, nodes)
+    schedule = _Schedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared)
     if select is None:
         return schedule.metrics()
     mask = np.asarray(select)
@@ -186,6 +190,8 @@ def compute_by_class(
     width: npt.ArrayLike,
     nodes: int,
     classes: JobClasses,
+    *,
+    shared: bool = False,
 ) -> dict[str, Metrics]:
     """Compute the metrics of several classes of jobs of one schedule.
 
@@ -195,6 +201,8 @@ def compute_by_class(
         As for `compute_metrics`.
     classes : JobClasses
         Which job belongs to which class; see `gridweave.scenarios.job_classes`.
+    shared : bool
+        As for `compute_metrics`.
 
     Returns
     -------
@@ -206,7 +214,7 @@ def compute_by_class(
     InputError
         As for `compute_metrics`.
     """
-    schedule = _Schedule.of(submit_ms, start_ms, end_ms, width, nodes)
+    schedule = _Schedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared)
     of_job = _integers("the class", classes.of_job, len(schedule.submit_ms))[schedule.order]
     rows = np.argsort(of_job, kind="stable")
     borders = np.searchsorted(of_job[rows], np.arange(len(classes.names) + 1))
@@ -240,6 +248,8 @@ class _Schedule:
         end_ms: npt.ArrayLike,
         width: npt.ArrayLike,
         nodes: int,
+        *,
+        shared: bool,
     ) -> _Schedule:
         submit = _integers("submit_ms", submit_ms)
         start = _integers("start_ms", start_ms, len(submit))
@@ -257,7 +267,7 @@ class _Schedule:
         _refuse(order, wide < 1, "has a width below 1")
         seen = queue_length_seen(submit, start)
         begin_ms, makespan_ms = (int(submit[0]), int(end.max())) if len(submit) else (0, 0)
-        lost, under = _idle_node_ms(step_parts(submit, start, end, wide), nodes)
+        lost, under = _idle_node_ms(step_parts(submit, start, end, wide), nodes, shared=shared)
         return cls(submit, start, end, wide, nodes, order, seen, begin_ms, makespan_ms, lost, under)
 
     def metrics(self, selected: IntArray | None = None) -> Metrics:
@@ -298,15 +308,15 @@ _COUNTS = ("jobs", "jobs_waited", "queued_submissions")
 _UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metrics.__struct_fields__}, Metrics)
 
 
-def _idle_node_ms(parts: Iterable[Steps], nodes: int) -> tuple[float, float]:
+def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[float, float]:
     """Return the node time that was idle while a job waited, and that was idle while unfinished jobs asked for it."""
     lost = under = 0.0
     for steps in parts:
-        if (steps.busy > nodes).any():
+        if not shared and (steps.busy > nodes).any():
             row = int(np.argmax(steps.busy > nodes))
             raise InputError(f"{steps.busy[row]} nodes are busy at {steps.time_ms[row]} ms, and the site has {nodes}")
         lasted = np.diff(steps.time_ms).astype(np.float64)
-        busy, waiting, demand = steps.busy[:-1], steps.waiting[:-1], steps.demand[:-1]
+        busy, waiting, demand = np.minimum(steps.busy[:-1], nodes), steps.waiting[:-1], steps.demand[:-1]
         lost += float(np.sum((nodes - busy) * lasted * (waiting > 0)))
         under += float(np.sum((np.minimum(nodes, demand) - busy) * lasted))
     return lost, under

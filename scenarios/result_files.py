@@ -50,6 +50,9 @@ _Writer = Callable[[Path], None]
 class _Run(Protocol):
     """What has a summary and plots."""
 
+    @property
+    def shared(self) -> bool: ...
+
     def summary(self) -> dict[str, Any]: ...
 
     def plot(self, kind: str) -> Figure: ...
@@ -192,7 +195,8 @@ def files_of(run: _Run, write_jobs: _Writer, *, plots: bool) -> dict[str, _Write
         "summary.json": lambda path: write_json(path, run.summary()),
     }
     if plots:
-        files |= {f"{kind}.png": functools.partial(_save_plot, run, kind) for kind in PLOT_KINDS}
+        kinds = [kind for kind in PLOT_KINDS if not (run.shared and kind == "schedule")]
+        files |= {f"{kind}.png": functools.partial(_save_plot, run, kind) for kind in kinds}
     return files
 
 

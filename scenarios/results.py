@@ -54,6 +54,8 @@ class SimulationResult(MadeAnew):
         Discipline, order, backfilling and so on, as plain values; they go into ``summary.json``.
     site : str
         Name of the site.
+    shared : bool
+        Whether jobs may share nodes.
 
     Raises
     ------
@@ -71,6 +73,7 @@ class SimulationResult(MadeAnew):
     label: str = "result"
     options: Mapping[str, Any] = field(default_factory=dict)
     site: str = "site"
+    shared: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.workload)
@@ -128,7 +131,7 @@ class SimulationResult(MadeAnew):
         -------
         Metrics
         """
-        return compute_metrics(*self.schedule(), self.nodes)
+        return compute_metrics(*self.schedule(), self.nodes, shared=self.shared)
 
     def metrics_by(self, kind: str, *, border: float | None = None) -> dict[str, Metrics]:
         """Return the metrics per class of jobs.
@@ -160,7 +163,7 @@ class SimulationResult(MadeAnew):
             classes = classes_by_month(submit_ms, self.workload.start_unix_s, self.workload.timezone)
         else:
             raise OptionError("kind", f"{kind!r} is no way to class jobs; give one of {', '.join(CLASS_KINDS)}")
-        return compute_by_class(submit_ms, start_ms, end_ms, width, self.nodes, classes)
+        return compute_by_class(submit_ms, start_ms, end_ms, width, self.nodes, classes, shared=self.shared)
 
     def job_columns(self, rows: slice = slice(None)) -> dict[str, Any]:
         """Return the columns of ``jobs.csv``.
@@ -228,6 +231,8 @@ class SimulationResult(MadeAnew):
         """
         from gridweave.scenarios import plots, schedule_view
 
+        if kind == "schedule" and self.shared:
+            raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
         if kind == "utilisation":
             return plots.plot_utilisation(self, start_ms=start_ms, end_ms=end_ms)
         if kind == "schedule":

@@ -146,7 +146,8 @@ def simulate_policy(
     report = progress or _tell_nobody
     answers: tuple[ReservationAnswer, ...] = ()
     if driver == "core" or reservations:
-        start_ms[rows], answers = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
+        told = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
+        start_ms[rows], _, answers = told
     elif rows.size:
         run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms)
         for until in range(_SLICE, len(rows), _SLICE):

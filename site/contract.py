@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import msgspec
 
-from gridweave.site.messages import Job
+from gridweave.site.messages import Job, Resources
 
 
 class RequestQuote(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Ask when these nodes could be had for so long, if asked for now."""
+    """Ask when these nodes could be had for so long, if asked for now.
+
+    Attributes
+    ----------
+    quote_id : int
+    width : int
+    length_ms : int
+    resources : Resources, optional
+        What the job needs beside nodes: a site whose nodes are shared then says whether it could share some.
+    """
 
     quote_id: int
     width: int
     length_ms: int
+    resources: Resources | None = None
 
 
 class HoldNodes(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -125,12 +135,15 @@ class Quoted(msgspec.Struct, frozen=True, tag=True, gc=False):
     start_ms : int or None
         The earliest start, by estimates; None if there is none, for the given reason.
     reason : str
+    slowdown : float, optional
+        The job could start now on nodes that others use, and would take so many times as long.
     """
 
     quote_id: int
     free: int
     start_ms: int | None
     reason: str = ""
+    slowdown: float | None = None
 
 
 class Held(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -201,7 +214,8 @@ class SiteChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
     Attributes
     ----------
     others : int
-        Of the nodes that the owner lets the grid have, those that it cannot have now even if it held none.
+        Of the nodes that the owner lets the grid have, those that it cannot have now even if it held none; below 0
+        where jobs of the grid share nodes, and so take fewer than they are wide.
     free : int
         Nodes that a job of the grid may have now.
     """

@@ -40,7 +40,10 @@ from gridweave.site.contract import (
     Withdrawn,
 )
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines import Policy
+from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.messages import (
+    ChangeRate,
     Command,
     Event,
     Job,
@@ -48,13 +51,11 @@ from gridweave.site.messages import (
     JobFinished,
     JobSubmitted,
     KillJob,
-    NodeIntervals,
     RefuseJob,
     ReservationCancelled,
     ReservationRequested,
     StartJob,
 )
-from gridweave.site.policy import SitePolicy
 
 RENDEZVOUS_MS = 30_000
 """How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
@@ -101,7 +102,8 @@ class _Part(msgspec.Struct):
     state: str
     start_ms: int = 0
     shared: bool = False
-    nodes: NodeIntervals = ()
+    grant: StartJob | None = None
+    rate: int = RATE_ONE
     lease_until_ms: int = 0
     outcome: str = "finished"
 
@@ -116,7 +118,7 @@ class ContractCore:
     ----------
     nodes : int
         Nodes of the site, >= 1.
-    policy : SitePolicy
+    policy : SitePolicy or SharedNodes
     owner : OwnerPolicy, optional
     week_offset_ms : int
         As for `SiteCore`.
@@ -133,7 +135,7 @@ class ContractCore:
     def __init__(
         self,
         nodes: int,
-        policy: SitePolicy,
+        policy: Policy,
         *,
         owner: OwnerPolicy | None = None,
         week_offset_ms: int = 0,
@@ -143,6 +145,8 @@ class ContractCore:
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
         self._cap = self._owner.nodes_for_grid(nodes)
+        # Where nodes are shared jobs may have more of them, added up, than there are.
+        self._overlaps = self.site.threads_per_node > 1 and self._cap == nodes
         self.rendezvous_ms = rendezvous_ms
         self._now_ms = 0
         self._parts: dict[int, _Part] = {}
@@ -438,6 +442,10 @@ class ContractCore:
                 self._out.append(command)
             elif isinstance(command, StartJob):
                 self._granted(command, part)
+            elif isinstance(command, ChangeRate):
+                part.rate = command.rate
+                if part.state == RUNNING:
+                    self._out.append(command)
             elif isinstance(command, RefuseJob):
                 self._forget(command.job_id)
                 self._answer(Refused(command.job_id, part.attempt, command.reason))
@@ -447,7 +455,7 @@ class ContractCore:
 
     def _granted(self, command: StartJob, part: _Part) -> None:
         """Take in that the nodes are there: of a hold until its start, or of a job that starts now."""
-        part.nodes = command.nodes
+        part.grant = command
         if part.state == WAITING:
             self._grid_waiting -= part.width
         if part.shared:
@@ -464,8 +472,11 @@ class ContractCore:
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
             if part.state == COMMITTED and part.start_ms <= self._now_ms:
+                assert part.grant is not None, "a fragment is committed that was not held"
                 part.state = RUNNING
-                self._out.append(StartJob(job_id, part.nodes))
+                self._out.append(part.grant)
+                if part.rate != RATE_ONE:
+                    self._out.append(ChangeRate(job_id, part.rate))
                 self._answer(Started(job_id, part.attempt, self._now_ms))
 
     def _restarted(self) -> list[Event]:
@@ -486,14 +497,22 @@ class ContractCore:
         return [*gone, *(JobFinished(job_id) for job_id, _ in again), *(JobSubmitted(job) for _, job in again)]
 
     def _quote(self, request: RequestQuote) -> Quoted:
-        room = 0 if self._draining else max(0, self._cap - self._grid_nodes + self._grid_waiting)
+        held = 0 if self._overlaps else self._grid_nodes - self._grid_waiting
+        room = 0 if self._draining else max(0, self._cap - held)
         free = min(room, self.site.startable(self._now_ms, request.length_ms))
         reason = self._why_not(request.width)
         start_ms = None
         if reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
             reason = "" if start_ms is not None else f"the site has {self.nodes} nodes"
-        return Quoted(request.quote_id, free, start_ms, reason)
+        return Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(request, room))
+
+    def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
+        """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""
+        if request.resources is None or request.width > room:
+            return None
+        job = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, resources=request.resources)
+        return self.site.slowdown_offered(self._now_ms, job) if why_impossible(job) is None else None
 
     def _tell_change(self) -> None:
         """Tell the grid if its own doing is not why it can have more, or less, of the site."""
@@ -501,10 +520,12 @@ class ContractCore:
         if self._draining:
             others = self._cap - held
         else:
+            # Below 0 where the grid's own jobs share nodes: then they take fewer than they are wide.
             own = self.nodes - self.site.free - held
-            others = max(0, own - (self.nodes - self._cap))
+            others = own if self._overlaps else max(0, own - (self.nodes - self._cap))
         if others != self._told.others:
-            free = 0 if self._draining else max(0, min(self.site.free, self._cap - held))
+            room = self.nodes if self._overlaps else self._cap - held
+            free = 0 if self._draining else max(0, min(self.site.free, room))
             self._told = SiteChanged(others, free)
             self._out.insert(0, ToGrid(self._told))
 
@@ -525,7 +546,8 @@ class ContractCore:
         self.site.check_invariants()
         assert self._grid_waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
         assert self._grid_nodes == sum(part.width for part in self._parts.values()), "the grid's nodes do not add up"
-        assert self._grid_nodes - self._grid_waiting <= self._cap, "the owner's share is exceeded"
+        held = self._grid_nodes - self._grid_waiting
+        assert self._overlaps or held <= self._cap, "the owner's share is exceeded"
         running = {running.job.job_id for running in self.site.running()}
         waiting = {job.job_id for job, _ in self.site.waiting()}
         for job_id, part in self._parts.items():

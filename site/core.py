@@ -12,10 +12,11 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool
 from gridweave.site.checks import check_job, check_reservation
-from gridweave.site.disciplines import DISCIPLINES
+from gridweave.site.disciplines import DISCIPLINES, Policy, SharingDiscipline
 from gridweave.site.explain import Explanation
 from gridweave.site.messages import (
     AcceptReservation,
+    ChangeRate,
     CloseReservation,
     Command,
     Event,
@@ -33,7 +34,6 @@ from gridweave.site.messages import (
     Running,
     StartJob,
 )
-from gridweave.site.policy import SitePolicy
 
 
 class SiteCore:
@@ -43,7 +43,7 @@ class SiteCore:
     ----------
     nodes : int
         Nodes of the site, >= 1.
-    policy : SitePolicy
+    policy : SitePolicy or SharedNodes
     week_offset_ms : int
         Local time of instant zero, from Monday 00:00; counts for limits with windows.
 
@@ -66,9 +66,11 @@ class SiteCore:
     [StartJob(job_id=2, nodes=((0, 4),))]
     """
 
-    def __init__(self, nodes: int, policy: SitePolicy, *, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: Policy, *, week_offset_ms: int = 0) -> None:
         self._pool = NodePool(nodes)
         self._discipline = DISCIPLINES[policy.discipline](nodes, policy, week_offset_ms)
+        # The same again where nodes are shared; the pool has nothing to say then.
+        self._sharing = self._discipline if isinstance(self._discipline, SharingDiscipline) else None
         self._now_ms = 0
         self._waiting: set[int] = set()
         self._nodes_of: dict[int, NodeIntervals] = {}
@@ -82,9 +84,14 @@ class SiteCore:
         return self._pool.nodes
 
     @property
+    def threads_per_node(self) -> int:
+        """Hardware threads of a node that are given out one by one; 1 where a node is given out whole."""
+        return 1 if self._sharing is None else self._sharing.threads_per_node
+
+    @property
     def free(self) -> int:
         """Nodes that no job and no open reservation holds."""
-        return self._pool.free
+        return self._pool.free if self._sharing is None else self._sharing.free
 
     def handle(self, now_ms: int, *events: Event) -> list[Command]:
         """Take in what has happened and return what is to be done.
@@ -138,9 +145,10 @@ class SiteCore:
         if self._reservations:
             commands += self._open_reservations()
         commands += self._run_pass()
-        for job in or_never:
-            if job.job_id in self._waiting:
-                return commands + self._refuse_what_waits(or_never)
+        if any(job.job_id in self._waiting for job in or_never):
+            commands += self._refuse_what_waits(or_never)
+        if self._sharing is not None:
+            commands += [ChangeRate(job_id, rate) for job_id, rate in self._sharing.take_rates()]
         return commands
 
     def check(self, now_ms: int, *events: object) -> None:
@@ -161,8 +169,12 @@ class SiteCore:
         for job in self._discipline.run_pass(self._now_ms):
             job_id = job.job_id
             self._waiting.discard(job_id)
-            self._nodes_of[job_id] = nodes = self._pool.allocate(job.width)
-            commands.append(StartJob(job_id, nodes))
+            if self._sharing is None:
+                self._nodes_of[job_id] = nodes = self._pool.allocate(job.width)
+                commands.append(StartJob(job_id, nodes))
+            else:
+                self._nodes_of[job_id], threads = self._sharing.place_of(job_id)
+                commands.append(StartJob(job_id, self._nodes_of[job_id], threads))
         return commands
 
     def _refuse_what_waits(self, or_never: list[Job]) -> list[Command]:
@@ -214,6 +226,18 @@ class SiteCore:
         """
         return min(self.free, self._discipline.startable(now_ms, length_ms))
 
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant of the last call of `handle`.
+        job : Job
+            One that is not here; what it needs of the nodes counts.
+        """
+        return None if self._sharing is None else self._sharing.slowdown_offered(now_ms, job)
+
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, if estimates held and nothing else came; None: never.
 
@@ -243,7 +267,8 @@ class SiteCore:
         held = [*self._nodes_of.values(), *self._reserved_nodes.values()]
         count = sum(stop - start for intervals in held for start, stop in intervals)
         nodes = {node for intervals in held for start, stop in intervals for node in range(start, stop)}
-        assert len(nodes) == count == self._pool.nodes - self._pool.free, "a node is held twice, or lost"
+        assert len(nodes) == self.nodes - self.free, "a node is lost"
+        assert len(nodes) == count or self._sharing is not None, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
         assert running == set(self._nodes_of), "running jobs and held nodes differ"
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
@@ -261,7 +286,9 @@ class SiteCore:
     def _release(self, job_id: int) -> None:
         if job_id in self._nodes_of:
             self._discipline.ended(self._now_ms, job_id)
-            self._pool.release(self._nodes_of.pop(job_id))
+            nodes = self._nodes_of.pop(job_id)
+            if self._sharing is None:
+                self._pool.release(nodes)
             self._killed.discard(job_id)
 
     def _cancel(self, job_id: int) -> list[Command]:

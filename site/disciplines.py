@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gridweave.site.array_discipline import ArrayDiscipline
 from gridweave.site.explain import Explanation
-from gridweave.site.messages import Job, Running
-from gridweave.site.policy import SitePolicy
+from gridweave.site.messages import Job, NodeIntervals, Running
+from gridweave.site.shared_discipline import SharedDiscipline
 
 
 class Discipline(Protocol):
@@ -67,10 +67,41 @@ class Discipline(Protocol):
         """Raise AssertionError if the state contradicts itself."""
 
 
-Factory = Callable[[int, SitePolicy, int], Discipline]
+@runtime_checkable
+class SharingDiscipline(Discipline, Protocol):
+    """What `SiteCore` asks besides of a discipline that chooses the nodes of its jobs, which may share them."""
+
+    @property
+    def threads_per_node(self) -> int:
+        """Hardware threads of the largest node: what ``place_of`` counts on with from node to node."""
+
+    @property
+    def free(self) -> int:
+        """Nodes on which no job is."""
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the nodes and the hardware threads of a running job."""
+
+    def take_rates(self) -> list[tuple[int, int]]:
+        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
+
+
+class Policy(Protocol):
+    """How a site schedules: of any discipline, a frozen struct."""
+
+    @property
+    def discipline(self) -> str:
+        """The name of the discipline, in `DISCIPLINES`."""
+
+
+Factory = Callable[[int, Any, int], Discipline]
 
 DISCIPLINES: dict[str, Factory] = {
     "queue": ArrayDiscipline,
     "planning": ArrayDiscipline,
+    "lomarc": SharedDiscipline,
 }
 """Name to factory; a factory takes the nodes, the policy and the local time of instant zero in the week."""

@@ -14,6 +14,29 @@ NodeIntervals = tuple[tuple[int, int], ...]
 """Nodes as half-open intervals of their numbers, ascending."""
 
 
+class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a job needs beside nodes, for sites whose nodes are shared (docs/lomarc.md, "The fractions of a job").
+
+    Attributes
+    ----------
+    cpu, network, disk : float
+        Parts of its run time; they sum to 1.
+    memory : float
+        Part of a node's, above 0 and at most 1.
+    cpu_kind : int
+        Of its work on the CPU: 0 integer, 1 floating point, or as the site's table numbers them.
+    cores : int
+        On how many cores of each of its nodes it runs.
+    """
+
+    cpu: float = 1.0
+    network: float = 0.0
+    disk: float = 0.0
+    memory: float = 1.0
+    cpu_kind: int = 0
+    cores: int = 1
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a site knows of a job; its run time is known to nobody before it has ended.
 
@@ -34,6 +57,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     behind : bool
         Whether it stands behind all jobs of which this is not said, whatever the order of the queue; among themselves
         such jobs stand in the order of submission.
+    resources : Resources, optional
+        A job of which they are not known shares its nodes with none.
     """
 
     job_id: int
@@ -44,6 +69,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: float = 0.0
     weight: float = 1.0
     behind: bool = False
+    resources: Resources | None = None
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
@@ -98,11 +124,34 @@ class ReservationCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
 Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled
 
 
-class StartJob(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Start a job, now, on these nodes."""
+class StartJob(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
+    """Start a job, now, on these nodes.
+
+    Attributes
+    ----------
+    job_id : int
+    nodes : tuple of (int, int)
+    threads : tuple of (int, int)
+        The hardware threads that it has, counted through node by node, where nodes are shared; empty if all are its.
+    """
 
     job_id: int
     nodes: NodeIntervals
+    threads: NodeIntervals = ()
+
+
+class ChangeRate(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Expect a running job to go on at another rate, as who shares its nodes has changed.
+
+    Attributes
+    ----------
+    job_id : int
+    rate : int
+        In units of `gridweave.site.kernels.rates.RATE_ONE`; that is also the rate at which every job starts.
+    """
+
+    job_id: int
+    rate: int
 
 
 class KillJob(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -146,4 +195,6 @@ class CloseReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
     reservation_id: int
 
 
-Command = StartJob | KillJob | RefuseJob | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
+JobCommand = StartJob | ChangeRate | KillJob | RefuseJob
+
+Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation

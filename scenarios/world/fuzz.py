@@ -19,7 +19,7 @@ from gridweave.scenarios.workload import IntArray, Workload
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.site.contract_core import OwnerPolicy
-from gridweave.site.policy import SitePolicy
+from gridweave.site.disciplines import Policy
 
 JOBS = 300
 """Jobs of one run: enough for queues, splits and faults to meet, and done in a fraction of a second."""
@@ -44,7 +44,7 @@ class WorldInputs:
     nodes : tuple of int
         Of each site.
     policy : GridPolicy
-    site_policies : tuple of SitePolicy
+    site_policies : tuple of SitePolicy or SharedNodes
     jobs : int
         How many jobs of the workload, one after the other, make up a run.
     """
@@ -53,7 +53,7 @@ class WorldInputs:
     home: IntArray
     nodes: tuple[int, ...]
     policy: GridPolicy
-    site_policies: tuple[SitePolicy, ...]
+    site_policies: tuple[Policy, ...]
     jobs: int = JOBS
 
 
@@ -73,10 +73,12 @@ def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
     Raises
     ------
     OptionError
-        If that is no job at all.
+        If that is no job at all, or the scenario has links between its sites.
     """
     if jobs < 1:
         raise OptionError("jobs", f"is {jobs}; a run has at least 1 job")
+    if built.net is not None:
+        raise OptionError("net", "is not played in the simulated world; leave [net] and what is for it out")
     return WorldInputs(
         workload=built.workload,
         home=built.home,

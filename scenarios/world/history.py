@@ -19,7 +19,7 @@ class _Run(msgspec.Struct):
 
     attempt: int
     start_ms: int
-    nodes: NodeIntervals
+    held: NodeIntervals
     width: int
 
 
@@ -30,6 +30,8 @@ class History:
     ----------
     nodes : list of int
         Nodes of each site.
+    lanes : list of int, optional
+        Hardware threads of a node of each site where nodes are shared; 1 elsewhere.
 
     Raises
     ------
@@ -38,8 +40,9 @@ class History:
         nodes are held past their lease, or an accepted job is lost or given up unasked.
     """
 
-    def __init__(self, nodes: list[int]) -> None:
-        self._busy = [bytearray(count) for count in nodes]
+    def __init__(self, nodes: list[int], lanes: list[int] | None = None) -> None:
+        self._lanes = lanes or [1] * len(nodes)
+        self._busy = [bytearray(count * each) for count, each in zip(nodes, self._lanes, strict=True)]
         self._runs: list[dict[int, _Run]] = [{} for _ in nodes]
         self._accepted: set[int] = set()
         self._refused: set[int] = set()
@@ -74,29 +77,51 @@ class History:
         """Note that the user was told that a job can never run."""
         self._refused.add(job_id)
 
-    def occupied(self, now_ms: int, site: int, job_id: int, attempt: int, nodes: NodeIntervals, width: int) -> None:
-        """Note that a fragment started on these nodes."""
+    def occupied(
+        self,
+        now_ms: int,
+        site: int,
+        job_id: int,
+        attempt: int,
+        nodes: NodeIntervals,
+        width: int,
+        threads: NodeIntervals = (),
+    ) -> None:
+        """Note that a fragment started on these nodes, or, where they are shared, on these threads of them."""
         busy = self._busy[site]
+        held = nodes
+        if self._lanes[site] > 1:
+            held = threads
+            self._check_threads(now_ms, site, job_id, nodes, threads)
         count = 0
-        for start, stop in nodes:
+        for start, stop in held:
             if busy.find(1, start, stop) >= 0:
                 raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
             busy[start:stop] = b"\1" * (stop - start)
             count += stop - start
+        if held is not nodes:
+            count = sum(stop - start for start, stop in nodes)
         if count != width:
             raise ViolationError(
                 f"{now_ms} ms: job {job_id} has not the {width} nodes of site {site} that it asked for"
             )
         if job_id in self._runs[site]:
             raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
-        self._runs[site][job_id] = _Run(attempt, now_ms, nodes, count)
+        self._runs[site][job_id] = _Run(attempt, now_ms, held, count)
+
+    def _check_threads(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, threads: NodeIntervals) -> None:
+        """Check that the threads are on the nodes, some on each."""
+        lanes = self._lanes[site]
+        used = {thread // lanes for start, stop in threads for thread in range(start, stop)}
+        if used != {node for start, stop in nodes for node in range(start, stop)}:
+            raise ViolationError(f"{now_ms} ms: job {job_id} has threads of site {site} that are not on its nodes")
 
     def left(self, now_ms: int, site: int, job_id: int) -> None:
         """Note that a fragment left its nodes."""
         run = self._runs[site].pop(job_id, None)
         if run is None:
             raise ViolationError(f"{now_ms} ms: job {job_id} leaves site {site}, where it does not run")
-        for start, stop in run.nodes:
+        for start, stop in run.held:
             self._busy[site][start:stop] = b"\0" * (stop - start)
 
     def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:

@@ -13,12 +13,13 @@ from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.grid_simulator import GridResult, checked_home, checked_sensitivity
+from gridweave.scenarios.job_messages import job_messages
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.world import Submission, World
 from gridweave.site.contract_core import ContractCore, OwnerPolicy
-from gridweave.site.messages import Job
+from gridweave.site.disciplines import Policy
 from gridweave.site.policy import SitePolicy
 
 
@@ -50,7 +51,7 @@ def simulate_world(
     nodes: Sequence[int],
     policy: GridPolicy,
     *,
-    site_policies: Sequence[SitePolicy] | None = None,
+    site_policies: Sequence[Policy] | None = None,
     owners: Sequence[OwnerPolicy] | None = None,
     home: npt.ArrayLike | None = None,
     to_grid: npt.ArrayLike | None = None,
@@ -69,7 +70,7 @@ def simulate_world(
     nodes : sequence of int
         Nodes of each site.
     policy : GridPolicy
-    site_policies : sequence of SitePolicy, optional
+    site_policies : sequence of SitePolicy or SharedNodes, optional
         How each site schedules by itself; FCFS with EASY backfilling if left out.
     owners : sequence of OwnerPolicy, optional
         What each owner lets the grid have; all, if left out.
@@ -113,7 +114,7 @@ def simulate_world(
     """
     network, faults = network or Network(), faults or Faults()
     rng = rng or np.random.default_rng(0)
-    policies = list(site_policies) if site_policies is not None else [SitePolicy()] * len(nodes)
+    policies: list[Policy] = list(site_policies) if site_policies is not None else [SitePolicy()] * len(nodes)
     owner_policies = list(owners) if owners is not None else [OwnerPolicy()] * len(nodes)
     if not len(nodes) == len(policies) == len(owner_policies):
         raise OptionError(
@@ -148,23 +149,11 @@ def _submissions(
     if grid.shape != (count,):
         raise OptionError("to_grid", f"has one entry for each of the {count} jobs")
     sensitivities = checked_sensitivity(sensitivity, count)
-    columns = workload.columns
     return [
-        Submission(
-            submit_ms,
-            Job(job_id=job_id, width=width, estimate_ms=estimate_ms, priority=priority, weight=weight),
-            run_ms,
-            home_site,
-            handed_in,
-            sensitive,
-        )
-        for submit_ms, job_id, width, estimate_ms, priority, weight, run_ms, home_site, handed_in, sensitive in zip(
+        Submission(submit_ms, job, run_ms, home_site, handed_in, sensitive)
+        for submit_ms, job, run_ms, home_site, handed_in, sensitive in zip(
             workload.submit_ms.tolist(),
-            workload.job_id.tolist(),
-            workload.width.tolist(),
-            workload.estimate_ms.tolist(),
-            columns["priority"].tolist() if "priority" in columns else [0.0] * count,
-            columns["weight"].tolist() if "weight" in columns else [1.0] * count,
+            job_messages(workload),
             workload.run_ms.tolist(),
             homes.tolist(),
             grid.tolist(),

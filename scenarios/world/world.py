@@ -41,7 +41,8 @@ from gridweave.site.contract import (
     ToGrid,
 )
 from gridweave.site.contract_core import OWN, ContractCore, ContractEvent
-from gridweave.site.messages import Job, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
+from gridweave.site.kernels.rates import RATE_ONE, work_done_ms, work_left
+from gridweave.site.messages import ChangeRate, Job, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
 
 GRID = -1
 """The place of the meta-scheduler, where others are the numbers of sites."""
@@ -82,13 +83,21 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 class _Work(msgspec.Struct):
-    """An attempt as it really is: which fragments were asked for, which have started, and since when the job works."""
+    """An attempt as it really is: which fragments were asked for, which have started, and since when the job works.
+
+    A job goes at the pace of its slowest fragment; ``left`` is its work as of ``since_ms``.
+    """
 
     fragments: dict[int, int]
     started: set[int]
     begun_ms: int = -1
     start_ms: int | None = None
     is_dead: bool = False
+    rates: dict[int, int] | None = None
+    left: int = 0
+    rate: int = RATE_ONE
+    since_ms: int = 0
+    end_ms: int = 0
 
 
 class World:
@@ -129,7 +138,8 @@ class World:
         self._faults = faults
         self._rng = rng
         self._check = check
-        self.history = History([site.nodes for site in sites])
+        self.history = History([site.nodes for site in sites], [site.site.threads_per_node for site in sites])
+        self._slowest = RATE_ONE
         self._heap: list[tuple[int, int, int, int, Any]] = []
         self._sequence = 0
         self.now_ms = 0
@@ -208,7 +218,8 @@ class World:
     def _longest_ms(self) -> int:
         """Return how long the longest of all jobs takes in as many fragments as there are sites."""
         jobs = self._jobs.values()
-        return max((self._stretch(s.job.estimate_ms, len(self._sites), s.sensitivity) for s in jobs), default=0)
+        longest_ms = max((self._stretch(s.job.estimate_ms, len(self._sites), s.sensitivity) for s in jobs), default=0)
+        return longest_ms * RATE_ONE // self._slowest
 
     def _at(self, when_ms: int, kind: int, place: int, what: Any = None) -> None:
         self._sequence += 1
@@ -339,6 +350,8 @@ class World:
                     self._channels[site][SITE_END].send(command.answer)
             elif isinstance(command, StartJob):
                 self._starts(site, command)
+            elif isinstance(command, ChangeRate):
+                self._slows(site, command)
             elif isinstance(command, KillJob):
                 self._killed(site, command.job_id)
             elif isinstance(command, RefuseJob):
@@ -403,7 +416,7 @@ class World:
         if attempt == OWN:
             self._work[job_id, OWN] = _Work({site: self._jobs[job_id].job.width}, set())
         work = self._work[job_id, attempt]
-        self.history.occupied(self.now_ms, site, job_id, attempt, command.nodes, work.fragments[site])
+        self.history.occupied(self.now_ms, site, job_id, attempt, command.nodes, work.fragments[site], command.threads)
         if len(work.fragments) > 1:
             self.history.joined(self.now_ms, site, job_id, attempt, work.start_ms)
         work.started.add(site)
@@ -417,13 +430,37 @@ class World:
             for other in work.fragments:
                 self._tell_site(other, FragmentsMet(job_id, attempt))
         self.history.began(self.now_ms, job_id, attempt, fragments)
-        work.begun_ms = self.now_ms
-        self._at(self.now_ms + run_ms, _END, attempt, job_id)
+        work.begun_ms = work.since_ms = self.now_ms
+        work.left = run_ms * RATE_ONE
+        work.end_ms = self.now_ms + run_ms
+        self._at(work.end_ms, _END, attempt, job_id)
+        if work.rates is not None:
+            self._set_rate(job_id, attempt, work, min(work.rates.values()))
+
+    def _slows(self, site: int, command: ChangeRate) -> None:
+        """Have a fragment, and with it its job, go on at another rate."""
+        attempt = self._sites[site].attempt_of(command.job_id)
+        work = self._work.get((command.job_id, attempt))
+        if work is None:
+            return
+        if work.rates is None:
+            work.rates = dict.fromkeys(work.fragments, RATE_ONE)
+        work.rates[site] = command.rate
+        self._slowest = min(self._slowest, command.rate)
+        if work.begun_ms >= 0:
+            self._set_rate(command.job_id, attempt, work, min(work.rates.values()))
+
+    def _set_rate(self, job_id: int, attempt: int, work: _Work, rate: int) -> None:
+        if rate != work.rate:
+            work.left = int(work_left(work.left, work.rate, work.since_ms, self.now_ms))
+            work.rate, work.since_ms = rate, self.now_ms
+            work.end_ms = int(work_done_ms(work.left, rate, self.now_ms))
+            self._at(work.end_ms, _END, attempt, job_id)
 
     def _work_ends(self, job_id: int, attempt: int) -> None:
         """Have a job end by itself."""
         work = self._work.get((job_id, attempt))
-        if work is None or work.is_dead or work.begun_ms < 0:
+        if work is None or work.is_dead or work.begun_ms < 0 or work.end_ms != self.now_ms:
             return
         self.start_ms[job_id] = work.begun_ms
         self.end_ms[job_id] = self.now_ms

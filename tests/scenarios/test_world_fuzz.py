@@ -151,3 +151,10 @@ def test_what_is_wrong_with_a_scenario_is_told(tmp_path: Path) -> None:
     result = invoke(path)
     assert result.exit_code == 2
     assert "sites" in result.stderr
+
+
+def test_links_between_sites_are_not_passed_over() -> None:
+    """A scenario whose splits cost what its links make them cost is refused, rather than played without them."""
+    built = build_scenario("european-grid", ["workload.jobs=20"])
+    with pytest.raises(OptionError, match="net: is not played in the simulated world"):
+        world_of(built)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gridweave import __version__
+from gridweave.cli.coschedule import coschedule
 from gridweave.cli.models import register as register_models
 from gridweave.cli.net import app as net_app
 from gridweave.cli.reproduce import reproduce
@@ -35,6 +36,7 @@ app = typer.Typer(
 register_models(trace_app)
 app.add_typer(trace_app, name="trace")
 app.command("simulate")(simulate)
+app.command("coschedule")(coschedule)
 app.command("run")(run_scenario)
 app.command("sweep")(sweep)
 app.add_typer(scenario_app, name="scenario")

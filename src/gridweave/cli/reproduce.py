@@ -26,7 +26,7 @@ def reproduce(
         list[str] | None,
         typer.Argument(metavar="[TABLE]...", help="Such as streit-5.1, zhang-5, or streit, zhang, all; none to list."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="zhang: baseline workloads to average over.")] = 3,
+    seeds: Annotated[int, typer.Option(help="zhang, lomarc: workloads to average over.")] = 3,
     out: Annotated[str | None, typer.Option(help="Folder for the tables as CSV and the figures as PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
 ) -> None:

@@ -1,0 +1,106 @@
+"""Speed of shared nodes, and how it grows with the queue: printed, and written to benchmarks/results/lomarc.json.
+
+    python benchmarks/lomarc.py
+
+Times are of the whole call of `simulate_shared`, in seconds of its own thread, the best of three; the first call, which
+compiles, takes no part. First every variant on 8,000 jobs of LOMARC's workload 3 on 128 nodes; then growth: the jobs of
+the same model with their gaps shortened until up to 5,000 of them wait, and what a scheduling pass costs then.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gridweave.scenarios.coscheduling import SharedResult, simulate_shared
+from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
+from gridweave.scenarios.published.lomarc_runs import ALPHAS, JOBS, NODES, READINGS
+from gridweave.scenarios.resources import assign_resources
+from gridweave.scenarios.workload import Workload
+from gridweave.site.lomarc_policy import VARIANTS
+from gridweave.site.slowdown_tables import SlowdownModel
+
+RESULTS = Path(__file__).parent / "results" / "lomarc.json"
+FACTORS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.05)
+GROWTH_VARIANTS = ("PSS", "L-U1", "L-R")
+
+
+def workload_3(factor: float = 1.0) -> Workload:
+    """Return workload 3 with mix M1, its gaps multiplied by a factor."""
+    model = with_alpha(lublin_model("whole", nodes=NODES), ALPHAS["W3"])
+    jobs = generate_lublin(model, JOBS, np.random.default_rng(1), interarrival_factor=factor)
+    return assign_resources(jobs, "M1", np.random.default_rng([1, 1]))
+
+
+def timed(workload: Workload, variant: str, formula: str) -> tuple[float, SharedResult]:
+    """Return the shortest of three simulations, in seconds, and its result."""
+    best_s, model = math.inf, SlowdownModel(formula=formula)
+    for _ in range(3):
+        began = time.thread_time()
+        result = simulate_shared(workload, NODES, variant, model=model)
+        best_s = min(best_s, time.thread_time() - began)
+    return best_s, result
+
+
+def waiting(result: SharedResult) -> tuple[float, int]:
+    """Return the mean, over the instants of submission and start, and the largest number of waiting jobs."""
+    schedule = result.schedule
+    instants = np.concatenate([schedule.workload.submit_ms, schedule.start_ms])
+    change = np.repeat([1, -1], len(schedule.workload))
+    lengths = np.cumsum(change[np.lexsort((-change, instants))])
+    return float(lengths.mean()), int(lengths.max())
+
+
+def speeds() -> Iterator[dict[str, Any]]:
+    """Yield the time of every variant on workload 3, under each formula."""
+    workload = workload_3()
+    for formula in dict.fromkeys(reading.formula for reading in READINGS.values()):
+        for variant in VARIANTS:
+            seconds, result = timed(workload, variant, formula)
+            mean, _ = waiting(result)
+            yield {"formula": formula, "variant": variant, "s": seconds, "mean waiting": mean}
+
+
+def growth() -> Iterator[dict[str, Any]]:
+    """Yield the time by the length of the queue."""
+    for variant in GROWTH_VARIANTS:
+        for factor in FACTORS:
+            seconds, result = timed(workload_3(factor), variant, "whole")
+            mean, most = waiting(result)
+            passes = len(np.union1d(result.schedule.workload.submit_ms, result.schedule.end_ms))
+            row = {"variant": variant, "gaps": factor, "mean waiting": mean, "most waiting": most, "s": seconds}
+            yield row | {
+                "us a pass": seconds / passes * 1e6,
+                "ns a pass and waiting job": seconds / passes / mean * 1e9,
+            }
+
+
+def main() -> None:
+    """Run everything, print it, and write it down."""
+    simulate_shared(workload_3().take(np.arange(10)), NODES)
+    first, second = [], []
+    print(f"{JOBS:,} jobs of workload 3 on {NODES} nodes")
+    for row in speeds():
+        first.append(row)
+        print(f"{row['formula']:8} {row['variant']:5} {row['s']:6.2f} s {row['mean waiting']:8.0f} waiting", flush=True)
+    print("growth: gaps; mean and most waiting jobs; seconds; us a pass; ns a pass and waiting job")
+    for row in growth():
+        second.append(row)
+        print(
+            f"{row['variant']:5} {row['gaps']:5.2f} {row['mean waiting']:8.0f} {row['most waiting']:6,} "
+            f"{row['s']:7.2f} s {row['us a pass']:8.1f} {row['ns a pass and waiting job']:7.1f}",
+            flush=True,
+        )
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"workload 3": first, "growth": second}, indent=2) + "\n")
+    print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

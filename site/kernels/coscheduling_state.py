@@ -1,0 +1,383 @@
+"""The arrays of a site whose nodes are shared, and how jobs enter, wait and leave (docs/lomarc.md).
+
+A node has *cells*: one for each hardware thread, core after core. A job that runs holds cells, chained in ascending
+order, and a job's *slot* is its row in the table of jobs, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.kernels.state import GONE, NEVER_MS
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+SHORT, MEDIUM, LONG = 0, 1, 2
+"""Classes of jobs."""
+
+CLASSES = 3
+
+CPU, NETWORK, DISK = 0, 1, 2
+"""What a job is bound by."""
+
+EMPTY, NO_CELL = np.int64(-1), np.int64(-1)
+"""A hardware thread that nobody holds; the end of a chain of cells."""
+
+BLOCKED = np.int64(-2)
+"""A cell that the node's kind does not have."""
+
+UNKNOWN_ROW = np.int64(-1)
+"""The row of a job of whose needs nothing is known: it shares its nodes with none."""
+
+MIXED = np.int64(-1)
+"""The kind of a job's nodes where they are of several."""
+
+SHARED_JOB = np.dtype(
+    [
+        # What a walk over the queue reads: 64 bytes.
+        *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms")),
+        *((name, np.int64) for name in ("job_class", "tested", "cores", "waits")),
+        # What else is known at the submission.
+        *((name, np.int64) for name in ("bound", "cpu_kind", "row")),
+        *((name, np.float64) for name in ("cpu", "network", "disk", "memory")),
+        # How it runs.
+        *((name, np.int64) for name in ("start_ms", "left", "rate", "since_ms", "end_ms")),
+        *((name, np.int64) for name in ("first_cell", "n_partners", "one_kind", "version", "changed", "promised_ms")),
+        ("slowdown", np.float64),
+        # What would be if a match were made.
+        *((name, np.int64) for name in ("tried", "trial_end_ms")),
+        ("trial_slowdown", np.float64),
+    ],
+    align=True,
+)
+"""What a site knows of a job.
+
+``waits`` is 1 in the queue, 0 otherwise; ``left`` of its estimate is work (rates.py), as of ``since_ms``; ``end_ms`` is
+its end by estimate; ``changed`` is 1 if it stands in the list of jobs whose rate may have changed. ``version`` grows
+whenever something changes on the nodes of a running job, and no running job with a version up to ``tested`` can be
+joined by a waiting one, whatever the time.
+"""
+
+KIND = np.dtype(
+    [("cores", np.int64), ("threads", np.int64), ("hyperthreaded", np.int64), ("memory", np.float64)], align=True
+)
+"""A kind of nodes."""
+
+COUNTERS = np.dtype(
+    [
+        *((name, np.int64) for name in ("lanes", "threads", "idle")),
+        *((name, np.int64) for name in ("n_queue", "n_running", "n_started", "n_changed", "n_affected")),
+        *((name, np.int64) for name in ("waiting_width", "version", "open_version", "n_open", "newest_open")),
+        # Of all submissions and starts so far: for aging and prediction.
+        *((name, np.int64) for name in ("n_starts", "wait_sum_ms", "n_seen", "n_short_seen")),
+        *((name, np.int64) for name in ("first_submit_ms", "last_submit_ms", "short_work", "other_work")),
+        # Of the pass that goes on.
+        *((name, np.int64) for name in ("head", "limit_ms", "extra", "packed_running", "n_counted", "n_steps")),
+        *((name, np.float64) for name in ("base", "relief_all", "relief_short", "relief_other")),
+    ],
+    align=True,
+)
+"""The numbers of a site: ``lanes`` cells a node, ``threads`` cells a core, ``idle`` nodes."""
+
+SEARCHES = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("searches", "waiting", "long_enough", "narrow_enough", "fitting", "matchable", "bearable"),
+            *("matches", "selected", "running_matches"),
+        )
+    ],
+    align=True,
+)
+"""What the searches for a match came to, summed up (the paper's Table 5)."""
+
+
+class SharedSite(NamedTuple):
+    """The jobs and nodes of one site.
+
+    Attributes
+    ----------
+    counters : numpy.ndarray of COUNTERS, shape (1,)
+    searches : numpy.ndarray of SEARCHES, shape (1,)
+    jobs : numpy.ndarray of SHARED_JOB, shape (slots,)
+    waiting : numpy.ndarray of int64, shape (3, slots)
+        Slots of the waiting jobs of each class, ascending (submit time, job id).
+    n_waiting : numpy.ndarray of int64, shape (3,)
+    queue : numpy.ndarray of int64, shape (slots,)
+        Slots in the order of the queue, made in each pass; ``GONE`` where a job has started in it.
+    packed_ms, relief : numpy.ndarray of float64, shape (slots,)
+        For each place of the queue R and the running sum of 1/R (docs/lomarc.md, "Profit").
+    running : numpy.ndarray of int64, shape (capacity,)
+        Slots, in the order in which they were started.
+    started : numpy.ndarray of int64, shape (capacity,)
+        Slots of the jobs that the last pass started, in the order in which they were started.
+    changed : numpy.ndarray of int64, shape (capacity,)
+        Slots of the jobs that started, or whose rate may have changed, since `forget_changes`.
+    open_hosts : numpy.ndarray of int64, shape (capacity,)
+        Slots of the running jobs that may get one more partner, in the order in which they were started.
+    affected, partners : numpy.ndarray of int64, shape (capacity,)
+        Scratch: slots of the jobs that a match concerns, and of those that share nodes with one.
+    kinds : numpy.ndarray of KIND, shape (k,)
+    node_kind, used, free_ms, marked : numpy.ndarray of int64, shape (nodes,)
+        The kind of each node and its cells in use; the rest is scratch.
+    occupant : numpy.ndarray of int64, shape (nodes, lanes)
+        Who holds each cell: a slot, ``EMPTY`` or ``BLOCKED``.
+    next_cell : numpy.ndarray of int64, shape (nodes * lanes,)
+        The next cell of the same job.
+    step_ms, step_free : numpy.ndarray of int64, shape (steps,)
+        An availability profile (profile.py), for conservative backfilling.
+    """
+
+    counters: npt.NDArray[np.void]
+    searches: npt.NDArray[np.void]
+    jobs: npt.NDArray[np.void]
+    waiting: npt.NDArray[np.int64]
+    n_waiting: npt.NDArray[np.int64]
+    queue: npt.NDArray[np.int64]
+    packed_ms: npt.NDArray[np.float64]
+    relief: npt.NDArray[np.float64]
+    running: npt.NDArray[np.int64]
+    started: npt.NDArray[np.int64]
+    changed: npt.NDArray[np.int64]
+    open_hosts: npt.NDArray[np.int64]
+    affected: npt.NDArray[np.int64]
+    partners: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.void]
+    node_kind: npt.NDArray[np.int64]
+    used: npt.NDArray[np.int64]
+    free_ms: npt.NDArray[np.int64]
+    marked: npt.NDArray[np.int64]
+    occupant: npt.NDArray[np.int64]
+    next_cell: npt.NDArray[np.int64]
+    step_ms: npt.NDArray[np.int64]
+    step_free: npt.NDArray[np.int64]
+
+
+def empty_site(kinds: npt.NDArray[np.void], counts: Sequence[int], *, slots: int, plans: bool = False) -> SharedSite:
+    """Return the state of an idle site.
+
+    Parameters
+    ----------
+    kinds : numpy.ndarray of KIND, shape (k,)
+    counts : sequence of int
+        Nodes of each kind.
+    slots : int
+        Jobs that may wait or run at one time.
+    plans : bool
+        Whether there must be room for the reservations of conservative backfilling.
+
+    Returns
+    -------
+    SharedSite
+    """
+    nodes, threads = sum(counts), int(kinds["threads"].max())
+    lanes = int(kinds["cores"].max()) * threads
+    node_kind = np.repeat(np.arange(len(kinds)), counts)
+    core, thread = np.divmod(np.arange(lanes), threads)
+    lacks = (core >= kinds["cores"][node_kind, None]) | (thread >= kinds["threads"][node_kind, None])
+    running, steps = min(nodes * lanes, slots), 2 * (slots + nodes * lanes) + 2 if plans else 0
+    state = SharedSite(
+        counters=np.zeros(1, COUNTERS),
+        searches=np.zeros(1, SEARCHES),
+        jobs=np.zeros(slots, SHARED_JOB),
+        waiting=np.zeros((CLASSES, slots), np.int64),
+        n_waiting=np.zeros(CLASSES, np.int64),
+        queue=np.zeros(slots, np.int64),
+        packed_ms=np.zeros(slots, np.float64),
+        relief=np.zeros(slots, np.float64),
+        running=np.zeros(running, np.int64),
+        started=np.zeros(running, np.int64),
+        changed=np.zeros(slots, np.int64),
+        open_hosts=np.zeros(running, np.int64),
+        affected=np.zeros(running, np.int64),
+        partners=np.zeros(running, np.int64),
+        kinds=kinds,
+        node_kind=node_kind,
+        used=np.zeros(nodes, np.int64),
+        free_ms=np.zeros(nodes, np.int64),
+        marked=np.zeros(nodes, np.int64),
+        occupant=np.where(lacks, BLOCKED, EMPTY),
+        next_cell=np.full(nodes * lanes, NO_CELL),
+        step_ms=np.zeros(steps, np.int64),
+        step_free=np.zeros(steps, np.int64),
+    )
+    counters = state.counters[0]
+    counters["lanes"], counters["threads"], counters["idle"] = lanes, threads, nodes
+    return state
+
+
+@kernel
+def job_submitted(state, slot):
+    """Put the job of a slot, which is filled in, into the queue; count it for the prediction."""
+    counters = state.counters[0]
+    job = state.jobs[slot]
+    job.waits = 1
+    job.changed = job.tried = 0
+    job.first_cell = NO_CELL
+    job.tested = 0
+    job.slowdown = 1.0
+    kind = job.job_class
+    place = state.n_waiting[kind]
+    while place > 0 and _is_younger(state.jobs[state.waiting[kind, place - 1]], job):
+        state.waiting[kind, place] = state.waiting[kind, place - 1]
+        place -= 1
+    state.waiting[kind, place] = slot
+    state.n_waiting[kind] += 1
+    counters.waiting_width += job.width
+    if counters.n_seen == 0:
+        counters.first_submit_ms = job.submit_ms
+    counters.last_submit_ms = job.submit_ms
+    counters.n_seen += 1
+    if kind == SHORT:
+        counters.n_short_seen += 1
+        counters.short_work += job.width * job.estimate_ms
+    else:
+        counters.other_work += job.width * job.estimate_ms
+
+
+@kernel_part
+def _is_younger(a, b):
+    """Whether job a comes behind job b within a class."""
+    return a.submit_ms > b.submit_ms or (a.submit_ms == b.submit_ms and a.job_id > b.job_id)
+
+
+@kernel
+def job_withdrawn(state, slot):
+    """Take a waiting job out of the queue."""
+    state.jobs[slot].waits = 0
+    state.counters[0].waiting_width -= state.jobs[slot].width
+    drop_gone(state)
+
+
+@kernel
+def drop_gone(state):
+    """Close the gaps of the jobs that wait no more."""
+    for kind in range(CLASSES):
+        kept = 0
+        for place in range(state.n_waiting[kind]):
+            slot = state.waiting[kind, place]
+            if state.jobs[slot].waits == 1:
+                state.waiting[kind, kept] = slot
+                kept += 1
+        state.n_waiting[kind] = kept
+
+
+@kernel_part
+def average_wait_ms(state):
+    """Return the average wait of the jobs started so far, rounded down; 0 if there is none."""
+    counters = state.counters[0]
+    return counters.wait_sum_ms // counters.n_starts if counters.n_starts > 0 else np.int64(0)
+
+
+@kernel_part
+def level_of(job, now_ms, age_ms):
+    """Return the level of a waiting job: its class, less one for each ``age_ms`` waited (0: it does not age)."""
+    level = job.job_class
+    if age_ms > 0:
+        waited_ms = now_ms - job.submit_ms
+        level -= (waited_ms >= age_ms) + (waited_ms - age_ms >= age_ms)
+    return max(0, level)
+
+
+@kernel
+def order_queue(state, age_ms, now_ms):
+    """Make the queue: by level, then submit time, then job id. Within a class it stands so already."""
+    waiting, n_waiting = state.waiting, state.n_waiting
+    at_short = at_medium = at_long = np.int64(0)
+    short = _head_of(state, SHORT, at_short, age_ms, now_ms)
+    medium = _head_of(state, MEDIUM, at_medium, age_ms, now_ms)
+    long = _head_of(state, LONG, at_long, age_ms, now_ms)
+    total = n_waiting[SHORT] + n_waiting[MEDIUM] + n_waiting[LONG]
+    for place in range(total):
+        if not _ranks_before(medium, short) and not _ranks_before(long, short):
+            state.queue[place] = waiting[SHORT, at_short]
+            at_short += 1
+            short = _head_of(state, SHORT, at_short, age_ms, now_ms)
+        elif not _ranks_before(long, medium):
+            state.queue[place] = waiting[MEDIUM, at_medium]
+            at_medium += 1
+            medium = _head_of(state, MEDIUM, at_medium, age_ms, now_ms)
+        else:
+            state.queue[place] = waiting[LONG, at_long]
+            at_long += 1
+            long = _head_of(state, LONG, at_long, age_ms, now_ms)
+    state.counters[0].n_queue = total
+
+
+@kernel_part
+def _head_of(state, kind, at, age_ms, now_ms):
+    """Return level, submit time and job id of a waiting job of a class; behind the last, of none that comes first."""
+    if at == state.n_waiting[kind]:
+        return np.int64(CLASSES), NEVER_MS, NEVER_MS
+    job = state.jobs[state.waiting[kind, at]]
+    return level_of(job, now_ms, age_ms), job.submit_ms, job.job_id
+
+
+@kernel_part
+def _ranks_before(a, b):
+    """Whether the waiting job with this level, submit time and id comes before the other."""
+    if a[0] != b[0]:
+        return a[0] < b[0]
+    return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
+
+
+@kernel_part
+def note_change(state, slot):
+    """Put a job into the list of those whose rate may have changed, once."""
+    if state.jobs[slot].changed == 0:
+        state.jobs[slot].changed = 1
+        state.changed[state.counters[0].n_changed] = slot
+        state.counters[0].n_changed += 1
+
+
+@kernel
+def forget_changes(state):
+    """Empty the list of changes, which the driver has read."""
+    for i in range(state.counters[0].n_changed):
+        state.jobs[state.changed[i]].changed = 0
+    state.counters[0].n_changed = 0
+
+
+@kernel
+def enter_running(state, place, now_ms):
+    """Make the waiting job at a place of the queue a running one, at rate 1; it holds no cell yet. Return its slot."""
+    counters = state.counters[0]
+    slot = state.queue[place]
+    state.queue[place] = GONE
+    job = state.jobs[slot]
+    job.waits = 0
+    job.start_ms = job.since_ms = now_ms
+    job.left = job.estimate_ms * RATE_ONE
+    job.rate = RATE_ONE
+    job.end_ms = NEVER_MS
+    job.first_cell = NO_CELL
+    counters.waiting_width -= job.width
+    counters.n_starts += 1
+    counters.wait_sum_ms += now_ms - job.submit_ms
+    counters.packed_running = 0
+    counters.version += 1
+    state.running[counters.n_running] = slot
+    counters.n_running += 1
+    state.started[counters.n_started] = slot
+    counters.n_started += 1
+    return slot
+
+
+@kernel
+def leave_running(state, slot):
+    """Take a job out of the list of running ones."""
+    counters = state.counters[0]
+    kept = 0
+    for i in range(counters.n_running):
+        if state.running[i] != slot:
+            state.running[kept] = state.running[i]
+            kept += 1
+    counters.n_running = kept
+    counters.version += 1

@@ -1,0 +1,169 @@
+"""Who sits on which hardware thread of which node (docs/lomarc.md, "Nodes")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.coscheduling_state import EMPTY, MIXED, NO_CELL
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+MEMORY_SLACK = 1e-9
+"""What sums of memory may be off by: they are sums of decimal fractions."""
+
+
+@kernel_part
+def is_usable(state, node, job):
+    """Whether a node has the cores and the memory that a job needs, were it alone there."""
+    kind = state.kinds[state.node_kind[node]]
+    return job.cores <= kind.cores and job.memory <= kind.memory + MEMORY_SLACK
+
+
+@kernel_part
+def is_first_cell(state, node, lane):
+    """Whether this cell is the first of a job on this node, so that a walk over the cells sees each job once."""
+    slot = state.occupant[node, lane]
+    first = slot >= 0
+    for before in range(lane):
+        first = first and state.occupant[node, before] != slot
+    return first
+
+
+@kernel_part
+def skip_node(state, cell):
+    """Return the next cell of the same job on another node."""
+    lanes = state.counters[0].lanes
+    node = cell // lanes
+    while cell != NO_CELL and cell // lanes == node:
+        cell = state.next_cell[cell]
+    return cell
+
+
+@kernel_part
+def core_load(state, node, core):
+    """Return how many hardware threads of a core are in use, and the first that is not (``NO_CELL`` if none)."""
+    threads = state.counters[0].threads
+    load, free = np.int64(0), NO_CELL
+    for lane in range(core * threads, (core + 1) * threads):
+        if state.occupant[node, lane] >= 0:
+            load += 1
+        elif state.occupant[node, lane] == EMPTY and free == NO_CELL:
+            free = np.int64(lane)
+    return load, free
+
+
+@kernel
+def has_room(state, node, job, partners, counts_memory):
+    """Whether a job could join those of a node: threads, memory, and nobody there has all ``partners`` it may have."""
+    if not is_usable(state, node, job):
+        return False
+    kind = state.kinds[state.node_kind[node]]
+    memory = 0.0
+    for lane in range(state.counters[0].lanes):
+        if is_first_cell(state, node, lane):
+            other = state.jobs[state.occupant[node, lane]]
+            if other.n_partners >= partners:
+                return False
+            memory += other.memory
+    if counts_memory and memory + job.memory > kind.memory + MEMORY_SLACK:
+        return False
+    open_cores = 0
+    for core in range(kind.cores):
+        _, free = core_load(state, node, core)
+        open_cores += free != NO_CELL
+    return open_cores >= job.cores
+
+
+@kernel
+def put(state, node, slot):
+    """Let a job hold cells of a node that has room: on the cores with the fewest jobs."""
+    kind = state.kinds[state.node_kind[node]]
+    missing = state.jobs[slot].cores
+    if state.used[node] == 0:
+        state.counters[0].idle -= 1
+    state.used[node] += missing
+    for wanted in range(kind.threads):
+        for core in range(kind.cores):
+            load, free = core_load(state, node, core)
+            if missing > 0 and load == wanted and not holds_core(state, node, core, slot):
+                state.occupant[node, free] = slot
+                missing -= 1
+
+
+@kernel_part
+def holds_core(state, node, core, slot):
+    """Whether a job holds a hardware thread of this core."""
+    threads = state.counters[0].threads
+    held = False
+    for lane in range(core * threads, (core + 1) * threads):
+        held = held or state.occupant[node, lane] == slot
+    return held
+
+
+@kernel
+def take_off(state, node, slot):
+    """Let a job give back its cells of a node."""
+    for lane in range(state.counters[0].lanes):
+        if state.occupant[node, lane] == slot:
+            state.occupant[node, lane] = EMPTY
+            state.used[node] -= 1
+    if state.used[node] == 0:
+        state.counters[0].idle += 1
+
+
+@kernel_part
+def chain(state, node, slot, last):
+    """Append a job's cells of a node to its chain, whose last cell is given; return the new last one."""
+    job = state.jobs[slot]
+    lanes = state.counters[0].lanes
+    for lane in range(lanes):
+        if state.occupant[node, lane] == slot:
+            cell = node * lanes + lane
+            if last == NO_CELL:
+                job.first_cell = cell
+                job.one_kind = state.node_kind[node]
+            else:
+                state.next_cell[last] = cell
+                if job.one_kind != state.node_kind[node]:
+                    job.one_kind = MIXED
+            state.next_cell[cell] = NO_CELL
+            last = cell
+    return last
+
+
+@kernel
+def count_idle(state, job):
+    """Return the number of idle nodes that are usable for a job."""
+    if len(state.kinds) == 1:
+        return state.counters[0].idle if is_usable(state, 0, job) else 0
+    count = 0
+    for node in range(len(state.used)):
+        count += state.used[node] == 0 and is_usable(state, node, job)
+    return count
+
+
+@kernel
+def occupy_idle(state, slot):
+    """Let a job hold the idle usable nodes of the lowest numbers, which suffice."""
+    job = state.jobs[slot]
+    missing, last, node = job.width, NO_CELL, 0
+    while missing > 0:
+        if state.used[node] == 0 and is_usable(state, node, job):
+            put(state, node, slot)
+            last = chain(state, node, slot, last)
+            missing -= 1
+        node += 1
+
+
+@kernel
+def release(state, slot):
+    """Let a job give back all its cells."""
+    lanes = state.counters[0].lanes
+    cell = state.jobs[slot].first_cell
+    while cell != NO_CELL:
+        node = cell // lanes
+        cell = skip_node(state, cell)
+        take_off(state, node, slot)
+    state.jobs[slot].first_cell = NO_CELL

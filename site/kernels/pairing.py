@@ -1,0 +1,167 @@
+"""Whether two jobs may share nodes (docs/lomarc.md, "Matching", tests 1 to 5; the paper, Figure 4)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.coscheduling_state import CPU, DISK, NO_CELL, SHORT, UNKNOWN_ROW
+from gridweave.site.kernels.nodes import has_room, is_first_cell, put, skip_node, take_off
+from gridweave.site.kernels.slowdown import SERIAL, collect, cpu_factor, forget_tried, node_slowdown
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+U1, U2, RESPONSE, FIRST = 0, 1, 2, 3
+"""Heuristics."""
+
+ALONE, LOMARC, ALWAYS, ADJACENT = 0, 1, 2, 3
+"""Who shares nodes with whom."""
+
+NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
+
+# How far a candidate comes in the tests of a match.
+REFUSED, FITS, MATCHABLE, BEARABLE = 0, 1, 2, 3
+
+
+class LomarcCodes(NamedTuple):
+    """The policy as compiled code reads it.
+
+    Attributes
+    ----------
+    coscheduling, heuristic, backfill : int
+        As above.
+    max_slowdown : float
+    age_ms : int
+        T_age; 0 for the average wait so far.
+    load_part : float
+        The machine is weakly loaded up to this part of the idle nodes.
+    partners : int
+        With how many jobs one may share nodes.
+    """
+
+    coscheduling: int
+    heuristic: int
+    backfill: int
+    max_slowdown: float
+    age_ms: int
+    load_part: float
+    partners: int
+
+
+@kernel_part
+def may_share(codes, job):
+    """Whether a job may share its nodes: medium and long ones, or all; but none of which nothing is known."""
+    if job.row == UNKNOWN_ROW:
+        return False
+    return codes.coscheduling == ALWAYS or (codes.coscheduling != ALONE and job.job_class != SHORT)
+
+
+@kernel_part
+def counts_memory(codes):
+    """Whether memory that does not suffice keeps jobs apart."""
+    return codes.coscheduling != ALWAYS
+
+
+@kernel_part
+def is_matchable(model, a, b, hyperthreaded):
+    """Whether two jobs may run on one node, by what they are bound by (the paper, section 5.1 and Figure 4)."""
+    if not hyperthreaded:
+        return (a.bound == CPU and b.bound == DISK) or (a.bound == DISK and b.bound == CPU)
+    if a.bound == CPU and b.bound == CPU:
+        return max(cpu_factor(model, a, b, True), cpu_factor(model, b, a, True)) < SERIAL
+    return a.bound != b.bound
+
+
+@kernel
+def try_match(state, model, codes, host, slot):
+    """Test whether a waiting job may join a running one; return the last test that it passed.
+
+    If all are passed, `affected` lists the jobs that it would join, and each of them and the job itself has the
+    ``trial_slowdown`` that it would then have.
+    """
+    if not _fits(state, codes, host, slot):
+        return REFUSED
+    if not _suits_all(state, model, codes, host, slot):
+        return FITS
+    if not _is_bearable(state, model, codes, host, slot):
+        return MATCHABLE
+    return BEARABLE
+
+
+@kernel_part
+def is_alike(state, host):
+    """Whether all nodes of a host are alike: of one kind, and its alone."""
+    return state.jobs[host].n_partners == 0 and state.jobs[host].one_kind >= 0
+
+
+@kernel
+def _fits(state, codes, host, slot):
+    """Whether the host has as many nodes with room as the job needs."""
+    job = state.jobs[slot]
+    found, cell = 0, state.jobs[host].first_cell
+    while cell != NO_CELL and found < job.width:
+        node = cell // state.counters[0].lanes
+        if has_room(state, node, job, codes.partners, counts_memory(codes)):
+            if is_alike(state, host):
+                return True
+            found += 1
+        elif is_alike(state, host):
+            return False
+        cell = skip_node(state, cell)
+    return found == job.width
+
+
+@kernel
+def _suits_all(state, model, codes, host, slot):
+    """Whether the job is matchable with all that sit on the nodes that it would take; list those."""
+    counters = state.counters[0]
+    job = state.jobs[slot]
+    found, count, suits = 0, 0, True
+    cell = state.jobs[host].first_cell
+    while found < job.width and suits:
+        node = cell // counters.lanes
+        if has_room(state, node, job, codes.partners, counts_memory(codes)):
+            found += 1
+            count = collect(state, node, slot, state.affected, count)
+            if codes.coscheduling != ALWAYS:
+                hyperthreaded = state.kinds[state.node_kind[node]].hyperthreaded
+                for lane in range(counters.lanes):
+                    other = state.occupant[node, lane]
+                    if other >= 0 and not is_matchable(model, state.jobs[other], job, hyperthreaded):
+                        suits = False
+            if is_alike(state, host):
+                break
+        cell = skip_node(state, cell)
+    forget_tried(state, state.affected, count)
+    counters.n_affected = count
+    return suits and count <= codes.partners
+
+
+@kernel
+def _is_bearable(state, model, codes, host, slot):
+    """Whether nobody on the nodes that the job would take is slowed too much; note the slowdowns."""
+    counters = state.counters[0]
+    job = state.jobs[slot]
+    limit = codes.max_slowdown if codes.coscheduling != ALWAYS else 1e300
+    for i in range(counters.n_affected):
+        other = state.jobs[state.affected[i]]
+        other.trial_slowdown = other.slowdown
+    job.trial_slowdown = 1.0
+    found, bearable, cell = 0, True, state.jobs[host].first_cell
+    while found < job.width and bearable:
+        node = cell // counters.lanes
+        if has_room(state, node, job, codes.partners, counts_memory(codes)):
+            found += 1
+            put(state, node, slot)
+            for lane in range(counters.lanes):
+                if is_first_cell(state, node, lane):
+                    other = state.occupant[node, lane]
+                    slowdown = node_slowdown(state, model, node, other)
+                    state.jobs[other].trial_slowdown = max(state.jobs[other].trial_slowdown, slowdown)
+                    bearable = bearable and slowdown <= limit
+            take_off(state, node, slot)
+            if is_alike(state, host):
+                break
+        cell = skip_node(state, cell)
+    return bearable

@@ -1,0 +1,216 @@
+"""What the head, or every waiting job, has been promised, and what would break it (docs/lomarc.md, "The pass")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.coscheduling_state import NO_CELL
+from gridweave.site.kernels.nodes import has_room, is_usable, skip_node
+from gridweave.site.kernels.pairing import counts_memory, is_alike
+from gridweave.site.kernels.profile import clear, earliest_fit, occupy
+from gridweave.site.kernels.rates import rate_of, work_done_ms, work_left, work_of
+from gridweave.site.kernels.slowdown import forget_tried
+from gridweave.site.kernels.state import GIVE_BACK, GONE, TAKE, UNPLACED_MS
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+# Marks of nodes: a job would take it; it has been looked at.
+_TAKEN, _SEEN = 1, 2
+
+
+@kernel
+def nodes_late(state, codes, host, slot, now_ms):
+    """Return how many nodes a match that `try_match` has passed would make late for the head."""
+    counters = state.counters[0]
+    job = state.jobs[slot]
+    _note_ends(state, slot, now_ms)
+    if is_alike(state, host):
+        node = state.jobs[host].first_cell // counters.lanes
+        late = job.width * _becomes_late(state, node, job, True)
+        late += (state.jobs[host].width - job.width) * _becomes_late(state, node, job, False)
+    else:
+        late = _count_late(state, codes, host, slot)
+    forget_tried(state, state.affected, counters.n_affected)
+    return late
+
+
+@kernel
+def _note_ends(state, slot, now_ms):
+    """Note the ends by estimate that a match would give to the job and to those that it concerns, and mark these."""
+    job = state.jobs[slot]
+    job.trial_end_ms = work_done_ms(work_of(job.estimate_ms), rate_of(job.trial_slowdown), now_ms)
+    for i in range(state.counters[0].n_affected):
+        other = state.jobs[state.affected[i]]
+        left = work_left(other.left, other.rate, other.since_ms, now_ms)
+        other.trial_end_ms = work_done_ms(left, rate_of(other.trial_slowdown), now_ms)
+        other.tried = 1
+
+
+@kernel
+def _count_late(state, codes, host, slot):
+    """Return how many nodes would become late, node by node."""
+    counters = state.counters[0]
+    _mark_taken(state, codes, host, slot)
+    late = 0
+    for i in range(counters.n_affected):
+        cell = state.jobs[state.affected[i]].first_cell
+        while cell != NO_CELL:
+            node = cell // counters.lanes
+            # A node that several of them hold is looked at once.
+            if state.marked[node] < _SEEN:
+                late += _becomes_late(state, node, state.jobs[slot], state.marked[node] == _TAKEN)
+            state.marked[node] |= _SEEN
+            cell = skip_node(state, cell)
+    _unmark(state)
+    return late
+
+
+@kernel
+def _unmark(state):
+    """Take the marks off the nodes of the jobs that a match would concern."""
+    for i in range(state.counters[0].n_affected):
+        cell = state.jobs[state.affected[i]].first_cell
+        while cell != NO_CELL:
+            state.marked[cell // state.counters[0].lanes] = 0
+            cell = skip_node(state, cell)
+
+
+@kernel
+def _mark_taken(state, codes, host, slot):
+    """Mark the nodes that a job would take."""
+    found, cell = 0, state.jobs[host].first_cell
+    while found < state.jobs[slot].width:
+        node = cell // state.counters[0].lanes
+        if has_room(state, node, state.jobs[slot], codes.partners, counts_memory(codes)):
+            state.marked[node] = _TAKEN
+            found += 1
+        cell = skip_node(state, cell)
+
+
+@kernel_part
+def _becomes_late(state, node, job, taken):
+    """Whether a node was to be free for the head by the shadow time, and would be no more."""
+    counters = state.counters[0]
+    if not is_usable(state, node, state.jobs[counters.head]):
+        return False
+    before_ms, after_ms = _free_times(state, node, job, taken)
+    return before_ms <= counters.limit_ms < after_ms
+
+
+@kernel_part
+def _free_times(state, node, job, taken):
+    """Return when a node is free by the ends by estimate: as things are, and if the match were made."""
+    before_ms = np.int64(0)
+    after_ms = job.trial_end_ms if taken else before_ms
+    for lane in range(state.counters[0].lanes):
+        if state.occupant[node, lane] >= 0:
+            other = state.jobs[state.occupant[node, lane]]
+            before_ms = max(before_ms, other.end_ms)
+            after_ms = max(after_ms, other.trial_end_ms if other.tried == 1 else other.end_ms)
+    return before_ms, after_ms
+
+
+@kernel
+def plan_running(state, now_ms):
+    """Make the profile of what the running jobs leave; nothing that waits has a reservation yet."""
+    counters = state.counters[0]
+    counters.n_steps = clear(state.step_ms, state.step_free, now_ms, len(state.used))
+    run, run_ms = np.int64(0), now_ms
+    for node in range(len(state.used)):
+        free_ms = now_ms
+        if state.used[node] > 0:
+            # One past its limit is taken to end at the next millisecond.
+            free_ms = max(now_ms + 1, node_free_ms(state, node))
+        if free_ms != run_ms:
+            _hold(state, now_ms, run_ms, run)
+            run, run_ms = np.int64(0), free_ms
+        run += 1
+    _hold(state, now_ms, run_ms, run)
+    for place in range(counters.n_queue):
+        if state.queue[place] != GONE:
+            state.jobs[state.queue[place]].promised_ms = UNPLACED_MS
+
+
+@kernel_part
+def node_free_ms(state, node):
+    """Return the last end by estimate of the jobs of a node."""
+    free_ms = np.int64(0)
+    for lane in range(state.counters[0].lanes):
+        if state.occupant[node, lane] >= 0:
+            free_ms = max(free_ms, state.jobs[state.occupant[node, lane]].end_ms)
+    return free_ms
+
+
+@kernel_part
+def _hold(state, start_ms, end_ms, width):
+    """Take nodes out of the profile; a negative width gives them back."""
+    if end_ms > start_ms and width != 0:
+        counters = state.counters[0]
+        counters.n_steps = occupy(state.step_ms, state.step_free, counters.n_steps, start_ms, end_ms, width)
+
+
+@kernel
+def planned_start(state, slot, now_ms):
+    """Return the earliest start of a waiting job beside the running ones and the reservations."""
+    job, steps = state.jobs[slot], state.counters[0].n_steps
+    return earliest_fit(state.step_ms, state.step_free, steps, now_ms, job.width, job.estimate_ms)
+
+
+@kernel
+def promise(state, slot, start_ms):
+    """Reserve nodes for a waiting job."""
+    job = state.jobs[slot]
+    job.promised_ms = start_ms
+    _hold(state, start_ms, start_ms + job.estimate_ms, job.width)
+
+
+@kernel
+def take_back(state, slot):
+    """Give back the reservation of a waiting job, if it has one; return whether it had."""
+    job = state.jobs[slot]
+    if job.promised_ms == UNPLACED_MS:
+        return False
+    _hold(state, job.promised_ms, job.promised_ms + job.estimate_ms, -job.width)
+    return True
+
+
+@kernel
+def hold_alone(state, slot, now_ms):
+    """Take a job that starts on idle nodes into the profile."""
+    _hold(state, now_ms, now_ms + state.jobs[slot].estimate_ms, state.jobs[slot].width)
+
+
+@kernel
+def hold_match(state, codes, host, slot, now_ms, sign):
+    """Take what a match that `try_match` has passed holds for longer than before into the profile, or out of it."""
+    counters = state.counters[0]
+    _note_ends(state, slot, now_ms)
+    _mark_taken(state, codes, host, slot)
+    for i in range(counters.n_affected):
+        cell = state.jobs[state.affected[i]].first_cell
+        while cell != NO_CELL:
+            node = cell // counters.lanes
+            if state.marked[node] < _SEEN:
+                taken = state.marked[node] == _TAKEN
+                before_ms, after_ms = _free_times(state, node, state.jobs[slot], taken)
+                _hold(state, max(before_ms, now_ms + 1), max(after_ms, now_ms + 1), sign)
+            state.marked[node] |= _SEEN
+            cell = skip_node(state, cell)
+    _unmark(state)
+    forget_tried(state, state.affected, counters.n_affected)
+
+
+@kernel
+def keeps_promises(state, codes, host, slot, now_ms):
+    """Whether a match that `try_match` has passed leaves all reservations but the job's own what they need."""
+    had = take_back(state, slot)
+    hold_match(state, codes, host, slot, now_ms, TAKE)
+    kept = True
+    for step in range(state.counters[0].n_steps):
+        kept = kept and state.step_free[step] >= 0
+    hold_match(state, codes, host, slot, now_ms, GIVE_BACK)
+    if had:
+        promise(state, slot, state.jobs[slot].promised_ms)
+    return kept

@@ -1,0 +1,112 @@
+"""What a site with shared nodes can offer a job that is not in its queue (docs/lomarc.md, "Quotes")."""
+
+from __future__ import annotations
+
+from gridweave.jit import kernel
+from gridweave.site.kernels.coscheduling_state import EMPTY, average_wait_ms, order_queue
+from gridweave.site.kernels.lomarc import reserve
+from gridweave.site.kernels.matching import NO_HOST, match_running, may_join
+from gridweave.site.kernels.pairing import EASY, NO_BACKFILL, try_match
+from gridweave.site.kernels.profile import clear, earliest_fit, occupy
+from gridweave.site.kernels.state import GONE
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+
+@kernel
+def idle_to_spare(state, codes, step_ms, step_free, now_ms, length_ms):
+    """Return how many idle nodes a job of this length could start on now, without harm to the jobs that wait.
+
+    Parameters
+    ----------
+    state : SharedSite
+    codes : LomarcCodes
+    step_ms, step_free : numpy.ndarray of int64, shape (steps,)
+        Room for a profile, of the length that `empty_site` gives one that plans.
+    now_ms, length_ms : int
+
+    Returns
+    -------
+    int
+    """
+    counters = state.counters[0]
+    _order(state, codes, now_ms)
+    if counters.n_queue == 0:
+        return counters.idle
+    if codes.backfill == NO_BACKFILL:
+        return 0
+    if codes.backfill == EASY:
+        reserve(state, 0, now_ms)
+        return counters.idle if now_ms + length_ms <= counters.limit_ms else min(counters.idle, max(0, counters.extra))
+    n_steps = _plan_queue(state, step_ms, step_free, now_ms)
+    least, i = counters.idle, 0
+    while i < n_steps and step_ms[i] < now_ms + length_ms:
+        least = min(least, step_free[i])
+        i += 1
+    return max(0, least)
+
+
+@kernel
+def start_behind_queue(state, codes, step_ms, step_free, now_ms, width, length_ms):
+    """Return when a job would start on its own nodes, if all that wait were planned alone, in the queue's order."""
+    _order(state, codes, now_ms)
+    n_steps = _plan_queue(state, step_ms, step_free, now_ms)
+    return earliest_fit(step_ms, step_free, n_steps, now_ms, width, length_ms)
+
+
+@kernel
+def slowdown_offered(state, model, codes, slot, now_ms):
+    """Return at which slowdown the job of a slot, which is filled in, could join a running one now; 0 if it could not.
+
+    It is matched as a job at the end of the queue would be.
+    """
+    counters = state.counters[0]
+    _order(state, codes, now_ms)
+    state.jobs[slot].tested = 0
+    if not may_join(state, codes, state.jobs[slot]):
+        return 0.0
+    backfills = counters.n_queue > 0 and codes.backfill == EASY
+    if counters.n_queue > 0 and not backfills:
+        return 0.0
+    if backfills:
+        reserve(state, 0, now_ms)
+    counters.packed_running = 0
+    place = counters.n_queue
+    state.queue[place] = slot
+    counters.n_queue += 1
+    matches = state.searches[0].running_matches
+    host = match_running(state, model, codes, place, backfills, now_ms)
+    state.searches[0].running_matches = matches
+    slowdown = 0.0
+    if host != NO_HOST:
+        try_match(state, model, codes, host, slot)
+        slowdown = state.jobs[slot].trial_slowdown
+    counters.n_queue -= 1
+    counters.packed_running = 0
+    return slowdown
+
+
+@kernel
+def _order(state, codes, now_ms):
+    order_queue(state, average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms, now_ms)
+
+
+@kernel
+def _plan_queue(state, step_ms, step_free, now_ms):
+    """Make a profile of the nodes that are free of jobs: of the running ones, then of the waiting ones in turn."""
+    counters = state.counters[0]
+    n_steps = clear(step_ms, step_free, now_ms, len(state.used))
+    for node in range(len(state.used)):
+        free_ms = now_ms
+        for lane in range(counters.lanes):
+            if state.occupant[node, lane] > EMPTY:
+                free_ms = max(free_ms, state.jobs[state.occupant[node, lane]].end_ms)
+        if free_ms > now_ms:
+            n_steps = occupy(step_ms, step_free, n_steps, now_ms, free_ms, 1)
+    for place in range(counters.n_queue):
+        if state.queue[place] != GONE:
+            job = state.jobs[state.queue[place]]
+            start_ms = earliest_fit(step_ms, step_free, n_steps, now_ms, job.width, job.estimate_ms)
+            n_steps = occupy(step_ms, step_free, n_steps, start_ms, start_ms + job.estimate_ms, job.width)
+    return n_steps

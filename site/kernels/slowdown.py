@@ -1,0 +1,209 @@
+"""By how much jobs that share nodes slow each other (docs/lomarc.md, "Slowdown"; the paper, section 4.1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.coscheduling_state import NO_CELL, enter_running, leave_running, note_change
+from gridweave.site.kernels.nodes import (
+    MEMORY_SLACK,
+    chain,
+    has_room,
+    holds_core,
+    is_first_cell,
+    occupy_idle,
+    put,
+    release,
+    skip_node,
+)
+from gridweave.site.kernels.rates import rate_of, work_done_ms, work_left
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+WHOLE, PRINTED, MEASURED = 0, 1, 2
+"""Which formula: with the unshared part, as printed, or a table of measured slowdowns."""
+
+SERIAL = 2.0
+"""The factor of two uses that cannot overlap: of the network, the disk, a standard CPU."""
+
+
+class SlowdownArrays(NamedTuple):
+    """The slowdown model as compiled code reads it.
+
+    Attributes
+    ----------
+    formula : int
+        ``WHOLE``, ``PRINTED`` or ``MEASURED``.
+    cpu_factor : numpy.ndarray of float64, shape (kinds, kinds)
+        By which factor the CPU kind of the row is stretched by that of the column.
+    measured : numpy.ndarray of float64, shape (rows, rows)
+        The slowdown of a job of the row beside one of the column.
+    paging : float
+        What is added where memory does not suffice.
+    """
+
+    formula: int
+    cpu_factor: npt.NDArray[np.float64]
+    measured: npt.NDArray[np.float64]
+    paging: float
+
+
+@kernel_part
+def cpu_factor(model, a, b, hyperthreaded):
+    """Return by which factor job b stretches what job a does on the CPU, while both are on it."""
+    return model.cpu_factor[a.cpu_kind, b.cpu_kind] if hyperthreaded else SERIAL
+
+
+@kernel_part
+def core_excess(model, a, b, hyperthreaded):
+    """Return what job b on the same core adds to the slowdown of job a."""
+    if model.formula == MEASURED:
+        return model.measured[a.row, b.row] - 1.0
+    factor = cpu_factor(model, a, b, hyperthreaded)
+    cpu, network, disk = min(a.cpu, b.cpu), min(a.network, b.network), min(a.disk, b.disk)
+    if model.formula == PRINTED:
+        return max(0.0, factor * cpu + SERIAL * network + SERIAL * disk - 1.0)
+    return (factor - 1.0) * cpu + (SERIAL - 1.0) * network + (SERIAL - 1.0) * disk
+
+
+@kernel_part
+def node_excess(a, b):
+    """Return what job b on other cores of the same node adds to the slowdown of job a."""
+    return (SERIAL - 1.0) * min(a.network, b.network) + (SERIAL - 1.0) * min(a.disk, b.disk)
+
+
+@kernel
+def node_slowdown(state, model, node, slot):
+    """Return the slowdown of a job on one of its nodes, by all that are there now."""
+    kind = state.kinds[state.node_kind[node]]
+    worst = 0.0
+    for core in range(kind.cores):
+        if holds_core(state, node, core, slot):
+            worst = max(worst, _core_sum(state, model, node, core, slot))
+    memory, jobs = 0.0, 0
+    for lane in range(state.counters[0].lanes):
+        if is_first_cell(state, node, lane):
+            memory += state.jobs[state.occupant[node, lane]].memory
+            jobs += 1
+    if jobs > 1 and memory > kind.memory + MEMORY_SLACK:
+        worst += model.paging
+    return 1.0 + worst
+
+
+@kernel
+def _core_sum(state, model, node, core, slot):
+    """Return what the other jobs of a node add to the slowdown of a job on this core."""
+    job = state.jobs[slot]
+    hyperthreaded = state.kinds[state.node_kind[node]].hyperthreaded
+    total = 0.0
+    for lane in range(state.counters[0].lanes):
+        other = state.occupant[node, lane]
+        if other != slot and is_first_cell(state, node, lane):
+            if holds_core(state, node, core, other):
+                total += core_excess(model, job, state.jobs[other], hyperthreaded)
+            else:
+                total += node_excess(job, state.jobs[other])
+    return total
+
+
+@kernel
+def retime(state, model, slot, now_ms):
+    """Give a running job the rate that its nodes allow from now on; its end by estimate moves with it."""
+    job = state.jobs[slot]
+    job.left = work_left(job.left, job.rate, job.since_ms, now_ms)
+    job.since_ms = now_ms
+    worst = 1.0
+    cell = job.first_cell
+    while cell != NO_CELL:
+        node = cell // state.counters[0].lanes
+        if state.used[node] > job.cores:
+            worst = max(worst, node_slowdown(state, model, node, slot))
+        cell = skip_node(state, cell)
+    job.slowdown = worst
+    job.rate = rate_of(worst)
+    job.end_ms = work_done_ms(job.left, job.rate, now_ms)
+    job.n_partners = collect_partners(state, slot, state.partners)
+    note_change(state, slot)
+    # Whether a job may join depends on whom it would meet, and on how many partners they have.
+    counters = state.counters[0]
+    counters.version += 1
+    job.version = counters.version
+    for i in range(job.n_partners):
+        state.jobs[state.partners[i]].version = counters.version
+
+
+@kernel
+def collect_partners(state, slot, listed):
+    """List the jobs that share a node with this one, once each; return their number."""
+    count = 0
+    cell = state.jobs[slot].first_cell
+    while cell != NO_CELL:
+        node = cell // state.counters[0].lanes
+        if state.used[node] > state.jobs[slot].cores:
+            count = collect(state, node, slot, listed, count)
+        cell = skip_node(state, cell)
+    forget_tried(state, listed, count)
+    return count
+
+
+@kernel_part
+def collect(state, node, slot, listed, count):
+    """List the jobs of a node, but this one; mark each, so that it is listed once. Return how many there are now."""
+    for lane in range(state.counters[0].lanes):
+        other = state.occupant[node, lane]
+        if other >= 0 and other != slot and state.jobs[other].tried == 0:
+            state.jobs[other].tried = 1
+            listed[count] = other
+            count += 1
+    return count
+
+
+@kernel_part
+def forget_tried(state, listed, count):
+    """Take the marks off the jobs that were listed."""
+    for i in range(count):
+        state.jobs[listed[i]].tried = 0
+
+
+@kernel
+def start_idle(state, model, place, now_ms):
+    """Start the waiting job at a place of the queue on idle nodes; return its slot."""
+    slot = enter_running(state, place, now_ms)
+    occupy_idle(state, slot)
+    retime(state, model, slot, now_ms)
+    return slot
+
+
+@kernel
+def join(state, model, host, place, partners, counts_memory, now_ms):
+    """Start the waiting job at a place of the queue on the first nodes of a running job that have room for it."""
+    slot = enter_running(state, place, now_ms)
+    job = state.jobs[slot]
+    missing, last, cell = job.width, NO_CELL, state.jobs[host].first_cell
+    while missing > 0:
+        node = cell // state.counters[0].lanes
+        if has_room(state, node, job, partners, counts_memory):
+            put(state, node, slot)
+            last = chain(state, node, slot, last)
+            missing -= 1
+        cell = skip_node(state, cell)
+    retime(state, model, slot, now_ms)
+    count = collect_partners(state, slot, state.affected)
+    for i in range(count):
+        retime(state, model, state.affected[i], now_ms)
+
+
+@kernel
+def job_ended(state, model, slot, now_ms):
+    """Take a running job off its nodes; those that it shared them with go on at the rates that are left to them."""
+    count = collect_partners(state, slot, state.affected)
+    release(state, slot)
+    leave_running(state, slot)
+    for i in range(count):
+        retime(state, model, state.affected[i], now_ms)
+    state.counters[0].packed_running = 0

@@ -1,0 +1,343 @@
+"""The discipline of a site whose nodes are shared, stepped event by event (docs/lomarc.md).
+
+As `gridweave.site.array_discipline`, this owns the arrays and gives every job a slot in them; kernels decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import OptionError
+from gridweave.site.explain import Explanation
+from gridweave.site.kernels.coscheduling_state import (
+    NO_CELL,
+    UNKNOWN_ROW,
+    average_wait_ms,
+    empty_site,
+    forget_changes,
+    job_submitted,
+    job_withdrawn,
+    order_queue,
+)
+from gridweave.site.kernels.lomarc import lomarc_pass, reserve
+from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.kernels.shared_quote import idle_to_spare, slowdown_offered, start_behind_queue
+from gridweave.site.kernels.slowdown import job_ended
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.lomarc_policy import LomarcPolicy, NodeKind, kind_array
+from gridweave.site.messages import Job, NodeIntervals, Resources, Running
+from gridweave.site.slowdown_tables import IntArray, SlowdownModel, bound_of
+
+_FIRST_SLOTS = 64
+
+
+class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """How a site schedules on nodes that jobs share: the policy of the discipline ``lomarc``.
+
+    Attributes
+    ----------
+    sharing : LomarcPolicy
+    kinds : tuple of NodeKind
+        Together the nodes of the site; if empty, all have one core with two threads, on the CPU of the policy.
+    formula : str
+        Of the slowdown: a name in `gridweave.site.slowdown_tables.FORMULAS`.
+
+    Raises
+    ------
+    OptionError
+        If there is no such formula.
+    """
+
+    sharing: LomarcPolicy = LomarcPolicy()
+    kinds: tuple[NodeKind, ...] = ()
+    formula: str = "whole"
+
+    def __post_init__(self) -> None:
+        SlowdownModel(self.formula)
+
+    @property
+    def discipline(self) -> str:
+        """The name of the discipline."""
+        return "lomarc"
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call this policy."""
+        return self.sharing.label
+
+    def kinds_of(self, nodes: int) -> tuple[NodeKind, ...]:
+        """Return the kinds of a site's nodes.
+
+        Raises
+        ------
+        OptionError
+            If they are not so many together.
+        """
+        kinds = self.kinds or (NodeKind(count=nodes, cpu=self.sharing.cpu),)
+        count = sum(kind.count for kind in kinds)
+        if count != nodes:
+            raise OptionError("kinds", f"have {count} nodes together, and the site has {nodes}")
+        return kinds
+
+
+class SharedDiscipline:
+    """A site's jobs and hardware threads in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    policy : SharedNodes
+    week_offset_ms : int
+        Of no concern here.
+    """
+
+    def __init__(self, nodes: int, policy: SharedNodes, week_offset_ms: int = 0) -> None:
+        self._policy = policy.sharing
+        self._kinds = policy.kinds_of(nodes)
+        self._codes = self._policy.codes(self._kinds)
+        self._model = SlowdownModel(policy.formula)
+        self._arrays = self._model.arrays()
+        self._n_factors = len(self._model.cpu_factors.labels)
+        self._lanes = max(kind.cores for kind in self._kinds) * max(kind.threads for kind in self._kinds)
+        self._state = self._empty(_FIRST_SLOTS)
+        self._jobs: dict[int, Job] = {}
+        self._slot: dict[int, int] = {}
+        self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+        # What the driver was told of each running job.
+        self._rate: dict[int, int] = {}
+
+    def _empty(self, slots: int):  # type: ignore[no-untyped-def]  # arrays of numpy and numba
+        return empty_site(kind_array(self._kinds), [kind.count for kind in self._kinds], slots=slots, plans=True)
+
+    @property
+    def threads_per_node(self) -> int:
+        """Hardware threads of the largest node: what `place_of` counts on with from node to node."""
+        return self._lanes
+
+    @property
+    def free(self) -> int:
+        """Nodes on which no job is."""
+        return int(self._state.counters["idle"][0])
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        needs = _resources(job, self._kinds)
+        if not 0 <= needs.cpu_kind < self._n_factors:
+            return f"its kind of CPU work is {needs.cpu_kind}; this site knows 0 to {self._n_factors - 1}"
+        usable = [kind for kind in self._kinds if needs.cores <= kind.cores and needs.memory <= kind.memory + 1e-9]
+        count = sum(kind.count for kind in usable)
+        if job.width > count:
+            return f"it needs {job.width} nodes and the site has {count} with the cores and the memory that it needs"
+        return None
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        if not self._unused:
+            self._grow()
+        slot = self._unused.pop()
+        self._fill(slot, now_ms, job)
+        self._jobs[slot] = job
+        self._slot[job.job_id] = slot
+        job_submitted(self._state, np.int64(slot))
+
+    def _fill(self, slot: int, now_ms: int, job: Job) -> None:
+        """Enter what is known of a job at its submission."""
+        needs = _resources(job, self._kinds)
+        row = self._state.jobs[slot]
+        row["submit_ms"], row["job_id"], row["width"], row["estimate_ms"] = (
+            now_ms,
+            job.job_id,
+            job.width,
+            job.estimate_ms,
+        )
+        for name in ("cpu", "network", "disk", "memory", "cpu_kind", "cores"):
+            row[name] = getattr(needs, name)
+        row["job_class"] = self._policy.classes([job.estimate_ms])[0]
+        row["bound"] = bound_of(*(np.array([row[name]]) for name in ("cpu", "network", "disk")))[0]
+        row["row"] = 0 if job.resources is not None else UNKNOWN_ROW
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+        job_ended(self._state, self._arrays, np.int64(self._slot[job_id]), np.int64(now_ms))
+        del self._rate[job_id]
+        self._forget(job_id)
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        job_withdrawn(self._state, np.int64(self._slot[job_id]))
+        self._forget(job_id)
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Make no reservation: this discipline has none."""
+        return None
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Have nothing to give back."""
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Start what may start now; return these jobs, in the order in which they were started."""
+        if not self._state.counters["waiting_width"][0]:
+            return []
+        lomarc_pass(self._state, self._arrays, self._codes, np.int64(now_ms))
+        slots = self._state.started[: self._state.counters["n_started"][0]].tolist()
+        started = [self._jobs[slot] for slot in slots]
+        self._rate.update((job.job_id, RATE_ONE) for job in started)
+        return started
+
+    def take_rates(self) -> list[tuple[int, int]]:
+        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
+        slots = self._state.changed[: self._state.counters["n_changed"][0]].tolist()
+        forget_changes(self._state)
+        told = []
+        for slot in slots:
+            job = self._jobs.get(slot)
+            rate = int(self._state.jobs["rate"][slot])
+            if job is not None and self._rate.get(job.job_id, rate) != rate:
+                self._rate[job.job_id] = rate
+                told.append((job.job_id, rate))
+        return sorted(told)
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the nodes and the hardware threads of a running job."""
+        cells = []
+        cell = int(self._state.jobs["first_cell"][self._slot[job_id]])
+        while cell != NO_CELL:
+            cells.append(cell)
+            cell = int(self._state.next_cell[cell])
+        return _intervals(sorted({cell // self._lanes for cell in cells})), _intervals(sorted(cells))
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes of its own a job of this length, submitted now, could have at once."""
+        room = self._state.step_ms, self._state.step_free
+        return int(idle_to_spare(self._state, self._codes, *room, np.int64(now_ms), np.int64(length_ms)))
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start alone, if estimates held and nothing else came; None: never."""
+        if width > sum(kind.count for kind in self._kinds):
+            return None
+        if width <= self.startable(now_ms, length_ms):
+            return now_ms
+        room = self._state.step_ms, self._state.step_free
+        times = np.int64(now_ms), np.int64(width), np.int64(length_ms)
+        start_ms = int(start_behind_queue(self._state, self._codes, *room, *times))
+        return None if start_ms == NEVER_MS else start_ms
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
+        if self.why_never(job) is not None:
+            return None
+        if not self._unused:
+            self._grow()
+        slot = self._unused[-1]
+        self._fill(slot, now_ms, job)
+        slowdown = float(slowdown_offered(self._state, self._arrays, self._codes, np.int64(slot), np.int64(now_ms)))
+        return slowdown if slowdown > 0 else None
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return None: nothing starts here but when something happens."""
+        return None
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job, at the rates of now."""
+        slots = self._running_slots()
+        return int(self._state.jobs["end_ms"][slots].min()) if len(slots) else None
+
+    def _running_slots(self) -> IntArray:
+        slots: IntArray = self._state.running[: self._state.counters["n_running"][0]]
+        return slots
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+        table = self._state.jobs
+        slots = sorted(self._running_slots().tolist(), key=lambda slot: (table["end_ms"][slot], table["job_id"][slot]))
+        for slot in slots:
+            yield Running(self._jobs[slot], int(table["start_ms"][slot]), int(table["end_ms"][slot]))
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of the queue at the last pass; none has a promised start."""
+        levels = self._state.jobs["job_class"]
+        for kind in range(len(self._state.n_waiting)):
+            for slot in self._state.waiting[kind, : self._state.n_waiting[kind]].tolist():
+                assert levels[slot] == kind, "a job waits in another class than its own"
+                yield self._jobs[slot], None
+
+    def explain(self, now_ms: int, job_id: int) -> Explanation:
+        """Return when a waiting job will start, and why not earlier."""
+        state, codes = self._state, self._codes
+        age_ms = average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms
+        order_queue(state, np.int64(age_ms), np.int64(now_ms))
+        queue = state.queue[: state.counters["n_queue"][0]].tolist()
+        place = queue.index(self._slot[job_id])
+        job = self._jobs[self._slot[job_id]]
+        reserve(state, np.int64(0), np.int64(now_ms))
+        limit_ms = int(state.counters["limit_ms"][0])
+        start_ms = max(limit_ms, now_ms) if place == 0 else None
+        if place == 0:
+            reason = f"it is the head of the queue; {job.width} nodes without jobs are there at {limit_ms} ms"
+        else:
+            reason = (
+                f"{place} jobs stand ahead of it; {self.free} nodes are idle where it needs {job.width}, or it would "
+                f"delay job {self._jobs[queue[0]].job_id} at the head, which is to start at {limit_ms} ms"
+            )
+        return Explanation(
+            job_id=job_id,
+            place=place,
+            start_ms=start_ms,
+            is_bound=False,
+            width=job.width,
+            free=self.free,
+            waits_for=()
+            if start_ms is None
+            else tuple(running.job.job_id for running in self.running() if running.end_by_estimate_ms <= start_ms),
+            reason=f"{reason}; and no running job matches it",
+        )
+
+    def _forget(self, job_id: int) -> None:
+        slot = self._slot.pop(job_id)
+        self._unused.append(slot)
+        del self._jobs[slot]
+
+    def _grow(self) -> None:
+        """Move into arrays of twice the size."""
+        old = self._state
+        slots = 2 * len(old.jobs)
+        self._state = self._empty(slots)
+        for target, source in zip(self._state, old, strict=True):
+            target[tuple(slice(length) for length in source.shape)] = source
+        self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        state = self._state
+        running = self._running_slots().tolist()
+        waiting = [self._slot[job.job_id] for job, _ in self.waiting()]
+        assert sorted([*running, *waiting]) == sorted(self._slot.values()), "a slot is lost or doubled"
+        held = dict.fromkeys(running, 0)
+        for row in state.occupant.tolist():
+            for slot in {slot for slot in row if slot >= 0}:
+                assert slot in held, "a job that does not run holds a thread"
+                held[slot] += 1
+        for slot, nodes in held.items():
+            assert nodes == state.jobs["width"][slot], "a job has not its nodes"
+        assert self.free == sum(all(slot < 0 for slot in row) for row in state.occupant.tolist()), "idle nodes differ"
+        assert set(self._rate) == {int(state.jobs["job_id"][slot]) for slot in running}, "a rate is lost"
+
+
+def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
+    """Return what a job needs; all of a node where nothing is known, so that nobody shares it."""
+    return job.resources or Resources(memory=max(kind.memory for kind in kinds))
+
+
+def _intervals(numbers: list[int]) -> NodeIntervals:
+    """Return ascending numbers as half-open intervals."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number:
+            found[-1] = found[-1][0], number + 1
+        else:
+            found.append((number, number + 1))
+    return tuple(found)

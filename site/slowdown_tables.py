@@ -1,0 +1,327 @@
+"""Slowdown models and measured slowdowns: the paper's tables as data, and the user's own (docs/lomarc.md, "Slowdown").
+
+Source: Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: the paper), sections 4.1,
+4.2 and 6.1.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError, OptionError
+from gridweave.site.kernels.slowdown import MEASURED, PRINTED, WHOLE, SlowdownArrays
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+FORMULAS = {"whole": WHOLE, "printed": PRINTED, "measured": MEASURED}
+"""Name of a formula to what compiled code calls it."""
+
+PAGING = 2.5
+"""What is added where the memory of two jobs does not suffice (section 6.1)."""
+
+MAX_SLOWDOWN = 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class SlowdownTable:
+    """How much jobs of one sort are slowed beside those of another.
+
+    Parameters
+    ----------
+    name : str
+        What errors call it.
+    labels : tuple of str
+        The sorts.
+    slowdown : numpy.ndarray of float64, shape (sorts, sorts)
+        That of a job of the row beside one of the column, 1 or more.
+
+    Raises
+    ------
+    InputError
+        If a slowdown is below 1 or is none, with the row and the column of its cell; or if the table is not square.
+
+    Examples
+    --------
+    >>> table = SlowdownTable("mine", ("a", "b"), [[1.2, 1.5], [1, 2]])
+    >>> float(table.slowdown[0, 1])
+    1.5
+    >>> SlowdownTable("mine", ("a", "b"), [[1.2, 0.5], [1, 2]])
+    Traceback (most recent call last):
+    gridweave.errors.InputError: mine: row 'a', column 'b': slowdown 0.5 is not a number from 1 to 1,000,000
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    slowdown: FloatArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))
+        sorts = len(self.labels)
+        try:
+            values = np.array(self.slowdown, np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{self.name}: the rows of the table are not all of one length, or hold no numbers"
+            ) from None
+        if not sorts or values.shape != (sorts, sorts):
+            raise InputError(
+                f"{self.name}: the table has shape {values.shape}; with {sorts} labels it is {sorts} by {sorts}"
+            )
+        if len(set(self.labels)) != sorts:
+            raise InputError(f"{self.name}: a label stands twice among {', '.join(self.labels)}")
+        for row, column in np.argwhere(~((values >= 1) & (values <= MAX_SLOWDOWN))):
+            cell = f"row {self.labels[row]!r}, column {self.labels[column]!r}"
+            raise InputError(
+                f"{self.name}: {cell}: slowdown {values[row, column]:g} is not a number from 1 to {MAX_SLOWDOWN:,.0f}"
+            )
+        values.flags.writeable = False
+        object.__setattr__(self, "slowdown", values)
+
+
+def parse_table(text: str, name: str = "table") -> SlowdownTable:
+    r"""Read a table of slowdowns from CSV: the labels in the first row and in the first column, in one order.
+
+    Parameters
+    ----------
+    text : str
+    name : str
+        What errors call it, such as the file.
+
+    Returns
+    -------
+    SlowdownTable
+
+    Raises
+    ------
+    InputError
+        If it is no such table, or a slowdown is below 1; the message names the line, or the row and column of the cell.
+
+    Examples
+    --------
+    >>> parse_table(",cpu,disk\ncpu,1.6,1.1\ndisk,1.2,1.9\n").slowdown.tolist()
+    [[1.6, 1.1], [1.2, 1.9]]
+    """
+    lines = [
+        (number, [cell.strip() for cell in cells])
+        for number, cells in enumerate(csv.reader(text.splitlines()), start=1)
+        if any(cell.strip() for cell in cells)
+    ]
+    if not lines:
+        raise InputError(f"{name}: is empty; the first line holds the labels of the columns")
+    labels = lines[0][1][1:]
+    values: list[list[float]] = []
+    for number, (label, *cells) in lines[1:]:
+        if len(values) == len(labels) or label != labels[len(values)]:
+            wanted = labels[len(values)] if len(values) < len(labels) else "no further line"
+            raise InputError(f"{name}:{number}: begins with {label!r}; the order of the columns asks for {wanted!r}")
+        if len(cells) != len(labels):
+            raise InputError(f"{name}:{number}: has {len(cells)} slowdowns; there are {len(labels)} columns")
+        values.append(
+            [_number(cell, f"{name}: row {label!r}, column {one!r}") for cell, one in zip(cells, labels, strict=True)]
+        )
+    if len(values) != len(labels):
+        raise InputError(f"{name}: has {len(values)} rows of slowdowns; there are {len(labels)} columns")
+    return SlowdownTable(name, tuple(labels), np.array(values, np.float64))
+
+
+def _number(cell: str, where: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise InputError(f"{where}: {cell!r} is no number; a slowdown is 1 or more") from None
+
+
+CPU_KINDS = SlowdownTable("CPU kinds", ("integer", "float"), np.array([[1.4, 1.4], [1.4, 2.0]]))
+"""The two cases of section 6.1, as factors of the parts on the CPU: two floating point programs go poorly together."""
+
+_TABLE_1_LABELS = (
+    *("float+ 0", "int+ 0", "float+ 40k", "int+ 40k", "float+ 400k", "int+ 400k"),
+    *("float* 0", "int* 0", "float* 80k", "int* 80k", "float* 400k", "int* 400k"),
+)
+_TWO_ALIKE = (2.1, 1.07, 1.0, 1.3, 1.5, 1.3, 1.6, 1.4, 1.1, 1.1, 1.7, 1.2)
+_FLOAT_AND_INT = ((1.1, 1.0), (1.1, 1.0), (1.1, 1.0), (1.8, 1.4), (1.2, 1.1), (1.7, 1.4))
+
+
+def _table_1() -> SlowdownTable:
+    """Return Table 1: two alike, a float and the int of the same sort; else the larger of what two alike have."""
+    alike = np.array(_TWO_ALIKE)
+    values = np.maximum(alike[:, None], alike[None, :])
+    for pair, (of_float, of_int) in enumerate(_FLOAT_AND_INT):
+        values[2 * pair, 2 * pair + 1], values[2 * pair + 1, 2 * pair] = of_float, of_int
+    return SlowdownTable("Table 1", _TABLE_1_LABELS, values)
+
+
+def _from_upper(
+    name: str, labels: tuple[str, ...], upper: Mapping[tuple[int, int], tuple[float, float]]
+) -> SlowdownTable:
+    """Return a table of which the paper prints the upper triangle, each cell with the slowdowns of row and column."""
+    values = np.zeros((len(labels), len(labels)))
+    for (row, column), (of_row, of_column) in upper.items():
+        values[row, column], values[column, row] = of_row, of_column
+    return SlowdownTable(name, labels, values)
+
+
+TABLE_1 = _table_1()
+"""Kinds of computation: floating point or integer, adding (+) or multiplying (*), and their data in the L2/L3 cache."""
+
+TABLE_2 = _from_upper(
+    "Table 2",
+    ("0.4 200", "0.4 18000", "0.6 200", "0.6 18000"),
+    {
+        (0, 0): (1.1, 1.1), (0, 1): (1.2, 1.0), (0, 2): (1.1, 1.1), (0, 3): (1.3, 1.1),
+        (1, 1): (1.1, 1.1), (1, 2): (1.0, 1.3), (1, 3): (1.1, 1.1),
+        # Printed as 1.4 / 1/1; its run times are 79 s and 64 s where each takes 60 s alone.
+        (2, 2): (1.2, 1.2), (2, 3): (1.4, 1.1), (3, 3): (1.1, 1.1),
+    },
+)  # fmt: skip
+"""Communicating jobs: the fraction of communication, and the bytes of a message."""
+
+TABLE_3 = _from_upper(
+    "Table 3",
+    ("communication 200", "communication 18000", "computation", "I/O"),
+    {
+        (0, 0): (1.4, 1.4), (0, 1): (1.7, 1.1), (0, 2): (1.0, 1.0), (0, 3): (1.0, 1.3),
+        (1, 1): (1.3, 1.3), (1, 2): (1.0, 1.0), (1, 3): (1.1, 1.2),
+        # "1.2 / 1.2 to 2.3 / 2.3": the upper end.
+        (2, 2): (1.1, 1.1), (2, 3): (1.0, 1.2), (3, 3): (2.3, 2.3),
+    },
+)  # fmt: skip
+"""Jobs that do one thing alone, with the bytes of a message where it is communication."""
+
+TABLES = {"table-1": TABLE_1, "table-2": TABLE_2, "table-3": TABLE_3}
+"""The paper's tables by name."""
+
+BOUND_LABELS = ("cpu", "network", "disk")
+"""Labels of a table of the user's own whose sorts are what jobs are bound by."""
+
+LARGE_MESSAGE = 18_000
+"""Bytes of the messages of a job that says nothing of them."""
+
+
+def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) -> IntArray:
+    """Return what jobs are bound by: 0 CPU, 1 network, 2 disk; the largest fraction, the first of equal ones.
+
+    Parameters
+    ----------
+    cpu, network, disk : array_like of float, shape (n,)
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+
+    Examples
+    --------
+    >>> bound_of([0.5, 0.2, 0.3], [0.5, 0.3, 0.4], [0.0, 0.5, 0.3]).tolist()
+    [0, 2, 1]
+    """
+    parts = np.stack([np.asarray(one, np.float64) for one in (cpu, network, disk)])
+    return np.asarray(np.argmax(parts, axis=0), np.int64)
+
+
+def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
+    """Return the row of a table that each job of a workload belongs to.
+
+    Parameters
+    ----------
+    table : SlowdownTable
+        One of the paper's, or one with labels out of `BOUND_LABELS`.
+    columns : mapping from str to numpy.ndarray, shape (n,)
+        Columns of the workload: the three fractions, and where they are known ``cpu_kind``, ``cache_bytes`` and
+        ``message_bytes``.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+
+    Raises
+    ------
+    InputError
+        If the labels say nothing of which job is of which sort.
+
+    Notes
+    -----
+    Table 1: integer or floating point by ``cpu_kind``, and the nearest amount of cached data; multiplication where
+    that was measured alone (80k), else addition. Table 2: the nearer fraction of communication and, on a logarithmic
+    scale, size of a message. Table 3: by what a job is bound by, and the nearer size of a message.
+    """
+    n = len(columns["cpu_fraction"])
+    bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
+    message = np.maximum(1, columns.get("message_bytes", np.full(n, LARGE_MESSAGE)).astype(np.float64))
+    large = (np.log(message) > (math.log(200) + math.log(18_000)) / 2).astype(np.int64)
+    if table is TABLE_1:
+        floats = columns.get("cpu_kind", np.zeros(n)).astype(np.int64) != 0
+        cache = columns.get("cache_bytes", np.zeros(n)).astype(np.float64) / 1024
+        pair = np.argmin(np.abs(cache[:, None] - np.array([0, 40, 400, 80])[None, :]), axis=1)
+        return np.asarray(2 * np.array([0, 1, 2, 4])[pair] + ~floats, np.int64)
+    if table is TABLE_2:
+        return np.asarray(2 * (columns["network_fraction"].astype(np.float64) > 0.5) + large, np.int64)
+    if table is TABLE_3:
+        return np.asarray(np.where(bound == 0, 2, np.where(bound == 2, 3, large)), np.int64)
+    if set(table.labels) == set(BOUND_LABELS):
+        return np.array([table.labels.index(label) for label in BOUND_LABELS], np.int64)[bound]
+    raise InputError(f"{table.name}: its labels are not {', '.join(BOUND_LABELS)}; give the row of every job")
+
+
+@dataclass(frozen=True, eq=False)
+class SlowdownModel:
+    """How jobs that run together slow each other.
+
+    Parameters
+    ----------
+    formula : {"whole", "printed", "measured"}
+        The formula of section 4.1 with the unshared part, as the estimates of Table 2 have it; as printed; or a table
+        of measured slowdowns.
+    cpu_factors : SlowdownTable
+        By which factor two kinds of CPU work stretch each other. Labels number the values of ``cpu_kind``; with
+        `TABLE_1` the cached data counts too.
+    table : SlowdownTable
+        For "measured".
+    paging : float
+        What is added where memory does not suffice, 0 or more.
+
+    Raises
+    ------
+    OptionError
+        If the formula is unknown, or paging below 0.
+    """
+
+    formula: str = "whole"
+    cpu_factors: SlowdownTable = CPU_KINDS
+    table: SlowdownTable = TABLE_3
+    paging: float = PAGING
+
+    def __post_init__(self) -> None:
+        if self.formula not in FORMULAS:
+            raise OptionError("formula", f"{self.formula!r} is not known; known are {', '.join(FORMULAS)}")
+        if not 0 <= self.paging <= MAX_SLOWDOWN:
+            raise OptionError(
+                "paging", f"is {self.paging:g}; what it adds to a slowdown is from 0 to {MAX_SLOWDOWN:,.0f}"
+            )
+
+    def arrays(self) -> SlowdownArrays:
+        """Return the model as compiled code reads it."""
+        factors, measured = self.cpu_factors.slowdown.copy(), self.table.slowdown.copy()
+        return SlowdownArrays(FORMULAS[self.formula], factors, measured, float(self.paging))
+
+    def kinds_of(self, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
+        """Return the CPU kind of each job, as `cpu_factors` numbers them.
+
+        Parameters
+        ----------
+        columns : mapping from str to numpy.ndarray, shape (n,)
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (n,)
+            0 for all if nothing is said of it. It may be none of the table's; the caller checks that.
+        """
+        if self.cpu_factors is TABLE_1:
+            return rows_of(TABLE_1, columns)
+        return columns.get("cpu_kind", np.zeros(len(columns["cpu_fraction"]))).astype(np.int64)

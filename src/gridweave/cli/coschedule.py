@@ -1,0 +1,227 @@
+"""`gridweave coschedule`: one site whose nodes are shared, under several variants side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.options import named_as_typed, split_names
+from gridweave.cli.output import check_folder, print_json, print_table, say
+from gridweave.cli.progress import Report, delayed_progress, interruptible
+from gridweave.errors import OptionError
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.coscheduling import SharedResult
+    from gridweave.scenarios.workload import Workload
+    from gridweave.site.lomarc_policy import LomarcPolicy
+    from gridweave.site.slowdown_tables import SlowdownModel
+
+Trace = Annotated[
+    str,
+    typer.Argument(metavar="TRACE", help="A file (SWF or MuPSiE; plain, .gz or .xz), or the name of a trace."),
+]
+Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site; if left out, what the trace says.")]
+Resources = Annotated[
+    str,
+    typer.Option(
+        metavar="M1|M2|M3|CPU/NETWORK/DISK|FILE",
+        help="What the jobs need of CPU, network, disk and memory: drawn from a mix, or read from a file (.csv) as "
+        "`gridweave trace resources` writes one.",
+    ),
+]
+Variants = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help="PSS (no sharing), AC (always), AM (adjacent), L-U1, L-U2, L-R, L-FM, L-N (standard CPUs). Several are "
+        "compared.",
+    ),
+]
+Backfill = Annotated[str, typer.Option(metavar="NAME,...", help="easy, none, conservative. Several are compared.")]
+Cores = Annotated[int, typer.Option(metavar="N", help="Cores of a node.")]
+Threads = Annotated[int, typer.Option(metavar="N", help="Hardware threads of a core.")]
+MaxSlowdown = Annotated[float, typer.Option(metavar="X", help="No match may slow a job more.")]
+Slowdowns = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A table of measured slowdowns (.csv with labels), in place of the formula."),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of what a mix draws.")]
+Out = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json there; made if need be."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the metrics for machines.")]
+
+
+def coschedule(
+    trace: Trace,
+    nodes: Nodes = None,
+    resources: Resources = "M1",
+    variants: Variants = "PSS,L-U1,L-R",
+    backfill: Backfill = "easy",
+    cores: Cores = 1,
+    threads: Threads = 2,
+    max_slowdown: MaxSlowdown = 1.6,
+    slowdowns: Slowdowns = None,
+    seed: Seed = 1,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate one site whose nodes jobs share (LOMARC), and compare what sharing brings.
+
+    Example: gridweave coschedule jobs.swf --nodes 128 --resources M1 --variants PSS,AC,L-U1,L-R
+    """
+    if out is not None:
+        check_folder(out)
+    if seed < 0:
+        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
+        chosen = _policies(variants, backfill, max_slowdown)
+        model = _model(slowdowns)
+        workload, remarks = _prepared(trace, nodes, resources, seed)
+        for line in remarks:
+            say(line)
+        results = _simulated(workload, nodes, chosen, model, cores, threads, report)
+    for job_id, reason in results[0].schedule.refused[:5]:
+        say(f"job {job_id} is refused: {reason}")
+    if as_json:
+        print_json([_as_json(result) for result in results])
+    else:
+        _print(results)
+    if out is not None:
+        with delayed_progress("Writing files"):
+            written = _write(results, out)
+        say(f"wrote {written} files to {out}")
+
+
+def _policies(variants: str, backfills: str, max_slowdown: float) -> list[LomarcPolicy]:
+    """Return every combination that the options name."""
+    import msgspec
+
+    from gridweave.site.lomarc_policy import VARIANTS
+
+    known = {name.lower(): name for name in VARIANTS}
+    named = [variant.strip() for variant in variants.split(",") if variant.strip()]
+    for variant in named:
+        if variant.lower() not in known:
+            raise OptionError("--variants", f"{variant!r} is not known; known are {', '.join(VARIANTS)}")
+    if not named:
+        raise OptionError("--variants", f"names none; known are {', '.join(VARIANTS)}")
+    return [
+        msgspec.structs.replace(VARIANTS[known[variant.lower()]], backfill=backfill, max_slowdown=max_slowdown)
+        for variant in dict.fromkeys(named)
+        for backfill in split_names("--backfill", backfills)
+    ]
+
+
+def _model(slowdowns: str | None) -> SlowdownModel:
+    from gridweave.scenarios.coscheduling import read_slowdowns
+    from gridweave.site.slowdown_tables import SlowdownModel
+
+    return SlowdownModel() if slowdowns is None else SlowdownModel("measured", table=read_slowdowns(slowdowns))
+
+
+def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple[Workload, Sequence[str]]:
+    """Read the trace, and give its jobs their resources."""
+    from pathlib import Path
+
+    import numpy as np
+
+    from gridweave.scenarios.load import load_workload
+    from gridweave.scenarios.resource_files import read_resources
+    from gridweave.scenarios.resources import assign_resources
+
+    workload, report = load_workload(trace, nodes=nodes)
+    if Path(resources).suffix:
+        return read_resources(resources, workload), report.lines()
+    return assign_resources(workload, resources, np.random.default_rng(seed)), report.lines()
+
+
+def _simulated(
+    workload: Workload,
+    nodes: int | None,
+    chosen: list[LomarcPolicy],
+    model: SlowdownModel,
+    cores: int,
+    threads: int,
+    report: Report,
+) -> list[SharedResult]:
+    from gridweave.errors import InputError
+    from gridweave.scenarios.coscheduling import simulate_shared
+    from gridweave.site.lomarc_policy import NodeKind
+
+    count = nodes if nodes is not None else workload.nodes
+    if count is None:
+        raise InputError(f"{workload.name}: the number of nodes is not known; give --nodes")
+
+    def kinds(policy: LomarcPolicy) -> list[NodeKind]:
+        return [NodeKind(count=count, cores=cores, threads=threads, cpu=policy.cpu)]
+
+    def run(number: int, policy: LomarcPolicy) -> SharedResult:
+        def progress(done: int, total: int) -> None:
+            report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
+
+        return simulate_shared(workload, kinds(policy), policy, model=model, progress=progress)
+
+    report(0, len(workload) * len(chosen), "Compiling and simulating")
+    return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
+
+
+def _print(results: list[SharedResult]) -> None:
+    headings = (
+        "variant",
+        "response [s]",
+        "relative",
+        "slowdown",
+        "shared starts",
+        "UTIL",
+        "efficiency",
+        "makespan [h]",
+    )
+    rows = []
+    for result in results:
+        figures = result.metrics()
+        rows.append(
+            (
+                result.schedule.label,
+                f"{figures.art_ms / 1000:,.0f}",
+                f"{figures.relative_response:,.2f}",
+                f"{figures.mean_slowdown:.3f}",
+                f"{figures.shared_starts:,}",
+                f"{figures.util:.2%}",
+                f"{figures.efficiency:.2%}",
+                f"{figures.makespan_ms / 3_600_000:,.1f}",
+            )
+        )
+    schedule = results[0].schedule
+    print_table(rows, headings=headings, title=f"{schedule.workload.name} on {schedule.nodes:,} nodes", left=1)
+
+
+def _as_json(result: SharedResult) -> dict[str, object]:
+    import msgspec
+
+    return {
+        "label": result.schedule.label,
+        "options": dict(result.schedule.options),
+        "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in result.schedule.refused],
+        "sharing": msgspec.to_builtins(result.metrics()),
+        "searches": dict(result.searches),
+    }
+
+
+def _write(results: list[SharedResult], out: str) -> int:
+    """Write the jobs of each variant, and all figures."""
+    import re
+    from functools import partial
+    from pathlib import Path
+
+    from gridweave.scenarios.result_files import write_all, write_jobs_csv, write_json
+
+    files = {
+        f"jobs-{re.sub(r'[^A-Za-z0-9=._-]+', '-', result.schedule.label)}.csv": partial(write_jobs_csv, result.schedule)
+        for result in results
+    }
+    summary = [_as_json(result) for result in results]
+    return len(write_all(Path(out), files | {"summary.json": lambda path: write_json(path, summary)}))

@@ -1,0 +1,431 @@
+"""Shared nodes in simulation: against the slow reference, against plain EASY, and by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from gridweave.errors import InputError, OptionError, TraceError
+from gridweave.scenarios.coscheduling import SharedResult, _prepare, read_slowdowns, simulate_shared
+from gridweave.scenarios.simulator import simulate
+from gridweave.scenarios.workload import Workload
+from gridweave.site.kernels.coscheduling_state import SharedSite, forget_changes, job_submitted, job_withdrawn
+from gridweave.site.kernels.lomarc import lomarc_pass
+from gridweave.site.kernels.rates import RATE_ONE, rate_of
+from gridweave.site.kernels.slowdown import job_ended
+from gridweave.site.lomarc_policy import VARIANTS, LomarcPolicy, NodeKind
+from gridweave.site.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
+from reference.lomarc import simulate as simulate_reference
+from shared_jobs import (
+    HOUR,
+    MINUTE,
+    random_cores,
+    random_kinds,
+    random_policy,
+    random_workload,
+    reference_jobs,
+    reference_kinds,
+    reference_options,
+    workload_of,
+)
+
+CPU_JOB = {"cpu": 0.9, "network": 0.1, "disk": 0.0}
+DISK_JOB = {"cpu": 0.1, "network": 0.0, "disk": 0.9}
+
+
+def ends(result: SharedResult) -> list[int]:
+    """Return the ends of all jobs."""
+    return [int(end) for end in result.schedule.end_ms]
+
+
+def starts(result: SharedResult) -> list[int]:
+    """Return the starts of all jobs."""
+    return [int(start) for start in result.schedule.start_ms]
+
+
+def lasts(length_ms: int, slowdown: float) -> int:
+    """Return how long a job of this length takes at a slowdown, in whole milliseconds."""
+    return -(-length_ms * RATE_ONE // int(rate_of(slowdown)))
+
+
+# --- against the reference -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_random_workloads_run_as_in_the_reference(variant: str, formula: str) -> None:
+    """Every variant and formula gives the reference's schedule, job by job, on any kinds of nodes."""
+    rng = np.random.default_rng([list(VARIANTS).index(variant), list(FORMULAS).index(formula)])
+    model, shared = SlowdownModel(formula=formula), 0
+    for number in range(12):
+        nodes = int(rng.integers(2, 12))
+        workload = random_workload(rng, nodes, coarse=number % 2 == 0)
+        backfills = ("easy", "easy", "none") if number < 8 else ("conservative",)
+        policy = random_policy(rng, variant, backfills)
+        kinds = random_kinds(rng, nodes, policy.cpu, alike=policy.backfill == "conservative")
+        cores = random_cores(rng, kinds, len(workload))
+        result = simulate_shared(workload, kinds, policy, model=model, cores=cores)
+        jobs = reference_jobs(workload, cores, {job_id for job_id, _ in result.schedule.refused})
+        for _ in simulate_reference(jobs, reference_kinds(kinds), reference_options(policy, model)):
+            pass
+        got = {int(i): span for i, *span in zip(workload.job_id, starts(result), ends(result), strict=True)}
+        assert {job.id: [job.start, job.end] for job in jobs} == {job.id: got[job.id] for job in jobs}
+        shared += result.metrics().shared_starts
+    assert (shared == 0) == (variant == "PSS")
+
+
+@pytest.mark.parametrize("backfill", ["easy", "none"])
+def test_without_coscheduling_and_classes_it_is_the_plain_queue(backfill: str) -> None:
+    """PSS with all jobs of one class gives the schedule of the queue discipline in FCFS order."""
+    rng = np.random.default_rng(5)
+    policy = LomarcPolicy(coscheduling="none", short_up_to_ms=0, medium_up_to_ms=10**14, backfill=backfill)
+    for _ in range(20):
+        workload = random_workload(rng, 8, coarse=True)
+        plain = simulate(workload, 8, backfill=backfill)
+        assert starts(simulate_shared(workload, 8, policy)) == plain.start_ms.tolist()
+
+
+def test_without_coscheduling_and_classes_conservative_is_planning() -> None:
+    """Reservations made anew in every pass are the plan of the planning discipline."""
+    rng = np.random.default_rng(6)
+    policy = LomarcPolicy(coscheduling="none", short_up_to_ms=0, medium_up_to_ms=10**14, backfill="conservative")
+    for _ in range(20):
+        workload = random_workload(rng, 8, coarse=True)
+        plain = simulate(workload, 8, discipline="planning")
+        assert starts(simulate_shared(workload, 8, policy)) == plain.start_ms.tolist()
+
+
+# --- event by event --------------------------------------------------------------------------------------------------
+
+
+def step_through(
+    workload: Workload, nodes: int, policy: LomarcPolicy, rng: np.random.Generator
+) -> tuple[list[int], list[int]]:
+    """Tell the kernels every event, those of one instant in any order; return starts and ends."""
+    kinds, model = [NodeKind(count=nodes, cpu=policy.cpu)], SlowdownModel()
+    state, _ = _prepare(workload, kinds, policy, model, 1, None)
+    arrays, codes = model.arrays(), policy.codes(kinds)
+    jobs, n = state.jobs, len(workload)
+    start, end, running = [-1] * n, [-1] * n, dict[int, int]()
+    submitted = 0
+    while submitted < n or running:
+        instants = [*running.values(), *workload.submit_ms[submitted : submitted + 1].tolist()]
+        now_ms = np.int64(min(instants))
+        for slot in rng.permutation([slot for slot, when in running.items() if when == now_ms]):
+            del running[int(slot)]
+            end[int(slot)] = int(now_ms)
+            job_ended(state, arrays, slot, now_ms)
+        arriving = [slot for slot in range(submitted, n) if workload.submit_ms[slot] == now_ms]
+        for slot in rng.permutation(arriving):
+            job_submitted(state, np.int64(slot))
+        submitted += len(arriving)
+        lomarc_pass(state, arrays, codes, now_ms)
+        for slot in state.started[: state.counters[0]["n_started"]].tolist():
+            start[slot] = int(now_ms)
+        for slot in state.changed[: state.counters[0]["n_changed"]].tolist():
+            if jobs[slot]["first_cell"] >= 0:
+                spared = int(workload.estimate_ms[slot] - workload.run_ms[slot]) * RATE_ONE
+                left = max(0, int(jobs[slot]["left"]) - spared)
+                running[slot] = int(now_ms) + -(-left // int(jobs[slot]["rate"]))
+        forget_changes(state)
+        check(state)
+    return start, end
+
+
+def check(state: SharedSite) -> None:
+    """Assert that the cells and the running jobs say the same, and that no job has too many partners."""
+    held = state.occupant[state.occupant >= 0].tolist()
+    running = state.running[: state.counters[0]["n_running"]].tolist()
+    assert sorted(held) == sorted(slot for slot in running for _ in range(int(state.jobs[slot]["width"])))
+    assert state.counters[0]["idle"] == int((state.occupant < 0).all(axis=1).sum())
+    assert all(state.jobs[slot]["n_partners"] <= 1 for slot in running)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_order_of_events_of_one_instant_does_not_matter(variant: str) -> None:
+    """Told event by event, in any order within an instant, the kernels give the schedule of the batch loop."""
+    rng = np.random.default_rng(list(VARIANTS).index(variant))
+    for _ in range(6):
+        workload = random_workload(rng, 6, coarse=True)
+        result = simulate_shared(workload, 6, variant)
+        first, again = (step_through(workload, 6, VARIANTS[variant], rng) for _ in range(2))
+        assert first == again == (starts(result), ends(result))
+
+
+def test_a_withdrawn_job_is_as_one_that_never_came() -> None:
+    """A job that is taken out of the queue does not start, and others take its place."""
+    workload = workload_of([CPU_JOB, CPU_JOB | {"kind": 1}, CPU_JOB])
+    kinds, policy, model = [NodeKind(count=1)], VARIANTS["PSS"], SlowdownModel()
+    state, _ = _prepare(workload, kinds, policy, model, 1, None)
+    for slot in range(3):
+        job_submitted(state, np.int64(slot))
+    job_withdrawn(state, np.int64(0))
+    lomarc_pass(state, model.arrays(), policy.codes(kinds), np.int64(0))
+    assert state.started[: state.counters[0]["n_started"]].tolist() == [1]
+    assert int(state.counters[0]["waiting_width"]) == 1
+
+
+def test_batches_of_any_size_give_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop may be interrupted after any submission."""
+    workload = random_workload(np.random.default_rng(3), 6, coarse=True)
+    whole = simulate_shared(workload, 6)
+    monkeypatch.setattr("gridweave.scenarios.coscheduling._SLICE", 1)
+    calls: list[tuple[int, int]] = []
+    parts = simulate_shared(workload, 6, progress=lambda done, total: calls.append((done, total)))
+    assert (starts(parts), ends(parts), parts.busy_node_ms) == (starts(whole), ends(whole), whole.busy_node_ms)
+    assert calls == [(done, len(workload)) for done in range(1, len(workload) + 1)]
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_that_match_share_and_go_on_alone() -> None:
+    """Both run at 1 / 1.04 until the shorter ends; then the longer one goes on at rate 1."""
+    workload = workload_of([CPU_JOB | {"estimate": 2 * HOUR}, DISK_JOB | {"estimate": 2 * HOUR, "run": HOUR}])
+    result = simulate_shared(workload, 1)
+    assert starts(result) == [0, 0]
+    shared_ms = lasts(HOUR, 1.04)
+    left = 2 * HOUR * RATE_ONE - shared_ms * int(rate_of(1.04))
+    assert ends(result) == [shared_ms + -(-left // RATE_ONE), shared_ms]
+    assert result.beside.tolist() == [1, 1]
+    metrics = result.metrics()
+    assert metrics.shared_starts == 2
+    assert metrics.util == 1
+    assert metrics.efficiency == pytest.approx(3 * HOUR / max(ends(result)))
+
+
+def test_a_job_goes_at_the_pace_of_its_slowest_node() -> None:
+    """Of three nodes one is shared; all of the job is slowed as if all were."""
+    wide = CPU_JOB | {"width": 3}
+    narrow = DISK_JOB | {"width": 3}
+    few = simulate_shared(workload_of([wide, narrow]), 3)
+    assert ends(few) == [lasts(HOUR, 1.04)] * 2
+    part = simulate_shared(workload_of([wide, DISK_JOB | {"width": 2}]), 3, "L-FM")
+    assert ends(part) == [lasts(HOUR, 1.04)] * 2
+
+
+def test_a_weakly_loaded_machine_shares_nothing() -> None:
+    """While the waiting jobs ask for no more than 80% of the idle nodes each gets its own."""
+    jobs = [CPU_JOB | {"width": 4}, DISK_JOB | {"width": 4}]
+    assert simulate_shared(workload_of(jobs), 10).beside.tolist() == [0, 0]
+    assert simulate_shared(workload_of(jobs), 9).beside.tolist() == [1, 1]
+    never = LomarcPolicy(load_threshold=0.0)
+    assert simulate_shared(workload_of(jobs), 8, never).beside.tolist() == [0, 0]
+
+
+def test_short_jobs_never_share() -> None:
+    """A job of a minute waits for the node rather than joining; one a millisecond longer joins."""
+    short, medium = (simulate_shared(workload_of([CPU_JOB, DISK_JOB | {"estimate": one, "submit": 1}]), 1, "L-FM")
+                     for one in (MINUTE, MINUTE + 1))  # fmt: skip
+    assert starts(short) == [0, HOUR]
+    assert starts(medium) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("job", "joins"),
+    [
+        (DISK_JOB, True),
+        (DISK_JOB | {"memory": 0.5 + 1e-6}, False),
+        (CPU_JOB | {"kind": 0}, True),
+        (CPU_JOB | {"kind": 1}, False),
+        ({"cpu": 0.1, "network": 0.9, "disk": 0.0}, True),
+        ({"cpu": 0.45, "network": 0.55, "disk": 0.0}, True),
+    ],
+)
+def test_who_joins_a_cpu_bound_job(job: dict[str, Any], joins: bool) -> None:
+    """Memory, the kinds of CPU-bound jobs and what jobs are bound by decide; the host is a floating-point job."""
+    result = simulate_shared(workload_of([CPU_JOB | {"kind": 1}, job | {"submit": 1}]), 1, "L-FM")
+    assert (starts(result)[1] == 1) == joins
+
+
+def test_standard_cpus_share_cpu_with_disk_alone() -> None:
+    """L-N lets a disk-bound job join a CPU-bound one, and no network-bound one."""
+    disk = simulate_shared(workload_of([CPU_JOB, DISK_JOB]), 1, "L-N")
+    network = simulate_shared(workload_of([CPU_JOB, {"cpu": 0.1, "network": 0.9, "disk": 0.0}]), 1, "L-N")
+    assert starts(disk) == [0, 0]
+    # On a standard CPU what both do there is serial: 1 + (2 - 1) 0.1.
+    assert ends(disk) == [lasts(HOUR, 1.1)] * 2
+    assert starts(network) == [0, HOUR]
+
+
+def test_max_slowdown_bounds_matches() -> None:
+    """A pair with a slowdown of 1.4 shares up to that limit and not below it."""
+    half = {"cpu": 0.6, "network": 0.4, "disk": 0.0}, {"cpu": 0.2, "network": 0.4, "disk": 0.4}
+    for limit, joins in ((1.5, True), (1.4, False)):
+        result = simulate_shared(workload_of(half), 1, LomarcPolicy(heuristic="first", max_slowdown=limit))
+        assert (starts(result)[1] == 0) == joins
+
+
+def test_always_shares_without_asking_and_pays_for_paging() -> None:
+    """AC puts two full-memory jobs on one node: 1.4 for the CPU of 1, and 2.5 on top."""
+    hungry = {"cpu": 1.0, "disk": 0.0, "memory": 1.0}
+    result = simulate_shared(workload_of([hungry, hungry]), 1, "AC")
+    assert ends(result) == [lasts(HOUR, 1.4 + 2.5)] * 2
+    assert starts(simulate_shared(workload_of([hungry, hungry]), 1)) == [0, HOUR]
+
+
+def test_adjacent_looks_at_the_next_job_alone() -> None:
+    """AM finds no match behind a neighbour that does not match; L-FM does, and reorders the queue."""
+    jobs = [CPU_JOB | {"kind": 1}, CPU_JOB | {"kind": 1}, DISK_JOB]
+    assert starts(simulate_shared(workload_of(jobs), 1, "AM")) == [0, HOUR, HOUR]
+    assert starts(simulate_shared(workload_of(jobs), 1, "L-FM"))[2] == 0
+
+
+def test_backfilling_by_joining_keeps_the_head_in_time() -> None:
+    """A job joins the running one behind the head only if the head still starts at its shadow time."""
+    host, head = CPU_JOB | {"width": 2}, CPU_JOB | {"width": 3, "kind": 1, "submit": 1, "memory": 1.0}
+    late, early = DISK_JOB | {"submit": 2}, DISK_JOB | {"submit": 2, "estimate": MINUTE + 1}
+    # Joining slows the host, whose end is the shadow time: with a job as long, or as short, the head would be late.
+    for job in (late, early):
+        result = simulate_shared(workload_of([host, head, job | {"width": 2}]), 3, "L-FM")
+        assert starts(result)[1] == HOUR
+        assert starts(result)[2] > 2
+    # A fourth node is to spare, and no promise broken, when the head is as narrow.
+    spare = simulate_shared(workload_of([host, head | {"width": 2}, late]), 3, "L-FM")
+    assert starts(spare)[2] == 2
+
+
+def test_long_jobs_age() -> None:
+    """A long job is behind short ones until it has waited twice T_age; without aging it stays behind."""
+    long = CPU_JOB | {"estimate": 2 * HOUR, "submit": 1}
+    stream = [CPU_JOB | {"estimate": MINUTE, "submit": 2 + one * (MINUTE - 1)} for one in range(8)]
+    jobs = workload_of([CPU_JOB | {"estimate": MINUTE}, long, *stream])
+    aged = simulate_shared(jobs, 1, msgspec.structs.replace(VARIANTS["PSS"], aging_ms=1.5 * MINUTE))
+    never = simulate_shared(jobs, 1, msgspec.structs.replace(VARIANTS["PSS"], aging_ms=float("inf")))
+    assert starts(never)[1] == max(starts(never))
+    assert 3 * MINUTE <= starts(aged)[1] < starts(never)[1]
+
+
+def test_more_threads_take_more_jobs() -> None:
+    """With three threads a core three jobs share, each slowed by both others."""
+    jobs = [CPU_JOB, DISK_JOB | {"memory": 0.2}, {"cpu": 0.0, "network": 1.0, "disk": 0.0, "memory": 0.2}]
+    policy = LomarcPolicy(heuristic="first")
+    result = simulate_shared(workload_of(jobs), [NodeKind(count=1, threads=3)], policy)
+    assert starts(result) == [0, 0, 0]
+    # CPU with disk: 0.4 x 0.1; CPU with network: 0.1; disk with network: nothing in common.
+    first = lasts(HOUR, 1.04)
+    assert ends(result)[1] == first
+    assert ends(result)[0] > first > HOUR
+
+
+def test_cores_keep_jobs_apart() -> None:
+    """Jobs on different cores of a node share no CPU: two floating-point jobs run beside each other at full rate."""
+    heavy = {"cpu": 1.0, "disk": 0.0, "kind": 1}
+    result = simulate_shared(workload_of([heavy, heavy]), [NodeKind(count=1, cores=2)], "AC")
+    assert ends(result) == [HOUR, HOUR]
+    both = simulate_shared(workload_of([heavy, heavy]), [NodeKind(count=1, cores=2)], "AC", cores=2)
+    assert ends(both) == [2 * HOUR, 2 * HOUR]
+
+
+def test_kinds_of_nodes_are_used_by_those_that_fit() -> None:
+    """A job with much memory takes the second kind of nodes, though the first is idle; one too wide is refused."""
+    kinds = [NodeKind(count=2, memory=0.5), NodeKind(count=1)]
+    result = simulate_shared(workload_of([CPU_JOB | {"memory": 0.9}, CPU_JOB | {"memory": 0.9, "width": 2}]), kinds)
+    assert starts(result) == [0, -1]
+    assert result.schedule.refused == ((2, "it needs 2 nodes; 1 of this site are usable for it"),)
+
+
+def test_the_first_table_can_be_the_kinds_of_cpu_work() -> None:
+    """With Table 1 for the factors two multiplying float jobs with 80k in the cache stretch each other by 1.1."""
+    jobs = workload_of([{"cpu": 1.0, "disk": 0.0, "kind": 1}] * 2)
+    jobs = jobs.replace(columns={**jobs.columns, "cache_bytes": np.full(2, 80 * 1024)})
+    result = simulate_shared(jobs, 1, "AC", model=SlowdownModel(cpu_factors=TABLE_1))
+    assert ends(result) == [lasts(HOUR, 1.1)] * 2
+
+
+def test_a_table_of_ones_own_slows_as_it_says() -> None:
+    """Rows are found by what jobs are bound by, or are given."""
+    table = SlowdownTable("mine", ("cpu", "network", "disk"), [[1.5, 1, 1.25], [1, 1, 1], [1.75, 1, 1]])
+    model = SlowdownModel(formula="measured", table=table)
+    jobs = workload_of([CPU_JOB, DISK_JOB])
+    end_cpu, end_disk = ends(simulate_shared(jobs, 1, "AC", model=model))
+    assert end_cpu == lasts(HOUR, 1.25)
+    assert lasts(HOUR, 1.25) < end_disk < lasts(HOUR, 1.75)
+    assert ends(simulate_shared(jobs, 1, "AC", model=model, rows=[0, 0])) == [lasts(HOUR, 1.5)] * 2
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def _jobs(**changes: Sequence[float]) -> Workload:
+    jobs = workload_of([CPU_JOB, DISK_JOB])
+    return jobs.replace(columns={**jobs.columns, **{name: np.array(value) for name, value in changes.items()}})
+
+
+def test_bad_jobs_are_refused_by_id_and_field() -> None:
+    """Fractions that do not sum to 1, an unknown CPU kind, cores and rows that there are not."""
+    with pytest.raises(InputError, match=r"job 2: its fractions .* sum to 1\.1;"):
+        simulate_shared(_jobs(disk_fraction=[0.0, 1.0]), 1)
+    with pytest.raises(InputError, match=r"job 1: cpu_kind 2 is not within 0 to 1"):
+        simulate_shared(_jobs(cpu_kind=[2, 0]), 1)
+    with pytest.raises(InputError, match=r"job 1: memory_fraction 1\.5 is not within 0 to 1"):
+        _jobs(memory_fraction=[1.5, 0.5])
+    with pytest.raises(InputError, match=r"job 2: cores 0 is not within 1 to 64"):
+        simulate_shared(_jobs(), 1, cores=[1, 0])
+    with pytest.raises(InputError, match=r"job 2: row 9 is not within 0 to 3"):
+        simulate_shared(_jobs(), 1, model=SlowdownModel(formula="measured"), rows=[0, 9])
+    with pytest.raises(InputError, match=r"row has shape \(1,\)"):
+        simulate_shared(_jobs(), 1, model=SlowdownModel(formula="measured"), rows=[0])
+    plain = _jobs()
+    with pytest.raises(InputError, match="no column memory_fraction"):
+        simulate_shared(plain.replace(columns={k: v for k, v in plain.columns.items() if k != "memory_fraction"}), 1)
+
+
+def test_bad_sites_are_refused() -> None:
+    """An unknown variant, no number of nodes, no kind of nodes, no nodes, and nodes that not all jobs may plan for."""
+    with pytest.raises(InputError, match=r"policy 'L-X' is not known; known are PSS"):
+        simulate_shared(_jobs(), 1, "L-X")
+    with pytest.raises(InputError, match="number of nodes is not known"):
+        simulate_shared(_jobs())
+    with pytest.raises(InputError, match="at least one kind"):
+        simulate_shared(_jobs(), [])
+    with pytest.raises(OptionError, match="count: is 0"):
+        simulate_shared(_jobs(), 0)
+    kinds = [NodeKind(count=1, memory=0.3), NodeKind(count=1)]
+    with pytest.raises(InputError, match=r"job 1: not all nodes have the cores and the memory"):
+        simulate_shared(_jobs(), kinds, LomarcPolicy(backfill="conservative"))
+
+
+def test_more_work_than_64_bits_hold_is_refused() -> None:
+    """Sums of work must not run over."""
+    jobs = workload_of([CPU_JOB | {"width": 10**6, "estimate": 10**13}] * 2)
+    with pytest.raises(InputError, match="its work is more than"):
+        simulate_shared(jobs, 10**6)
+
+
+def test_tables_come_from_files(tmp_path: Path) -> None:
+    """A table is read from CSV; what is wrong is named with file and cell."""
+    path = tmp_path / "mine.csv"
+    path.write_text(",cpu,disk,network\ncpu,1.5,1,1\ndisk,1,1.9,1\nnetwork,1,1,1.4\n")
+    assert read_slowdowns(path).slowdown.tolist() == [[1.5, 1, 1], [1, 1.9, 1], [1, 1, 1.4]]
+    path.write_text(",cpu,disk\ncpu,1.5,0.9\ndisk,1,1.9\n")
+    with pytest.raises(InputError, match=r"mine\.csv: row 'cpu', column 'disk': slowdown 0\.9 is not"):
+        read_slowdowns(path)
+    with pytest.raises(TraceError, match=r"absent\.csv: cannot be read"):
+        read_slowdowns(tmp_path / "absent.csv")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TraceError, match="UTF-8"):
+        read_slowdowns(path)
+
+
+def test_an_empty_workload_gives_an_empty_schedule() -> None:
+    """No job, no number."""
+    nothing = workload_of([CPU_JOB]).take(np.zeros(1, np.bool_))
+    metrics = simulate_shared(nothing, 4).metrics()
+    assert metrics.jobs == 0
+    assert np.isnan(metrics.art_ms)
+
+
+def test_results_are_not_changed_by_a_second_run() -> None:
+    """A simulation leaves its workload as it was and gives the same again."""
+    workload = random_workload(np.random.default_rng(9), 5, coarse=False)
+    before = copy.deepcopy({name: values.tolist() for name, values in workload.columns.items()})
+    first, second = (simulate_shared(workload, 5, "L-R") for _ in range(2))
+    assert ends(first) == ends(second)
+    assert {name: values.tolist() for name, values in workload.columns.items()} == before

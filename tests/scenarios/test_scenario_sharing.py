@@ -1,0 +1,105 @@
+"""Scenarios with sites whose nodes are shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridweave.errors import OptionError, ScenarioError
+from gridweave.scenarios.metrics import compute_metrics
+from gridweave.scenarios.resource_files import write_resources
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.run import run_scenario
+from gridweave.scenarios.world.simulate import WorldResult
+from gridweave.site.shared_discipline import SharedNodes
+
+NAME = "hyperthreaded-site"
+SMALL = ["workload.jobs=150"]
+
+
+def test_one_site_shares_and_the_others_do_not() -> None:
+    """The table of a site becomes its policy, and the simulated world plays it."""
+    built = build_scenario(NAME, [*SMALL, "sites.north.sharing.threads=4", "sites.north.sharing.max_slowdown=1.4"])
+    shared, *others = built.site_policies
+    assert isinstance(shared, SharedNodes)
+    assert (shared.kinds[0].threads, shared.kinds[0].count) == (4, 64)
+    assert (shared.sharing.heuristic, shared.sharing.max_slowdown) == ("response", 1.4)
+    assert not any(isinstance(other, SharedNodes) for other in others)
+    assert built.needs_world
+    assert "cpu_fraction" in built.workload.columns
+
+
+def test_the_resources_of_a_seed_do_not_depend_on_the_sites() -> None:
+    """What is drawn for the jobs is the same whichever variant a site runs."""
+    one, other = (build_scenario(NAME, [*SMALL, f"sites.north.sharing.variant={name}"]) for name in ("PSS", "AC"))
+    assert np.array_equal(one.workload.columns["cpu_fraction"], other.workload.columns["cpu_fraction"])
+
+
+@pytest.mark.parametrize("change", ["grid.control=full", "grid.control=none", "grid.mode=local", "grid.mode=sharing"])
+def test_every_way_to_run_a_grid_takes_such_a_site(change: str, tmp_path: Path) -> None:
+    """All jobs run under every level of control and by themselves, and the files are written but for the schedule."""
+    run = run_scenario(NAME, overrides=[*SMALL, change, "workload.drop_wide=true"])
+    assert (run.result.end_ms > run.result.start_ms).all()
+    assert isinstance(run.result, WorldResult) is (change != "grid.mode=local")
+    names = {path.name for path in run.write(tmp_path / "out")}
+    assert names == {"jobs.csv", "summary.json", "utilisation.png", "waits.png"}
+    with pytest.raises(OptionError, match="cannot be drawn where jobs share nodes"):
+        run.plot("schedule")
+
+
+def test_what_has_no_effect_is_said() -> None:
+    """That full control leaves nothing to share but own users' nodes is remarked upon."""
+    remarks = build_scenario(NAME, [*SMALL, "grid.control=full"]).remarks
+    assert any("only a site's own users share" in remark for remark in remarks)
+
+
+def test_sharing_belongs_to_its_discipline() -> None:
+    """A table of shared nodes at a site with another discipline is refused."""
+    with pytest.raises(ScenarioError, match=r"sites\.sharing: is for the discipline lomarc, .* has 'queue'"):
+        build_scenario(NAME, [*SMALL, "sites.north.discipline=queue"])
+
+
+def test_resources_can_come_from_a_file(tmp_path: Path) -> None:
+    """A file beside the scenario, or anywhere, gives every job its resources; a wrong one is named with its line."""
+    built = build_scenario(NAME, SMALL)
+    path = tmp_path / "resources.csv"
+    write_resources(built.workload, path)
+    again = build_scenario(NAME, [*SMALL, f"workload.resources={path}"])
+    for name in ("cpu_fraction", "memory_fraction", "cpu_kind"):
+        assert np.array_equal(built.workload.columns[name], again.workload.columns[name])
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]))
+    with pytest.raises(ScenarioError, match=r"resources\.csv: has no line for job"):
+        build_scenario(NAME, [*SMALL, f"workload.resources={path}"])
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        ("sites.north.sharing.variant=X", "'X' is not known; one of PSS, AC"),
+        ("sites.north.sharing.threads=0", "threads"),
+        ("sites.north.sharing.cpu=quick", "'quick' is not known"),
+        ("sites.north.sharing.formula=mine", "'mine' is not known"),
+        ("sites.north.sharing.max_slowdown=0.5", "max_slowdown"),
+        ("sites.north.order=sjf", "'sjf' is not for a lomarc site"),
+        ("sites.north.backfill=slack", "slack"),
+        ("workload.resources=M9", "'M9' is not known"),
+        ("workload.resources=missing.csv", "missing.csv: there is no such file"),
+    ],
+)
+def test_wrong_tables_are_refused(change: str, want: str) -> None:
+    """What is wrong is named with its key, and what would be right."""
+    with pytest.raises(ScenarioError, match=r".") as caught:
+        build_scenario(NAME, [*SMALL, change])
+    assert want in str(caught.value)
+    key = change.partition("=")[0]
+    assert key.rpartition(".")[2] in str(caught.value)
+
+
+def test_shared_nodes_may_be_asked_for_twice() -> None:
+    """Where nodes are shared, more can be busy than there are: nothing of them is idle then."""
+    schedule = ([0, 0], [0, 0], [10, 10], [4, 3])
+    metrics = compute_metrics(*schedule, 4, shared=True)
+    assert metrics.util == 7 / 4
+    assert metrics.loss_of_capacity == 0

@@ -1,0 +1,110 @@
+"""Sites with shared nodes in the simulated world, and the grid that knows what they can share."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.core_run import run_core
+from gridweave.scenarios.coscheduling import simulate_shared
+from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
+from gridweave.scenarios.resources import assign_resources
+from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.lomarc_policy import VARIANTS
+from gridweave.site.shared_discipline import SharedNodes
+
+NODES = 16
+
+
+def drawn(seed: int, jobs: int = 100) -> Workload:
+    """Return jobs of the Lublin model under much load, with resources."""
+    rng = np.random.default_rng(seed)
+    workload = generate_lublin(lublin_model(), jobs, rng, nodes=NODES, load=1.4)
+    return assign_resources(workload, "M1", rng)
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_a_core_step_by_step_is_the_batch_loop(name: str, backfill: str) -> None:
+    """A `SiteCore` that is told every event gives the schedule of the compiled loop, rates and ends included."""
+    policy = msgspec.structs.replace(VARIANTS[name], backfill=backfill)
+    workload = drawn(7)
+    batch = simulate_shared(workload, NODES, policy).schedule
+    rows = np.arange(len(workload))
+    start_ms, end_ms, _ = run_core(
+        workload, rows, NODES, SharedNodes(sharing=policy), 0, (), lambda done, total: None, check=True
+    )
+    assert start_ms.tolist() == batch.start_ms.tolist()
+    assert end_ms.tolist() == batch.end_ms.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_own_users_in_the_world_have_the_schedule_of_their_site(seed: int) -> None:
+    """Where nobody hands a job to the grid, each site of the world does what it would do by itself."""
+    workload = drawn(seed)
+    alone = simulate_shared(workload, NODES, "L-U1").schedule
+    sites = [SharedNodes(sharing=VARIANTS["L-U1"])]
+    world = simulate_world(
+        workload, [NODES], GridPolicy(), site_policies=sites, to_grid=np.zeros(len(workload), bool), check=True
+    )
+    assert world.start_ms.tolist() == alone.start_ms.tolist()
+    assert world.end_ms.tolist() == alone.end_ms.tolist()
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_that_must_never_happen_does_where_nodes_are_shared(seed: int, control: str) -> None:
+    """With losses, crashes and cuts no thread is given twice, no job is lost, and no part of a job works alone."""
+    workload = drawn(seed, jobs=60)
+    rng = np.random.default_rng(seed)
+    simulate_world(
+        workload,
+        [NODES, 8, NODES],
+        GridPolicy(mode="adaptive", control=control, overhead=0.2),
+        site_policies=[SharedNodes(), SharedNodes(sharing=VARIANTS["L-R"]), SharedNodes(sharing=VARIANTS["AC"])],
+        to_grid=rng.random(len(workload)) < 0.7,
+        home=np.where(workload.width > 8, 0, np.arange(len(workload)) % 3),
+        network=Network(latency_ms=50, jitter_ms=100, loss=0.1, duplicate=0.1),
+        faults=Faults(crash_every_ms=4e7, cut_every_ms=2e7),
+        rng=rng,
+        check=True,
+    )
+
+
+def pair(offer: str) -> tuple[Workload, list[SharedNodes]]:
+    """Return a job that takes the only site, one that could share it, and the site's policy."""
+    resources = {
+        "cpu_fraction": [0.9, 0.1], "network_fraction": [0.1, 0.0], "disk_fraction": [0.0, 0.9],
+        "memory_fraction": [0.4, 0.4], "cpu_kind": [0, 0],
+    }  # fmt: skip
+    hour_ms = 3_600_000
+    jobs = Workload(
+        job_id=[1, 2], submit_ms=[0, 10], width=[8, 8], estimate_ms=[hour_ms] * 2, run_ms=[hour_ms] * 2,
+        columns=resources,
+    )  # fmt: skip
+    return jobs, [SharedNodes(sharing=VARIANTS[offer]), SharedNodes(sharing=VARIANTS["PSS"])]
+
+
+def test_the_grid_sends_a_job_where_it_can_share() -> None:
+    """Under limited control a job goes beside another at once if that ends before any wait."""
+    jobs, sites = pair("L-U1")
+    policy = GridPolicy(mode="sharing", control="limited")
+    shared = simulate_world(jobs, [8, 4], policy, site_policies=sites, check=True)
+    assert shared.start_ms.tolist() == [0, 10]
+    assert shared.fragments_of(1) == [(0, 8)]
+    jobs, sites = pair("PSS")
+    waited = simulate_world(jobs, [8, 4], policy, site_policies=sites, check=True)
+    assert waited.start_ms.tolist() == [0, 3_600_000]
+
+
+def test_a_split_that_ends_earlier_is_preferred_to_a_shared_node() -> None:
+    """Adaptive, a job is split over free nodes only if that ends before it would beside another."""
+    jobs, sites = pair("L-U1")
+    for overhead, want in ((0.02, 2), (0.05, 1)):
+        policy = GridPolicy(mode="adaptive", control="limited", overhead=overhead)
+        world = simulate_world(jobs, [8, 4, 4], policy, site_policies=[*sites, SharedNodes()], check=True)
+        assert len(world.fragments_of(1)) == want, overhead

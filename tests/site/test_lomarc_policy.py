@@ -1,0 +1,84 @@
+"""The policy of a site whose nodes are shared, as it is written down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gridweave.errors import OptionError
+from gridweave.site.kernels.pairing import FIRST, LOMARC, U1
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.lomarc_policy import VARIANTS, LomarcPolicy, NodeKind, kind_array
+
+
+def test_variants_are_called_as_in_the_paper() -> None:
+    """Each variant's label is its name, and no two are alike."""
+    assert [policy.label for policy in VARIANTS.values()] == list(VARIANTS)
+    assert len(set(VARIANTS.values())) == len(VARIANTS)
+
+
+def test_a_label_tells_what_is_changed() -> None:
+    """What is not as in the paper stands behind the name."""
+    policy = LomarcPolicy(heuristic="response", max_slowdown=1.5, backfill="conservative")
+    assert policy.label == "L-R max_slowdown=1.5 backfill=conservative"
+    assert LomarcPolicy(heuristic="first", cpu="standard").label == "L-FM standard"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"coscheduling": "some"}, "coscheduling: 'some' is not known; known are none, lomarc, always, adjacent"),
+        ({"heuristic": "u3"}, "heuristic: 'u3'"),
+        ({"cpu": "fast"}, "cpu: 'fast' is not known; known are hyperthreaded, standard"),
+        ({"backfill": "slack"}, "backfill: 'slack'"),
+        ({"max_slowdown": 0.99}, r"max_slowdown: is 0\.99"),
+        ({"short_up_to_ms": -1}, "short_up_to_ms: is -1"),
+        ({"medium_up_to_ms": 59_999}, "medium_up_to_ms: is 59999; a number from 60,000"),
+        ({"load_threshold": 1.5}, r"load_threshold: is 1\.5"),
+        ({"aging_ms": 0}, "aging_ms: is 0"),
+        ({"aging_ms": float("nan")}, "aging_ms: is nan"),
+        ({"partners": 0}, "partners: is 0"),
+    ],
+)
+def test_a_bad_policy_is_refused(options: dict[str, Any], problem: str) -> None:
+    """The error names the option and what it may be."""
+    with pytest.raises(OptionError, match=problem):
+        LomarcPolicy(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"count": 0}, "count: is 0"),
+        ({"count": 1, "cores": 0}, "cores: is 0"),
+        ({"count": 1, "threads": 65}, "threads: is 65"),
+        ({"count": 1, "cores": 10, "threads": 10}, "cores x threads: is 100"),
+        ({"count": 1, "memory": 0.0}, "memory: is 0"),
+        ({"count": 1, "cpu": "slow"}, "cpu: 'slow'"),
+    ],
+)
+def test_bad_nodes_are_refused(options: dict[str, Any], problem: str) -> None:
+    """A node has cores, threads and memory."""
+    with pytest.raises(OptionError, match=problem):
+        NodeKind(**options)
+
+
+def test_what_compiled_code_reads() -> None:
+    """The names become codes, T_age its milliseconds, and partners follow the threads of the largest node."""
+    codes = LomarcPolicy().codes([NodeKind(count=1)])
+    assert (codes.coscheduling, codes.heuristic, codes.age_ms, codes.partners) == (LOMARC, U1, 0, 1)
+    assert codes.load_part == 0.8
+    kinds = [NodeKind(count=1), NodeKind(count=1, cores=2, threads=4)]
+    assert LomarcPolicy().codes(kinds).partners == 7
+    assert LomarcPolicy(partners=2).codes(kinds).partners == 2
+    assert LomarcPolicy(aging_ms=float("inf")).codes(kinds).age_ms == NEVER_MS
+    assert VARIANTS["AM"].codes(kinds).heuristic == FIRST
+    assert kind_array(kinds)["hyperthreaded"].tolist() == [1, 1]
+
+
+def test_a_policy_can_be_written_down_and_read() -> None:
+    """JSON keeps a policy as it is."""
+    policy = LomarcPolicy(heuristic="u2", aging_ms=5_000.0)
+    assert msgspec.json.decode(msgspec.json.encode(policy), type=LomarcPolicy) == policy

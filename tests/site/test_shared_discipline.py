@@ -1,0 +1,166 @@
+"""A site whose nodes are shared, stepped event by event."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridweave.errors import OptionError
+from gridweave.site.core import SiteCore
+from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.lomarc_policy import LomarcPolicy, NodeKind
+from gridweave.site.messages import (
+    ChangeRate,
+    Command,
+    Event,
+    Job,
+    JobCancelled,
+    JobFinished,
+    JobSubmitted,
+    KillJob,
+    RefuseJob,
+    ReservationRequested,
+    Resources,
+    StartJob,
+)
+from gridweave.site.shared_discipline import SharedNodes
+
+HOUR_MS = 3_600_000
+ON_CPU = Resources(cpu=0.9, network=0.1, disk=0.0, memory=0.5)
+ON_DISK = Resources(cpu=0.1, network=0.0, disk=0.9, memory=0.5)
+FULL_RATE = RATE_ONE
+# Both want the CPU for a tenth of their time, and stretch each other there by 1.4.
+PAIR_RATE = round(RATE_ONE / 1.04)
+
+
+def submitted(job_id: int, width: int, resources: Resources | None, estimate_ms: int = HOUR_MS) -> JobSubmitted:
+    """Return the submission of a job."""
+    return JobSubmitted(Job(job_id=job_id, width=width, estimate_ms=estimate_ms, resources=resources))
+
+
+def step(core: SiteCore, now_ms: int, *events: Event) -> list[Command]:
+    """Return what a core commands; its state must hold."""
+    commands = core.handle(now_ms, *events)
+    core.check_invariants()
+    return commands
+
+
+def test_two_jobs_that_match_share_their_nodes_and_slow_each_other() -> None:
+    """The second job starts on the nodes of the first, on their second threads, and both go at the rate of the pair."""
+    core = SiteCore(4, SharedNodes())
+    commands = step(core, 0, submitted(1, 4, ON_CPU), submitted(2, 2, ON_DISK))
+    assert commands == [
+        StartJob(1, ((0, 4),), ((0, 1), (2, 3), (4, 5), (6, 7))),
+        StartJob(2, ((0, 2),), ((1, 2), (3, 4))),
+        ChangeRate(1, PAIR_RATE),
+        ChangeRate(2, PAIR_RATE),
+    ]
+    assert core.free == 0
+
+
+def test_a_job_goes_on_at_full_rate_when_its_partner_has_left() -> None:
+    """When one of two that share ends, the other is told to go on at rate 1, and its end by estimate moves nearer."""
+    core = SiteCore(4, SharedNodes())
+    step(core, 0, submitted(1, 4, ON_CPU), submitted(2, 2, ON_DISK))
+    before_ms = core.next_wakeup_ms()
+    assert before_ms is not None
+    assert before_ms > HOUR_MS
+    assert step(core, HOUR_MS // 2, JobFinished(2)) == [ChangeRate(1, FULL_RATE)]
+    after_ms = core.next_wakeup_ms()
+    assert after_ms is not None
+    assert HOUR_MS < after_ms < before_ms
+
+
+def test_the_limit_is_one_on_work() -> None:
+    """A job that is slowed is killed when its estimate is worked off, not when that time has passed."""
+    core = SiteCore(1, SharedNodes())
+    step(core, 0, submitted(1, 1, ON_CPU), submitted(2, 1, ON_DISK))
+    assert step(core, HOUR_MS) == []
+    end_ms = core.next_wakeup_ms()
+    assert end_ms is not None
+    kinds = [type(command) for command in step(core, end_ms)]
+    assert kinds == [KillJob, KillJob]
+
+
+def test_a_job_of_which_nothing_is_known_shares_with_none() -> None:
+    """A job without resources has its nodes alone, even where there is nothing else to wait for."""
+    for policy in (LomarcPolicy(heuristic="first"), LomarcPolicy(coscheduling="always")):
+        core = SiteCore(2, SharedNodes(sharing=policy))
+        commands = step(core, 0, submitted(1, 2, None), submitted(2, 2, ON_DISK))
+        assert [type(command) for command in commands] == [StartJob]
+        assert core.explain(0, 2).reason.startswith("it is the head of the queue")
+
+
+def test_a_waiting_job_can_be_cancelled_and_what_runs_is_killed() -> None:
+    """A cancelled job leaves the queue, or its nodes when its end is told."""
+    core = SiteCore(2, SharedNodes(sharing=LomarcPolicy(coscheduling="none")))
+    step(core, 0, submitted(1, 2, ON_CPU), submitted(2, 2, ON_DISK))
+    assert step(core, 5, JobCancelled(2)) == []
+    assert step(core, 6, JobCancelled(1)) == [KillJob(1, "cancelled")]
+    assert step(core, 7, JobFinished(1)) == []
+    assert core.free == 2
+
+
+def test_more_jobs_than_there_was_room_for_lose_nothing() -> None:
+    """The arrays grow with the queue, and all jobs run in the end."""
+    core = SiteCore(2, SharedNodes())
+    running = {command.job_id for command in step(core, 0, *(submitted(i, 1, ON_CPU) for i in range(300)))
+               if isinstance(command, StartJob)}  # fmt: skip
+    done: set[int] = set()
+    now_ms = 0
+    while running:
+        now_ms += 1000
+        one = min(running)
+        running.discard(one)
+        done.add(one)
+        running |= {c.job_id for c in step(core, now_ms, JobFinished(one)) if isinstance(c, StartJob)}
+    assert done == set(range(300))
+
+
+def test_what_can_never_run_is_refused_with_a_reason() -> None:
+    """A job that needs more cores, memory or kinds of CPU work than any node has is refused."""
+    core = SiteCore(2, SharedNodes(kinds=(NodeKind(count=1), NodeKind(count=1, cores=2, memory=2.0))))
+    wide = Resources(memory=1.5)
+    assert step(core, 0, submitted(1, 2, wide)) == [
+        RefuseJob(1, "it needs 2 nodes and the site has 1 with the cores and the memory that it needs")
+    ]
+    assert [type(c) for c in step(core, 0, submitted(2, 1, wide))] == [StartJob]
+    (command,) = step(core, 0, submitted(3, 1, Resources(cpu_kind=7)))
+    assert command == RefuseJob(3, "its kind of CPU work is 7; this site knows 0 to 1")
+
+
+def test_a_site_that_shares_makes_no_reservation() -> None:
+    """A request for nodes at a fixed time is refused, as in any queue."""
+    core = SiteCore(2, SharedNodes())
+    (command,) = step(core, 0, ReservationRequested(1, 100, 50, 1))
+    assert "makes no reservations" in str(command)
+
+
+def test_a_site_says_what_it_could_offer() -> None:
+    """A full site offers no nodes of its own before its jobs end, and at once those that a job can share."""
+    core = SiteCore(2, SharedNodes())
+    step(core, 0, submitted(1, 2, ON_CPU))
+    job = Job(job_id=9, width=2, estimate_ms=HOUR_MS, resources=ON_DISK)
+    assert core.startable(0, HOUR_MS) == 0
+    assert core.earliest_start_ms(0, 2, HOUR_MS) == HOUR_MS
+    assert core.slowdown_offered(0, job) == pytest.approx(1.04)
+    alike = Job(job_id=9, width=2, estimate_ms=HOUR_MS, resources=ON_CPU)
+    assert core.slowdown_offered(0, alike) == pytest.approx(1 + 0.4 * 0.9 + 0.1)
+    assert core.slowdown_offered(0, Job(job_id=9, width=2, estimate_ms=HOUR_MS)) is None
+    assert core.slowdown_offered(0, Job(job_id=9, width=2, estimate_ms=1000, resources=ON_DISK)) is None
+    core.check_invariants()
+    assert step(core, 1, submitted(9, 2, ON_DISK))[0] == StartJob(9, ((0, 2),), ((1, 2), (3, 4)))
+
+
+def test_nothing_is_offered_that_delays_the_head() -> None:
+    """While a job waits at the head, others may have idle nodes only until it is to start."""
+    core = SiteCore(4, SharedNodes(sharing=LomarcPolicy(coscheduling="none")))
+    step(core, 0, submitted(1, 3, ON_CPU), submitted(2, 4, ON_DISK))
+    assert core.startable(0, HOUR_MS) == 1
+    assert core.startable(0, HOUR_MS + 1) == 0
+    assert core.earliest_start_ms(0, 2, HOUR_MS) == 2 * HOUR_MS
+
+
+def test_kinds_make_up_the_site() -> None:
+    """Kinds whose nodes are not as many as the site has are refused."""
+    with pytest.raises(OptionError, match="kinds: have 3 nodes together, and the site has 4"):
+        SiteCore(4, SharedNodes(kinds=(NodeKind(count=3),)))
