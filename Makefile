@@ -10,7 +10,7 @@ demo: $(VENV)/installed
 	PATH="$(abspath $(BIN)):$$PATH" examples/demo.sh out/demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -25,6 +25,11 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/grid_growth.py
 	$(BIN)/python benchmarks/world.py
+	$(BIN)/python benchmarks/lomarc.py
+	$(BIN)/python benchmarks/netmodel.py
+	$(BIN)/python benchmarks/netmodel_batch.py
+	$(BIN)/python benchmarks/journal.py
+	$(BIN)/python benchmarks/processes.py
 
 clean:
 	rm -rf $(VENV) build dist out src/gridweave.egg-info

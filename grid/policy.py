@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
+from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.kernels.overhead import stretched_ms
 from gridweave.grid.kernels.placement import BEST_FIT, BIGGEST_FREE, EARLIEST_END, EQUAL_UTIL, RANDOM, GridCodes
 from gridweave.site.kernels.order import ORDERS
@@ -21,9 +22,6 @@ SELECTIONS = {
     "earliest-end": EARLIEST_END,
 }
 BACKFILLS = ("easy", "none", "conservative")
-
-MAX_OVERHEAD = 10_000
-"""A split job that takes ten thousand times as long is a slip of the pen."""
 
 LIMITED_FRAGMENTS = ((64, 1), (128, 2), (512, 8))
 """Streit's Table 7.5, the configuration *limited*: (width up to, fragments allowed)."""
@@ -46,7 +44,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Of a single site: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``.
     overhead : float or tuple of float
         By which part of itself a split job takes longer, >= 0 (Streit's p). Several numbers: in 2, 3, ... fragments;
-        the last one holds for more.
+        the last one holds for more. Between sites with a network (`gridweave.scenarios.grid_net`) it does not count.
     lower_bound : int
         Jobs that are split are wider than this, or than the largest site.
     max_fragments : tuple of (int, int)

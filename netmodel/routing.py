@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -47,6 +47,8 @@ class Paths:
     first : numpy.ndarray of int64, shape (sites x sites + 1,)
     links : numpy.ndarray of uint32
         The links of the path from site *i* to site *j* are ``links[first[p]:first[p + 1]]``, p = i x sites + j.
+    routes, k, segment_bytes
+        By which rules they were found (`find_paths`), so that others can be when the links change.
     """
 
     latency_ms: FloatArray
@@ -56,6 +58,9 @@ class Paths:
     stream_bps: FloatArray
     first: IntArray
     links: npt.NDArray[np.uint32]
+    routes: str = "latency"
+    k: int = 4
+    segment_bytes: int = SEGMENT_BYTES
 
     def between(self, origin: int, target: int) -> list[int]:
         """Return the links of the path from one site to another."""
@@ -123,7 +128,7 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
         first, links = _paths_in_rounds(topology, search, speeds)
     else:
         first, links = _paths_in_rounds(topology, search, np.zeros(1))
-    return _valued(topology, first, links, segment_bytes)
+    return replace(_valued(topology, first, links, segment_bytes), routes=routes, k=k, segment_bytes=segment_bytes)
 
 
 def search_arrays(topology: Topology) -> LinkArrays:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.frames import data_frame
 from gridweave.scenarios.grid_simulator import GridResult
+from gridweave.scenarios.network_use import COLUMNS, NetworkUse, network_columns, network_use, policy_label
 from gridweave.scenarios.result_files import JOBS_HEADER, PLOT_KINDS, ROWS_AT_ONCE, files_of, write_all
 from gridweave.scenarios.results import NEVER, SimulationResult
 from gridweave.scenarios.workload import IntArray
@@ -22,6 +24,8 @@ from gridweave.scenarios.world.simulate import WorldResult
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+    from gridweave.scenarios.grid_net import GridNet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,10 @@ class GridRun:
         Metrics that tables show.
     remarks : tuple of str
         What was done to the workload before, for people.
+    shared : bool
+        Whether jobs may share the nodes of some site.
+    net : GridNet, optional
+        The network between the sites that the grid was simulated with.
 
     Raises
     ------
@@ -85,6 +93,8 @@ class GridRun:
     options: Mapping[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ("awrt_area_ms", "awwt_area_ms", "awrt_width_ms", "awwt_width_ms", "util")
     remarks: tuple[str, ...] = ()
+    shared: bool = False
+    net: GridNet | None = None
 
     def __post_init__(self) -> None:
         if len(self.site_names) != len(self.result.nodes):
@@ -94,7 +104,21 @@ class GridRun:
 
     def __repr__(self) -> str:
         jobs, sites = len(self.result.workload), len(self.site_names)
-        return f"GridRun({self.name!r}: {jobs} jobs on {sites} sites, {self.result.policy.label})"
+        return f"GridRun({self.name!r}: {jobs} jobs on {sites} sites, {self.label})"
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call the policy, and what it knows of the network."""
+        return policy_label(self.result.policy, self.net)
+
+    def network_use(self) -> NetworkUse | None:
+        """Return what the network did to the jobs; None if there is none.
+
+        Returns
+        -------
+        NetworkUse or None
+        """
+        return None if self.net is None else network_use(self.result, self.net)
 
     def as_one(self) -> SimulationResult:
         """Return the schedule as if the grid were one machine, for what does not ask where a job ran.
@@ -111,8 +135,9 @@ class GridRun:
             end_ms=result.end_ms,
             killed=result.workload.overran & (result.start_ms != NEVER),
             refused=result.refused,
-            label=f"{self.name}, {result.policy.label}",
+            label=f"{self.name}, {self.label}",
             options=self.options,
+            shared=self.shared,
         )
 
     def site_result(self, site: int) -> SimulationResult:
@@ -140,8 +165,9 @@ class GridRun:
             start_ms=result.start_ms[rows],
             end_ms=result.end_ms[rows],
             killed=workload.overran,
-            label=result.policy.label,
+            label=self.label,
             site=self.site_names[site],
+            shared=self.shared,
         )
 
     def site_uses(self) -> list[SiteUse]:
@@ -220,9 +246,11 @@ class GridRun:
         -------
         dict from str to numpy.ndarray of shape (k,), and for "site" to list of str
             ``run_ms`` is how long the job ran, the overhead of a split included; ``width`` is that of the whole job.
+            With a network also those of `gridweave.scenarios.network_use.COLUMNS`.
         """
         result, jobs = self.result, self.result.workload
         start_ms, end_ms = result.start_ms[rows], result.end_ms[rows]
+        crossed = {} if self.net is None else network_columns(result)
         return {
             "job_id": jobs.job_id[rows],
             "submit_ms": jobs.submit_ms[rows],
@@ -234,7 +262,7 @@ class GridRun:
             "site": self.sites_of_jobs(rows),
             "fragments": result.n_fragments[rows],
             "killed": jobs.overran[rows] & (start_ms != NEVER),
-        }
+        } | {name: values[rows] for name, values in crossed.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the jobs as a table, with ``home``, the name of the site at which each was submitted.
@@ -270,6 +298,8 @@ class GridRun:
         """
         if kind not in PLOT_KINDS:
             raise OptionError("kind", f"{kind!r} is no plot; give one of {', '.join(PLOT_KINDS)}")
+        if kind == "schedule" and self.shared:
+            raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
         if kind == "waits":
             from gridweave.scenarios.plots import plot_waits
 
@@ -285,19 +315,20 @@ class GridRun:
         -------
         dict
             That of `SimulationResult.summary` for the grid as one machine, with the scenario as its options, and with
-            ``sites``, ``multi_site`` and ``remarks``.
+            ``sites``, ``multi_site``, ``network`` and ``remarks``.
         """
         one = self.as_one().summary()
         result = self.result
         options = one.pop("options")
         del one["site"]
         return one | {
-            "label": result.policy.label,
+            "label": self.label,
             "scenario": options,
             "remarks": list(self.remarks),
             "world": {"messages": result.messages, "restarts": result.restarts}
             if isinstance(result, WorldResult)
             else None,
+            "network": msgspec.to_builtins(self.network_use()),
             "sites": [
                 {name: _plain(getattr(use, name)) for name in SiteUse.__dataclass_fields__} for use in self.site_uses()
             ],
@@ -346,11 +377,12 @@ class GridRun:
     def _write_jobs(self, path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(JOBS_HEADER)
+            header = (*JOBS_HEADER, *(() if self.net is None else COLUMNS))
+            writer.writerow(header)
             for first in range(0, len(self.result.workload), ROWS_AT_ONCE):
                 columns = self.job_columns(slice(first, first + ROWS_AT_ONCE))
                 columns["killed"] = columns["killed"].astype(np.int64)
-                lists = [columns[name] if name == "site" else columns[name].tolist() for name in JOBS_HEADER]
+                lists = [columns[name] if name == "site" else columns[name].tolist() for name in header]
                 writer.writerows(zip(*lists, strict=True))
 
 

@@ -13,6 +13,8 @@ from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
 from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid, is_full
 from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.grid_net import GridNet
+from gridweave.scenarios.grid_net_run import WHY_HOPELESS, play_with_net
 from gridweave.scenarios.job_table import fill_jobs
 from gridweave.scenarios.kernels.grid_batch import longest_ms, run_grid_batch
 from gridweave.scenarios.metrics import Metrics, compute_metrics
@@ -44,6 +46,12 @@ class GridResult:
         Where the fragments of each job stand, and how many they are; 0 for refused jobs.
     refused : tuple of (int, str)
         Jobs that could never run, with the reason.
+    factor : numpy.ndarray of float64, shape (n,), optional
+        With a network: by which each job grew on idle links (1 on one site, and for refused jobs).
+    slowdown : numpy.ndarray of float64, shape (n,), optional
+        With a network: by which it took longer than that because of what else was on the links, on average.
+    transfer_ms : numpy.ndarray of int64, shape (n,), optional
+        With a network: how long its data moved while it held its nodes.
     """
 
     workload: Workload
@@ -55,6 +63,9 @@ class GridResult:
     first_fragment: IntArray
     n_fragments: IntArray
     refused: tuple[tuple[int, str], ...]
+    factor: npt.NDArray[np.float64] | None = None
+    slowdown: npt.NDArray[np.float64] | None = None
+    transfer_ms: IntArray | None = None
 
     @property
     def multi_site(self) -> npt.NDArray[np.bool_]:
@@ -93,6 +104,7 @@ def simulate_grid(
     home: npt.ArrayLike | None = None,
     rng: np.random.Generator | None = None,
     sensitivity: npt.ArrayLike | None = None,
+    net: GridNet | None = None,
 ) -> GridResult:
     """Simulate a grid under full control.
 
@@ -109,6 +121,10 @@ def simulate_grid(
     sensitivity : array_like of float, shape (n,), optional
         By which the overhead of each job is multiplied when it is split, >= 0: more for jobs that communicate more.
         1 if left out.
+    net : GridNet, optional
+        The links between the sites. The overhead of a split then comes from them and from the columns ``pattern``,
+        ``communication_fraction`` and ``message_bytes`` of the workload, in the place of the policy's own and of the
+        sensitivities; its data from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
 
     Returns
     -------
@@ -117,9 +133,11 @@ def simulate_grid(
     Raises
     ------
     OptionError
-        If there is no site, one has no node, a home is none, a sensitivity is none, or ``random`` has no generator.
+        If there is no site, one has no node, a home is none, a sensitivity is none, ``random`` has no generator, or the
+        network is one of other sites.
     InputError
-        If a split could take longer than `gridweave.site.messages.MAX_TIME_MS`, or all jobs beyond the last instant.
+        If a split could take longer than `gridweave.site.messages.MAX_TIME_MS`, or all jobs beyond the last instant;
+        with a network, if a column makes no sense, or a job runs over links that fail for ever.
 
     Examples
     --------
@@ -134,19 +152,26 @@ def simulate_grid(
             "nodes", f"is {list(nodes)}; one number per site, each at least 1, {MAX_WIDTH} at most in all"
         )
     sensitivities = checked_sensitivity(sensitivity, len(workload))
+    if net is not None:
+        net.check(sites, policy)
     if policy.mode == "local":
         return _simulate_local(workload, sites, policy, home)
     reasons = {int(width): policy.why_never(sites, int(width)) for width in np.unique(workload.width)}
-    kept = np.array([reasons[int(width)] is None for width in workload.width], np.bool_)
-    rows = np.flatnonzero(kept)
+    refused = {row: why for row, width in enumerate(workload.width.tolist()) if (why := reasons[width]) is not None}
+    rows = np.setdiff1d(np.arange(len(workload)), list(refused)) if refused else np.arange(len(workload))
     state = empty_grid(sites, slots=max(len(rows), 1))
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
-    n_fragments = np.zeros(len(workload), np.int64)
-    first_fragment = np.zeros(len(workload), np.int64)
+    n_fragments, first_fragment, transfer_ms = np.zeros((3, len(workload)), np.int64)
+    factor, slowdown = np.ones((2, len(workload)))
     if len(rows):
         state.sensitivity[:] = sensitivities[rows]
         _fill(state, workload, rows, policy, rng)
-        state, start_ms[rows], end_ms[rows] = _play(state, workload, rows, policy)
+        if net is None:
+            state, start_ms[rows], end_ms[rows] = _play(state, workload, rows, policy)
+        else:
+            played = play_with_net(state, workload, rows, policy, net)
+            state, start_ms[rows], end_ms[rows], factor[rows], slowdown[rows], transfer_ms[rows] = played
+            refused |= dict.fromkeys(rows[played.start_ms == NEVER].tolist(), WHY_HOPELESS)
         n_fragments[rows], first_fragment[rows] = state.n_fragments, state.first_fragment
     return GridResult(
         workload=workload,
@@ -157,9 +182,10 @@ def simulate_grid(
         fragments=state.fragments[: int(state.counters[0]["n_fragments"])].copy(),
         first_fragment=first_fragment,
         n_fragments=n_fragments,
-        refused=tuple(
-            (int(workload.job_id[row]), str(reasons[int(workload.width[row])])) for row in np.flatnonzero(~kept)
-        ),
+        refused=tuple((int(workload.job_id[row]), refused[row]) for row in sorted(refused)),
+        factor=None if net is None else factor,
+        slowdown=None if net is None else slowdown,
+        transfer_ms=None if net is None else transfer_ms,
     )
 
 

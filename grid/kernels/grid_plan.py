@@ -6,6 +6,7 @@ Sources: the rule is Mu'alem and Feitelson's, over several sites; Streit's thesi
 from __future__ import annotations
 
 from gridweave.grid.kernels.adjust import move_end
+from gridweave.grid.kernels.links import judge_started
 from gridweave.grid.kernels.reservations import (
     hold_reserved,
     hold_running,
@@ -240,6 +241,7 @@ def _start_reserved(state, codes, plan, now_ms):
             counters.n_taken = plan.reserved[row].n_fragments
             for k in range(counters.n_taken):
                 state.taken[k] = plan.fragments[row, k]
+            judge_started(state, codes.net, slot, now_ms)
             begin_taken(state, codes, place, now_ms)
             release_row(plan, slot)
             first = min(first, place)

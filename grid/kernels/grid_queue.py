@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from gridweave.grid.kernels.overhead import shortest_split_ms, split_length_ms
-from gridweave.grid.kernels.placement import (
-    choose_free_site,
-    choose_site,
-    fits_one_site_by,
-    may_split,
-    take_site,
-    take_split_in_order,
+from gridweave.grid.kernels.links_placement import (
+    ends_on_one_site_by,
+    take_free_site,
+    take_parts_in_order,
+    take_site_ahead,
 )
+from gridweave.grid.kernels.overhead import shortest_split_ms, split_length_ms
+from gridweave.grid.kernels.placement import may_split
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
 from gridweave.grid.kernels.site_order import copy_order, move_site
 from gridweave.grid.kernels.state import ALL_NODES, UNKNOWN, begin_taken, finish_job
@@ -70,14 +69,12 @@ def grid_pass(state, codes, now_ms):
 @kernel_part
 def _place_head(state, codes, slot, now_ms):
     """Place a job now; return whether it can be, with the fragments in ``taken``."""
-    site = choose_free_site(state, codes, slot, False)
-    if site != NO_PLACE:
-        take_site(state, slot, site)
+    if take_free_site(state, codes, codes.net, slot, now_ms, NEVER_MS):
         return True
     return (
         state.jobs[slot].width <= state.counters[0].free
         and _may_pay(state, codes, slot, now_ms)
-        and take_split_in_order(state, codes, slot, state.free_order)
+        and take_parts_in_order(state, codes, codes.net, slot, state.free_order, now_ms)
         and _taken_pays(state, codes, slot, now_ms)
     )
 
@@ -85,7 +82,7 @@ def _place_head(state, codes, slot, now_ms):
 @kernel_part
 def _pays(state, codes, slot, length_ms, when_ms):
     """Whether a split of this length is to be made at an instant: adaptive, only if it ends before any single site."""
-    return not codes.adaptive or not fits_one_site_by(state, slot, when_ms + length_ms - state.jobs[slot].estimate_ms)
+    return not codes.adaptive or not ends_on_one_site_by(state, codes.net, slot, when_ms, when_ms + length_ms)
 
 
 @kernel_part
@@ -107,9 +104,11 @@ def _reserve(state, codes, slot):
     """Find the shadow time of the head and the nodes that it will take then; note what can be spared beyond it.
 
     On one site it can be placed only when a site that something comes free on has the nodes, split only when all have.
+    A head that the links keep from being placed at all has no shadow time.
     """
     counters = state.counters[0]
     counters.shadow_ms = NEVER_MS
+    counters.spare = UNKNOWN
     for site in range(len(state.ahead)):
         state.ahead[site] = state.free[site]
     total = counters.free
@@ -128,23 +127,20 @@ def _reserve(state, codes, slot):
             if place == last:
                 break
             ending = state.running[row_at(state, place)]
-        if fits:
-            take_site(state, slot, choose_site(state, codes, slot, state.ahead, state.ahead))
-        elif splits and total >= state.jobs[slot].width:
+        placed = fits and take_site_ahead(state, codes, codes.net, slot, when_ms)
+        if not placed and splits and total >= state.jobs[slot].width:
             splits = _may_pay(state, codes, slot, when_ms)
             if splits and not in_order:
                 _order_ahead(state)
             in_order = splits
-            if (
-                not splits
-                or not take_split_in_order(state, codes, slot, state.ahead_order)
-                or not _taken_pays(state, codes, slot, when_ms)
-            ):
-                continue
-        else:
-            continue
-        _reserve_taken(state, when_ms)
-        return
+            placed = (
+                splits
+                and take_parts_in_order(state, codes, codes.net, slot, state.ahead_order, when_ms)
+                and _taken_pays(state, codes, slot, when_ms)
+            )
+        if placed:
+            _reserve_taken(state, when_ms)
+            return
 
 
 @kernel_part
@@ -177,7 +173,6 @@ def _reserve_taken(state, shadow_ms):
     """Reserve for the head, at the shadow time, what it was just placed on."""
     counters = state.counters[0]
     counters.shadow_ms = shadow_ms
-    counters.spare = UNKNOWN
     counters.n_reserved = counters.n_taken
     for k in range(counters.n_taken):
         fragment = state.taken[k]
@@ -220,22 +215,23 @@ def _backfill(state, codes, head, now_ms):
 def _place_behind_head(state, codes, slot, now_ms):
     """Place a candidate so that the head is not delayed; return whether it can be, with the fragments in ``taken``."""
     counters = state.counters[0]
-    estimate_ms = state.jobs[slot].estimate_ms
-    site = choose_free_site(state, codes, slot, now_ms + estimate_ms > counters.shadow_ms)
-    if site != NO_PLACE:
-        take_site(state, slot, site)
+    if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
         return True
-    if not _may_pay(state, codes, slot, now_ms) or not take_split_in_order(state, codes, slot, state.free_order):
+    if not _may_pay(state, codes, slot, now_ms):
         return False
-    # In as few fragments as can be, if that is out of the head's way; otherwise in what can be spared.
-    end_ms = now_ms + split_length_ms(state, codes, slot, estimate_ms)
-    if end_ms <= counters.shadow_ms and _taken_pays(state, codes, slot, now_ms):
-        return True
+    # With all that is free, if that is out of the head's way; otherwise with what can be spared.
+    if take_parts_in_order(state, codes, codes.net, slot, state.free_order, now_ms):
+        end_ms = now_ms + split_length_ms(state, codes, slot, state.jobs[slot].estimate_ms)
+        if end_ms <= counters.shadow_ms and _taken_pays(state, codes, slot, now_ms):
+            return True
+    elif codes.net is None:
+        # Fewer nodes on each site are in more fragments, if they are enough at all.
+        return False
     if counters.spare == UNKNOWN:
         _order_spare(state)
     return (
         state.jobs[slot].width <= counters.spare
-        and take_split_in_order(state, codes, slot, state.spare_order)
+        and take_parts_in_order(state, codes, codes.net, slot, state.spare_order, now_ms)
         and _taken_pays(state, codes, slot, now_ms)
     )
 

@@ -1,7 +1,7 @@
 """How much longer a job takes when it is split: the one place that knows (docs/grid.md, "How long a split job takes").
 
-Whatever the overhead comes from, the rest of the kernels see lengths alone; so a model of the links between the sites
-takes its place behind `split_length_ms`.
+Whatever the overhead comes from, the rest of the kernels see lengths alone: behind `split_length_ms` stands a number,
+or a model of the links between the sites (links.py).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from gridweave.grid.kernels.links import MAX_OVERHEAD, grown_ms, length_on_links_ms
 from gridweave.jit import kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 
@@ -35,7 +36,8 @@ def split_length_ms(state, codes, slot, length_ms):
     state : GridState
         The fragments of the job are ``taken[:n_taken]``.
     codes : GridCodes
-        ``overhead`` is by how much more a job takes in 2, 3, ... fragments; the last one holds for more.
+        ``overhead`` is by how much more a job takes in 2, 3, ... fragments; the last one holds for more. With a network
+        it does not count.
     slot : int
         Of the job, whose ``sensitivity`` to that counts too.
     length_ms : int
@@ -45,14 +47,29 @@ def split_length_ms(state, codes, slot, length_ms):
     -------
     int
         ``length_ms`` for a single fragment, otherwise time + floor(time x overhead x sensitivity): the overhead p of
-        Streit, section 6.5.3, for each number of fragments and each job.
+        Streit, section 6.5.3, for each number of fragments and each job. With a network time x factor, rounded up, and
+        what its data takes.
     """
-    return stretched_ms(codes.overhead, state.counters[0].n_taken, state.sensitivity[slot], length_ms)
+    return _split_length_ms(state, codes, codes.net, slot, length_ms)
+
+
+@kernel_part
+def _split_length_ms(state, codes, net, slot, length_ms):
+    if net is None:
+        return stretched_ms(codes.overhead, state.counters[0].n_taken, state.sensitivity[slot], length_ms)
+    return length_on_links_ms(net, state.counters[0].n_taken, length_ms)
 
 
 @kernel_part
 def shortest_split_ms(state, codes, slot, length_ms):
     """Return what no split of a job takes less than, so that splits that cannot pay need not be found."""
+    return _shortest_split_ms(state, codes, codes.net, slot, length_ms)
+
+
+@kernel_part
+def _shortest_split_ms(state, codes, net, slot, length_ms):
+    if net is not None:
+        return grown_ms(length_ms, net.least_factor[slot])
     shortest = NEVER_MS
     for n_fragments in range(2, len(codes.overhead) + 2):
         shortest = min(shortest, stretched_ms(codes.overhead, n_fragments, state.sensitivity[slot], length_ms))
@@ -62,6 +79,13 @@ def shortest_split_ms(state, codes, slot, length_ms):
 @kernel_part
 def longest_split_ms(state, codes, slot, length_ms):
     """Return what no split of a job takes longer than, as a double: it may be more than any number of milliseconds."""
+    return _longest_split_ms(state, codes, codes.net, slot, length_ms)
+
+
+@kernel_part
+def _longest_split_ms(state, codes, net, slot, length_ms):
+    if net is not None:
+        return length_ms * (1.0 + MAX_OVERHEAD)
     overhead = 0.0
     for row in range(min(len(codes.overhead), len(state.free) - 1, state.jobs[slot].width - 1)):
         overhead = max(overhead, codes.overhead[row])

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.grid.kernels.links import GridLinks
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
 from gridweave.grid.kernels.site_order import first_with, most_of, nodes_of, site_of
 from gridweave.jit import kernel, kernel_part
@@ -39,6 +40,8 @@ class GridCodes(NamedTuple):
         Fragments allowed for widths up to a bound, in ascending order; wider jobs have no limit.
     overhead : numpy.ndarray of float64, shape (at least 1,)
         By which part of itself a job takes longer in 2, 3, ... fragments; the last one holds for more.
+    net : GridLinks or None
+        The links between the sites, and what the jobs send over them; None where the overhead is a number.
     """
 
     splits: bool
@@ -49,6 +52,7 @@ class GridCodes(NamedTuple):
     width_up_to: npt.NDArray[np.int64]
     fragments: npt.NDArray[np.int64]
     overhead: npt.NDArray[np.float64]
+    net: GridLinks | None = None
 
 
 @kernel_part

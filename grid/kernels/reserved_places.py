@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
-from gridweave.grid.kernels.placement import choose_site, may_split, take_site, take_split
+from gridweave.grid.kernels.placement import choose_site, may_split, take_site
 from gridweave.jit import kernel, kernel_part
 from gridweave.site.kernels.profile import earliest_fit
 from gridweave.site.kernels.state import NEVER_MS
@@ -116,7 +117,7 @@ def _split_from(state, codes, plan, slot, start_ms):
     while True:
         for site in range(len(state.nodes)):
             state.available[site] = _least_free(plan, site, start_ms + length_ms)
-        if not take_split(state, codes, slot, state.available):
+        if not take_parts(state, codes, codes.net, slot, state.available, start_ms):
             return NEVER_MS
         needed_ms = split_length_ms(state, codes, slot, estimate_ms)
         if needed_ms <= length_ms:

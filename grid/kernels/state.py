@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.grid.kernels.links import note_taken
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.running import BLOCK, blocks_for, join_blocks, leave_blocks
 from gridweave.grid.kernels.site_order import SITE_BITS, move_site
@@ -199,6 +200,7 @@ def begin_taken(state, codes, place, now_ms):
     slot = state.waiting[place]
     job = state.jobs[slot]
     end_ms = now_ms + split_length_ms(state, codes, slot, job.estimate_ms)
+    note_taken(state, codes.net, slot)
     state.end_ms[slot] = end_ms
     state.first_fragment[slot] = counters.n_fragments
     state.n_fragments[slot] = counters.n_taken

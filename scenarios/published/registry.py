@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gridweave.scenarios.published.grid_runs import GridRuns
+    from gridweave.scenarios.published.lomarc_runs import LomarcRuns
     from gridweave.scenarios.published.zhang_runs import ZhangRuns
 
 _CTC = THESIS_TRACES["CTC"].name
@@ -32,7 +33,7 @@ class Bench:
     Parameters
     ----------
     seeds : int
-        Baseline workloads of each curve of Zhang et al., >= 1.
+        Baseline workloads of each curve of Zhang et al., and workloads of each bar of LOMARC, >= 1.
     progress : callable, optional
         Called with how much is done, how much there is, and what is going on.
 
@@ -65,6 +66,13 @@ class Bench:
         path = path_of(_CTC)
         return None if path is None else GridRuns(path)
 
+    @cached_property
+    def lomarc(self) -> LomarcRuns:
+        """The bars of LOMARC; their workloads come from a model."""
+        from gridweave.scenarios.published.lomarc_runs import LomarcRuns
+
+        return LomarcRuns(seeds=self._seeds, progress=self._progress)
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
@@ -75,7 +83,8 @@ class PublishedTable:
     title, source : str
         What it shows; paper, section, and table or figure.
     traces : tuple of str
-        Names of the traces that it needs. What needs one that is not at hand is left out.
+        Names of the traces that it needs; none if a model makes its jobs. What needs one that is not at hand is left
+        out.
     compute : callable
         ``compute(bench)`` returns a `Report`.
     draw : callable, optional
@@ -138,6 +147,18 @@ def _control_levels(runs: GridRuns) -> Report:
     return control_levels(runs)
 
 
+def _network(runs: GridRuns) -> Report:
+    from gridweave.scenarios.published.network import network
+
+    return network(runs)
+
+
+def _draw_network(bench: Bench) -> dict[str, Figure]:
+    from gridweave.scenarios.published.network_plots import plot_network
+
+    return {} if bench.grid is None else plot_network(bench.grid)
+
+
 def _draw_months(bench: Bench) -> dict[str, Figure]:
     from gridweave.scenarios.published.plots import plot_months
 
@@ -166,6 +187,22 @@ def _zhang_entry(number: int, section: int, title: str) -> PublishedTable:
     figure = f"zhang-{number}"
     source = f"Zhang et al., section {section}, Figure {number}"
     return PublishedTable(title, source, (_CTC,), _zhang(figure), _draw_zhang(figure))
+
+
+def _lomarc_entry(number: int, section: str, title: str, *, draws: bool = True) -> PublishedTable:
+    entry = f"lomarc-{number}"
+
+    def compute(bench: Bench) -> Report:
+        from gridweave.scenarios.published.lomarc import report_lomarc
+
+        return report_lomarc(entry, bench.lomarc)
+
+    def draw(bench: Bench) -> dict[str, Figure]:
+        from gridweave.scenarios.published.lomarc_plots import plot_lomarc
+
+        return plot_lomarc(entry, bench.lomarc)
+
+    return PublishedTable(title, f"LOMARC, section {section}", (), compute, draw if draws else None)
 
 
 TABLES: dict[str, PublishedTable] = {
@@ -215,17 +252,31 @@ TABLES: dict[str, PublishedTable] = {
         (_CTC,),
         _on_grid("control-levels", _control_levels),
     ),
+    "network": PublishedTable(
+        "What the links between sites cost",
+        "Streit, section 6.5.3",
+        (_CTC,),
+        _on_grid("network", _network),
+        _draw_network,
+    ),
     "zhang-5": _zhang_entry(5, 3, "Queueing policies with backfilling"),
     "zhang-6": _zhang_entry(6, 4, "Over-estimation under the Ω model"),
     "zhang-7": _zhang_entry(7, 4, "Over-estimation under the Φ model"),
     "zhang-8": _zhang_entry(8, 4, "The impact of good estimation"),
+    "lomarc-4": _lomarc_entry(4, "6.1, Table 4", "The workloads and their load", draws=False),
+    "lomarc-5": _lomarc_entry(5, "6.2, Table 5", "Candidates left by each test of a match", draws=False),
+    "lomarc-6": _lomarc_entry(6, "6.2, Figure 6", "Response times by approach and workload"),
+    "lomarc-7": _lomarc_entry(7, "6.2, Figure 7", "Relative bounded response times by approach and workload"),
+    "lomarc-8": _lomarc_entry(8, "6.2, Figure 8", "Utilisation and utilisation efficiency"),
+    "lomarc-9": _lomarc_entry(9, "6.2, Figure 9", "Response times with the mixes M2 and M3"),
 }
 """Id to published table or figure."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "streit": tuple(table for table in TABLES if table.startswith("streit-")),
     "zhang": tuple(table for table in TABLES if table.startswith("zhang-")),
-    "beyond": ("reserved-starts", "control-levels"),
+    "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
+    "beyond": ("reserved-starts", "control-levels", "network"),
     "all": tuple(TABLES),
 }
 """Name to the ids that it stands for."""

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios import transform
+from gridweave.scenarios.communication_columns import with_communication, with_data
 from gridweave.scenarios.estimates import with_estimates
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.load import find_trace, load_workload
+from gridweave.scenarios.network_use import policy_label
 from gridweave.scenarios.scenario.checks import checked, grid_policy, site_policy, sites_of
 from gridweave.scenarios.scenario.homes import assign_homes, home_of, split_at_home
+from gridweave.scenarios.scenario.networks import grid_net, read_network
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.problems import Report
 from gridweave.scenarios.scenario.reader import Draft, beside, read_draft
+from gridweave.scenarios.scenario.sharing import with_resources
 from gridweave.scenarios.scenario.structs import Scenario, Site, Transformation
 from gridweave.scenarios.workload import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.shared_discipline import SharedNodes
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.grid_net import GridNet
 
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
+STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES = 7, 8, 9, 10
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -53,6 +64,8 @@ class Built:
     faults : Faults
     remarks : tuple of str
         What was done to the workload on the way, for people.
+    net : GridNet or None
+        The links between the sites, as the batch driver uses them.
     """
 
     scenario: Scenario
@@ -61,18 +74,33 @@ class Built:
     site_names: tuple[str, ...]
     nodes: IntArray
     policy: GridPolicy
-    site_policies: tuple[SitePolicy, ...]
+    site_policies: tuple[SitePolicy | SharedNodes, ...]
     owners: tuple[OwnerPolicy, ...]
     to_grid: BoolArray
     network: Network
     faults: Faults
     remarks: tuple[str, ...]
+    net: GridNet | None = None
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether jobs share the nodes of some site."""
+        return any(isinstance(policy, SharedNodes) for policy in self.site_policies)
+
+    @property
+    def label(self) -> str:
+        """What tables call the policy, and what it knows of the network."""
+        return policy_label(self.policy, self.net)
 
     @property
     def needs_world(self) -> bool:
-        """Whether this is more than the batch driver knows: messages, faults, own users, owners, or less control."""
+        """Whether this is more than the batch driver knows.
+
+        That is messages, faults, own users, owners, less control, and sites whose nodes are shared.
+        """
         return self.policy.mode != "local" and (
             self.policy.control != "full"
+            or self.shares_nodes
             or self.network != Network()
             or self.faults.any
             or not bool(self.to_grid.all())
@@ -102,11 +130,17 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     draft = read_draft(source, overrides)
     scenario, report = draft.scenario, draft.report
     policy = grid_policy(scenario.grid, report)
-    remarks: list[str] = []
+    remarks = list(draft.remarks)
+    network = read_network(draft)
     jobs = _workload(draft, policy, remarks)
     report.raise_if_any()
     assert jobs is not None, "a workload that cannot be built is a problem"
     workload, to_grid = jobs
+    net = None
+    if network is not None:
+        until_ms = int(workload.submit_ms[-1])
+        net = grid_net(scenario, network, until_ms=until_ms, rng=rng_of(scenario, STREAM_LINKS))
+        remarks.extend(network.remarks)
     sites = sites_of(scenario)
     return Built(
         scenario=scenario,
@@ -121,6 +155,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         network=checked(Network, scenario.network, ("network",)),
         faults=checked(Faults, scenario.faults, ("faults",)),
         remarks=tuple(remarks),
+        net=net,
     )
 
 
@@ -163,6 +198,12 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     transformed = _transformed(draft, workload, nodes)
     if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):
         return None
+    transformed = _sending(draft, transformed)
+    if table.resources is not None:
+        rng = rng_of(scenario, STREAM_RESOURCES)
+        file = beside(draft.folder, table.resources)
+        transformed = with_resources(transformed, table.resources, file, rng, report)
+    remarks += _about_sharing(scenario)
     to_grid = np.zeros(len(transformed), np.bool_)
     if policy.mode != "local":
         to_grid = rng_of(scenario, STREAM_TO_GRID).random(len(transformed)) < table.to_grid
@@ -219,6 +260,33 @@ def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload 
             report.add(("workload", "transform", number, step.named[0]), problem)
             return None
     return workload if at_home else _homed(draft, workload, len(nodes))
+
+
+def _about_sharing(scenario: Scenario) -> list[str]:
+    """Return what to say of tables about shared nodes that have no effect."""
+    shares = any(site.discipline == "lomarc" for site in sites_of(scenario))
+    known = scenario.workload.resources is not None
+    if shares and not known:
+        return ["nothing is known of what jobs need (workload.resources), so none shares its nodes"]
+    if known and not shares:
+        return ["no site shares its nodes (discipline lomarc): workload.resources has no effect"]
+    if shares and scenario.grid.control == "full" and scenario.grid.mode != "local":
+        return ["under full control the grid asks for whole nodes: only a site's own users share them"]
+    return []
+
+
+def _sending(draft: Draft, workload: Workload) -> Workload:
+    """Return the workload with what its jobs send, read and write, if the scenario says so and makes sense."""
+    scenario, report = draft.scenario, draft.report
+    communication, data = scenario.workload.communication, scenario.workload.data
+    if communication is not None and report.is_clean(("workload", "communication")):
+        rng = rng_of(scenario, STREAM_COMMUNICATION)
+        workload = with_communication(workload, **msgspec.structs.asdict(communication), rng=rng)
+    if data is not None and report.is_clean(("workload", "data")):
+        names = [site.name for site in sites_of(scenario)]
+        rng = rng_of(scenario, STREAM_DATA)
+        workload = with_data(workload, home=home_of(workload), sites=names, **msgspec.structs.asdict(data), rng=rng)
+    return workload
 
 
 def _homed(draft: Draft, workload: Workload, sites: int) -> Workload | None:

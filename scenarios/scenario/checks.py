@@ -11,13 +11,16 @@ from gridweave.errors import OptionError
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.estimates import with_estimates
 from gridweave.scenarios.metrics import Metrics
+from gridweave.scenarios.scenario.network_checks import check_network
 from gridweave.scenarios.scenario.problems import Report
+from gridweave.scenarios.scenario.sharing import shared_nodes
 from gridweave.scenarios.scenario.structs import (
     FRAGMENT_TABLES,
     HOMES,
     SPLITS,
     GridTable,
     Scenario,
+    SharingTable,
     Site,
     Transformation,
     WorkloadTable,
@@ -26,6 +29,7 @@ from gridweave.scenarios.workload import MAX_WIDTH, Workload
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.shared_discipline import SharedNodes
 
 T = TypeVar("T", Network, Faults)
 S = TypeVar("S", GridPolicy, Network, Faults)
@@ -49,6 +53,7 @@ def check_scenario(scenario: Scenario, report: Report) -> None:
     grid_policy(scenario.grid, report)
     checked(Network, scenario.network, ("network",), report)
     checked(Faults, scenario.faults, ("faults",), report)
+    check_network(scenario, report)
     if not 0 <= scenario.workload.to_grid <= 1:
         report.add(("workload", "to_grid"), f"is {scenario.workload.to_grid}; a part of the jobs, from 0 to 1")
     for number, metric in enumerate(scenario.output.metrics):
@@ -88,7 +93,7 @@ def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
     OptionError
         If a value is refused, and there is no report.
     """
-    values: dict[str, Any] = msgspec.structs.asdict(table)
+    values: dict[str, Any] = {name: getattr(table, name) for name in GridPolicy.__struct_fields__}
     rows = table.max_fragments
     if isinstance(rows, str):
         rows = list(LIMITED_FRAGMENTS) if rows == "limited" else []
@@ -133,8 +138,8 @@ def _made(kind: type[S], values: dict[str, Any], place: tuple[str, ...], report:
     return kind(**kept)
 
 
-def site_policy(site: Site, grid: GridTable) -> SitePolicy:
-    """Return how a site schedules under mode ``local``.
+def site_policy(site: Site, grid: GridTable) -> SitePolicy | SharedNodes:
+    """Return how a site schedules by itself.
 
     Parameters
     ----------
@@ -144,13 +149,19 @@ def site_policy(site: Site, grid: GridTable) -> SitePolicy:
 
     Returns
     -------
-    SitePolicy
+    SitePolicy or SharedNodes
 
     Raises
     ------
     OptionError
         If its options are not known, or do not go together.
     """
+    if site.discipline == "lomarc":
+        if site.order is not None:
+            raise OptionError("order", f"{site.order!r} is not for a lomarc site: jobs stand there by class and age")
+        return shared_nodes(site.sharing or SharingTable(), site.nodes, site.backfill or grid.backfill)
+    if site.sharing is not None:
+        raise OptionError("sharing", f"is for the discipline lomarc, and this site has {site.discipline!r}")
     return SitePolicy(
         discipline=site.discipline, order=site.order or grid.order, backfill=site.backfill or grid.backfill
     )
@@ -172,11 +183,16 @@ def _check_sites(scenario: Scenario, report: Report) -> None:
             report.add(("sites", number, "grid_share"), error.problem)
         # One by one, since the first that is wrong hides the others.
         alone = Site(name=site.name, nodes=site.nodes)
-        for changed in ({"order": site.order}, {"discipline": site.discipline, "backfill": site.backfill}):
+        changes: list[dict[str, Any]] = [{"order": site.order}]
+        if site.discipline == "lomarc":
+            changes = [{"order": site.order, "discipline": "lomarc"}]
+        changes.append({"discipline": site.discipline, "backfill": site.backfill, "sharing": site.sharing})
+        for changed in changes:
             try:
                 site_policy(msgspec.structs.replace(alone, **changed), GridTable())
             except OptionError as error:
-                report.add(("sites", number, error.option), error.problem)
+                table = ("sharing",) if error.option in SharingTable.__struct_fields__ else ()
+                report.add(("sites", number, *table, error.option), error.problem)
     if sum(site.nodes for site in sites_of(scenario)) > MAX_WIDTH:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, get_args
 
 import msgspec
 
-from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.structs import SITE_NAME, Cut, Site, Transformation
+from gridweave.netmodel.tables import NetTable
+from gridweave.netmodel.written import read_table
+from gridweave.scenarios.scenario.problems import Below, Report
+from gridweave.scenarios.scenario.structs import SITE_NAME, Site, Transformation
 from gridweave.scenarios.scenario.toml_lines import Path
 
 BROKEN: Final = msgspec.UNSET
@@ -60,6 +63,8 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: Path, report: R
     if not isinstance(raw, dict):
         report.add(path, f"is {_named(raw)}; a table with keys is needed")
         return BROKEN
+    if kind is NetTable:  # the network has a reader of its own, which knows its lists
+        return read_table(raw, Below(report, path))
     fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
     for key in raw:
         if key not in fields:
@@ -80,18 +85,24 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: Path, report: R
 
 
 def _convert(raw: Any, kind: Any, path: Path, report: Report) -> Any:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return convert_table(raw, kind, path, report)
+    table = _table_of(kind)
+    if table is not None:
+        return convert_table(raw, table, path, report)
     element = _LISTS.get(str(path[-1]))
     if element is not None and isinstance(raw, list):
         return [convert_table(value, element, (*path, number), report) for number, value in enumerate(raw)]
-    if path[-1] == "cut":
-        return convert_table(raw, Cut, path, report)
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         report.add(path, _told(raw, str(error)))
         return BROKEN
+
+
+def _table_of(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the struct that a field holds, be it there or not; None if the field is no table."""
+    kinds = [one for one in get_args(kind) or (kind,) if one is not NoneType]
+    alone = kinds[0] if len(kinds) == 1 else None
+    return alone if isinstance(alone, type) and issubclass(alone, msgspec.Struct) else None
 
 
 def _told(raw: object, message: str) -> str:

@@ -110,7 +110,7 @@ def plot_schedule(run: GridRun) -> Figure:
 def _title(run: GridRun) -> str:
     nodes, sites = int(run.result.nodes.sum()), len(run.site_names)
     where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
-    return f"{run.name}: {run.result.policy.label}, {where}"
+    return f"{run.name}: {run.label}, {where}"
 
 
 def _bins(begin_ms: int, until_ms: int) -> tuple[IntArray, str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.metrics import PARTS_OF_ONE
+from gridweave.scenarios.network_use import NetworkUse
 from gridweave.scenarios.workload import MS_PER_S
 from gridweave.scenarios.world.simulate import WorldResult
 
@@ -53,7 +54,7 @@ def site_rows(run: GridRun) -> Iterator[tuple[str, ...]]:
     elsewhere = int(np.count_nonzero(result.fragments["site"][result.first_fragment[single]] != run.home[single]))
     ran = int(np.count_nonzero(result.n_fragments))
     counts = (int(result.nodes.sum()), len(result.workload), ran, elsewhere, int(result.multi_site.sum()))
-    yield ("whole grid", *(f"{count:,}" for count in counts), _percent(result.metrics().util))
+    yield ("whole grid", *(f"{count:,}" for count in counts), _percent(run.as_one().metrics().util))
 
 
 def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
@@ -76,9 +77,37 @@ def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
     if isinstance(result, WorldResult):
         yield "messages between sites and grid", f"{result.messages:,}", ""
         yield "jobs begun anew after a failure", f"{result.restarts:,}", ""
-    values = result.metrics().to_dict()
+    values = run.as_one().metrics().to_dict()
     for name in run.shown:
         yield _shown(name, values[name])
+
+
+def network_rows(use: NetworkUse) -> Iterator[tuple[str, str, str]]:
+    """Yield what the network did to the jobs.
+
+    Parameters
+    ----------
+    use : NetworkUse
+
+    Yields
+    ------
+    tuple of str
+        Name, value, unit.
+    """
+    yield "topology", f"{use.name}: {use.nodes:,} nodes, {use.cables:,} links", ""
+    if use.changes:
+        yield "changes of links", f"{use.changes:,}", ""
+    yield "factor of multi-site jobs on idle links, mean", _factor(use.mean_factor), ""
+    yield "the same by width x run time", _factor(use.mean_factor_by_area), ""
+    yield f"slowdown by contention ({use.contention}), mean", _factor(use.mean_slowdown), ""
+    if use.data != "none":
+        yield "jobs that held nodes for transfers", f"{use.jobs_with_transfers:,}", ""
+        yield "time of jobs in transfers", f"{use.transfer_ms / MS_PER_S:,.0f}", "s"
+        yield "the same, of all node time", _percent(math.nan if use.transfer_share is None else use.transfer_share), ""
+
+
+def _factor(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.3f}"
 
 
 def _shown(name: str, value: float | None) -> tuple[str, str, str]:

@@ -15,8 +15,13 @@ from gridweave.scenarios.scenario.toml_lines import Path
 Overrides = Mapping[str, object] | Sequence[str]
 """Values by dotted key, or texts ``key=value``."""
 
-# Who gives one of these takes back what the file says of the other: a workload has one source.
-_TAKEN_BACK = {"workload.trace": ("generator", "jobs", "load"), "workload.generator": ("trace",)}
+# Who gives one of these takes back what the file says of the others: a workload and a network have one source.
+_TAKEN_BACK = {
+    "workload.trace": ("generator", "jobs", "load"),
+    "workload.generator": ("trace",),
+    "net.file": ("generator", "nodes", "links"),
+    "net.generator": ("file", "nodes", "links"),
+}
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Overrides, report: Report) -> None:
@@ -34,9 +39,10 @@ def apply_overrides(raw: dict[str, Any], overrides: Overrides, report: Report) -
     """
     pairs = dict(overrides) if isinstance(overrides, Mapping) else dict(_parsed(text, report) for text in overrides)
     for key in pairs:
+        table = raw.get(key.partition(".")[0])
         for name in _TAKEN_BACK.get(key, ()):
-            if isinstance(raw.get("workload"), dict):
-                raw["workload"].pop(name, None)
+            if isinstance(table, dict):
+                table.pop(name, None)
     for key, value in pairs.items():
         if key:
             _apply(raw, key, value, report)

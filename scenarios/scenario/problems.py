@@ -108,3 +108,28 @@ class Report:
             in_file = [problem for problem in self.problems if problem.source != "--set"]
             typed = [problem for problem in self.problems if problem.source == "--set"]
             raise ScenarioError([*sorted(in_file, key=lambda problem: problem.line or 0), *typed])
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """Those who check a table of a scenario report through this: their paths begin at the table.
+
+    Attributes
+    ----------
+    report : Report
+    place : tuple
+        Where the table stands.
+    """
+
+    report: Report
+    place: Path
+
+    def add(self, path: Path, text: str) -> None:
+        """Note a problem with the key at a path within the table.
+
+        Parameters
+        ----------
+        path : tuple
+        text : str
+        """
+        self.report.add((*self.place, *path), text)

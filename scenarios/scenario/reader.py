@@ -15,6 +15,7 @@ from gridweave.errors import InputError, ScenarioError
 from gridweave.scenarios.scenario.catalogue import machine_configurations, scenario_names, scenario_text
 from gridweave.scenarios.scenario.checks import check_scenario
 from gridweave.scenarios.scenario.converting import BROKEN, convert_table
+from gridweave.scenarios.scenario.network_checks import IDLE, without_idle_network
 from gridweave.scenarios.scenario.overrides import Overrides, apply_overrides
 from gridweave.scenarios.scenario.problems import Problem, Report
 from gridweave.scenarios.scenario.structs import Scenario
@@ -36,11 +37,14 @@ class Draft:
         What is wrong so far.
     folder : pathlib.Path or None
         That of the file, if it came from one.
+    remarks : tuple of str
+        What was left out, for people.
     """
 
     scenario: Scenario
     report: Report
     folder: Path | None
+    remarks: tuple[str, ...] = ()
 
 
 def read_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> Scenario:
@@ -114,8 +118,10 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
         lost: dict[str, Any] = {"sites": [], "workload": {}}
         left = {name: value for name, value in raw.items() if not report.stands_at((name,))}
         scenario = convert_table(lost | left, Scenario, (), report)
-    check_scenario(scenario, report)
-    return Draft(scenario, report, folder)
+    used = without_idle_network(scenario, report)
+    remarks = () if used is scenario else (IDLE.format(used.grid.mode),)
+    check_scenario(used, report)
+    return Draft(used, report, folder, remarks)
 
 
 def beside(folder: Path | None, name: str) -> Path | None:

@@ -9,14 +9,20 @@ import msgspec
 import numpy as np
 
 from gridweave.grid.kernels.state import FRAGMENT
+from gridweave.scenarios.coscheduling import simulate_shared
 from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.resources import RESOURCE_COLUMNS
+from gridweave.scenarios.results import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import STREAM_SELECTION, STREAM_WORLD, Built, build_scenario, rng_of
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.structs import Scenario
 from gridweave.scenarios.simulator import simulate_policy
+from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.site.policy import SitePolicy
+from gridweave.site.shared_discipline import SharedNodes
+from gridweave.site.slowdown_tables import SlowdownModel
 
 Progress = Callable[[int, int, str], None]
 """How much is done, how much there is, and what is going on."""
@@ -79,7 +85,7 @@ def run_built(built: Built) -> GridRun:
         result = run_world(built)
     else:
         rng = rng_of(built.scenario, STREAM_SELECTION)
-        result = simulate_grid(built.workload, built.nodes.tolist(), built.policy, rng=rng)
+        result = simulate_grid(built.workload, built.nodes.tolist(), built.policy, rng=rng, net=built.net)
     return GridRun(
         result=result,
         site_names=built.site_names,
@@ -88,6 +94,8 @@ def run_built(built: Built) -> GridRun:
         options=msgspec.to_builtins(built.scenario),
         shown=tuple(built.scenario.output.metrics),
         remarks=built.remarks,
+        shared=built.shares_nodes,
+        net=built.net,
     )
 
 
@@ -122,11 +130,12 @@ def run_world(built: Built, *, check: bool = False) -> WorldResult:
 def _run_local(built: Built) -> GridResult:
     """Run each site by itself, with the jobs of its own users and its own discipline."""
     workload = built.workload
-    start_ms = np.full(len(workload), NEVER, np.int64)
+    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     for site, policy in enumerate(built.site_policies):
         rows = np.flatnonzero(built.home == site)
         if len(rows):
-            start_ms[rows] = simulate_policy(workload.take(rows), int(built.nodes[site]), policy).start_ms
+            schedule = _run_alone(workload.take(rows), int(built.nodes[site]), policy)
+            start_ms[rows], end_ms[rows] = schedule.start_ms, schedule.end_ms
     fragments = np.zeros(len(workload), FRAGMENT)
     fragments["site"], fragments["width"] = built.home, workload.width
     return GridResult(
@@ -134,9 +143,25 @@ def _run_local(built: Built) -> GridResult:
         nodes=built.nodes,
         policy=built.policy,
         start_ms=start_ms,
-        end_ms=start_ms + workload.run_ms,
+        end_ms=end_ms,
         fragments=fragments,
         first_fragment=np.arange(len(workload)),
         n_fragments=np.ones(len(workload), np.int64),
         refused=(),
     )
+
+
+def _run_alone(workload: Workload, nodes: int, policy: SitePolicy | SharedNodes) -> SimulationResult:
+    """Run one site by itself."""
+    if isinstance(policy, SharedNodes):
+        if not all(name in workload.columns for name in RESOURCE_COLUMNS[:4]):
+            # Of jobs of which nothing is known each has its nodes alone.
+            policy = msgspec.structs.replace(
+                policy, sharing=msgspec.structs.replace(policy.sharing, coscheduling="none")
+            )
+            unknown = np.ones(len(workload)), *np.zeros((2, len(workload))), np.ones(len(workload))
+            columns = dict(zip(RESOURCE_COLUMNS[:4], unknown, strict=True))
+            workload = workload.replace(columns={**workload.columns, **columns})
+        model = SlowdownModel(policy.formula)
+        return simulate_shared(workload, policy.kinds_of(nodes), policy.sharing, model=model).schedule
+    return simulate_policy(workload, nodes, policy)

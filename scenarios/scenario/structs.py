@@ -8,13 +8,20 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.grid.policy import BACKFILLS, CONTROLS, MODES, SELECTIONS
+from gridweave.netmodel.communication import PATTERNS
+from gridweave.netmodel.tables import CONTENTIONS, NetTable
+from gridweave.scenarios.communication_columns import AT_HOME
 from gridweave.scenarios.metrics import Metrics
 from gridweave.scenarios.workload import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
+from gridweave.site.lomarc_policy import CPUS, MAX_LANES, VARIANTS
 from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
+from gridweave.site.slowdown_tables import FORMULAS
 
 HOMES = ("round-robin", "partition")
 SPLITS = ("site", "largest")
+SITES_OF_SPLITS = ("fewest", "earliest-end")
+DATA = ("none", "blocking", "prefetch")
 FRAGMENT_TABLES = ("limited", "unlimited")
 DEFAULT_METRICS = (
     "awrt_area_ms",
@@ -29,6 +36,9 @@ DEFAULT_METRICS = (
     "loss_of_capacity",
     "makespan_ms",
 )
+
+NET_KEYS = ("split", "contention", "data")
+"""Keys of ``[grid]`` that are for a network."""
 
 _MAX_INT = 2**63 - 1
 
@@ -73,6 +83,34 @@ class Header(_Table, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, le=_MAX_INT, description="Of all that is drawn.")] = 1
 
 
+class SharingTable(_Table, frozen=True, kw_only=True):
+    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``.
+
+    Attributes
+    ----------
+    variant : str
+        A variant of docs/lomarc.md: who shares nodes, and which match is best.
+    cores, threads : int
+        Cores of a node, and hardware threads of a core.
+    memory : float
+        Of a node, in units of the memory that the jobs' fractions are parts of.
+    cpu : str, optional
+        That of the variant if left out.
+    max_slowdown : float
+        No match may slow a job more.
+    formula : str
+        Of the slowdown.
+    """
+
+    variant: Annotated[str, _one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
+    cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
+    threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
+    memory: Annotated[float, Meta(gt=0)] = 1.0
+    cpu: Annotated[str, _one_of(CPUS, "Kind of CPU.")] | None = None
+    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6
+    formula: Annotated[str, _one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
+
+
 class Site(_Table, frozen=True, kw_only=True):
     """One of ``[[sites]]``.
 
@@ -88,17 +126,23 @@ class Site(_Table, frozen=True, kw_only=True):
         Part of the nodes that jobs of the grid may hold at one time.
     own_users_first : bool
         Whether the owner's users stand ahead of delegated jobs in the site's queue.
+    at : str, optional
+        The node of the network at which it is attached; as an entry of ``[net.attach]``.
+    sharing : SharingTable, optional
+        How jobs share its nodes; for the discipline ``lomarc``.
     """
 
     name: SiteName
     nodes: Nodes
-    discipline: Annotated[str, _one_of(tuple(SITE_BACKFILLS), "How the site schedules under mode local.")] = "queue"
+    discipline: Annotated[str, _one_of((*SITE_BACKFILLS, "lomarc"), "How the site schedules by itself.")] = "queue"
     order: Order | None = None
     backfill: Annotated[str, _one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")] | None = (
         None
     )
     grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
     own_users_first: Annotated[bool, Meta(description="Whether own users stand ahead of delegated jobs.")] = False
+    at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
+    sharing: SharingTable | None = None
 
 
 class Cut(_Table, frozen=True, kw_only=True):
@@ -132,6 +176,51 @@ class Transformation(_Table, frozen=True, kw_only=True):
         return [name for name in self.__struct_fields__ if getattr(self, name) is not None]
 
 
+Range = tuple[Share, Share]
+
+
+class CommunicationTable(_Table, frozen=True, kw_only=True):
+    """The table ``[workload.communication]``: what jobs send between their nodes.
+
+    Attributes
+    ----------
+    pattern : str or dict from str to float
+        Of all jobs, or shares of the jobs by pattern: each job draws its own.
+    fraction : float or (float, float)
+        Part of the run time on one site's own network that goes into communication; of a range each job draws its own,
+        evenly.
+    message_bytes : float or (float, float)
+        Size of a message; of a range each job draws its own, evenly in the logarithm.
+    """
+
+    pattern: Annotated[str, _one_of(tuple(PATTERNS), "Who sends to whom.")] | dict[str, Share]
+    fraction: (
+        Annotated[float, Meta(description="Part of the run time that goes into communication, 0 to 1.")]
+        | Annotated[Range, Meta(description="Evenly drawn from this range.")]
+    )
+    message_bytes: (
+        Annotated[float, Meta(description="Size of a message.")]
+        | Annotated[Range, Meta(description="Drawn from this range, evenly in the logarithm.")]
+    )
+
+
+class DataTable(_Table, frozen=True, kw_only=True):
+    """The table ``[workload.data]``: what jobs read before they start and write when they end, and where that lies.
+
+    Attributes
+    ----------
+    input_bytes, output_bytes : float or (float, float)
+        Sizes; of a range each job draws its own, evenly in the logarithm.
+    input_site, output_site : str or dict from str to float
+        ``home``: the site of the job's user. Otherwise a site, or shares of the jobs by site.
+    """
+
+    input_bytes: float | Range = 0.0
+    output_bytes: float | Range = 0.0
+    input_site: str | dict[str, Share] = AT_HOME
+    output_site: str | dict[str, Share] = AT_HOME
+
+
 class WorkloadTable(_Table, frozen=True, kw_only=True):
     """The table ``[workload]``: a trace or a generator, what is done to it, and whose jobs they are.
 
@@ -158,6 +247,13 @@ class WorkloadTable(_Table, frozen=True, kw_only=True):
         Part of the jobs that their users hand to the grid, drawn job by job; the others go to their homes' queues.
     drop_wide : bool
         Whether jobs that can never run are left out; otherwise they make the scenario invalid.
+    communication : CommunicationTable, optional
+        What jobs send between their nodes, for ``[net]``.
+    data : DataTable, optional
+        What jobs read and write, for ``[net]``.
+    resources : str, optional
+        What jobs need of CPU, network, disk and memory, for sites with the discipline ``lomarc``: a mix to draw from
+        (M1, M2, M3 or per cent), or a file as ``gridweave trace resources`` writes one.
     """
 
     trace: str | None = None
@@ -172,10 +268,25 @@ class WorkloadTable(_Table, frozen=True, kw_only=True):
     home: Annotated[str, _one_of(HOMES, "At which site each job is submitted.")] | dict[str, Share] = "round-robin"
     to_grid: Annotated[float, Meta(description="Part of the jobs that come to the grid, 0 to 1.")] = 1.0
     drop_wide: bool = False
+    communication: CommunicationTable | None = None
+    data: DataTable | None = None
+    resources: Annotated[str, Meta(description="M1, M2, M3, per cent, or a file.")] | None = None
 
 
 class GridTable(_Table, frozen=True, kw_only=True):
-    """The table ``[grid]``: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments."""
+    """The table ``[grid]``: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments.
+
+    With ``[net]`` there are beside (docs/netmodel.md)
+
+    Attributes
+    ----------
+    split : str
+        Which sites a split job goes to: the fewest, or those where it ends earliest.
+    contention : str, optional
+        What jobs and transfers on the same links do to each other; that of ``[net]`` if left out.
+    data : str
+        Whether data is moved, and if so, while the nodes are held or before they are taken.
+    """
 
     mode: Annotated[str, _one_of(MODES, "How jobs come to sites.")] = "adaptive"
     control: Annotated[str, _one_of(CONTROLS, "How much the grid has to say.")] = "full"
@@ -194,6 +305,9 @@ class GridTable(_Table, frozen=True, kw_only=True):
         Annotated[str, _one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]
         | list[tuple[Annotated[int, Meta(ge=1, le=_MAX_INT)], Annotated[int, Meta(ge=1, le=_MAX_INT)]]]
     ) = "unlimited"
+    split: Annotated[str, _one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "fewest"
+    contention: Annotated[str, _one_of(CONTENTIONS, "What jobs on the same links do to each other.")] | None = None
+    data: Annotated[str, _one_of(DATA, "Whether and when the data of jobs is moved, with [net].")] = "none"
 
 
 class NetworkTable(_Table, frozen=True, kw_only=True):
@@ -240,6 +354,8 @@ class Scenario(_Table, frozen=True, kw_only=True):
     network : NetworkTable
     faults : FaultsTable
     output : Output
+    net : NetTable, optional
+        The links between the sites, from which the overhead of a split follows.
     """
 
     sites: list[Site] | str
@@ -249,6 +365,7 @@ class Scenario(_Table, frozen=True, kw_only=True):
     network: NetworkTable = msgspec.field(default_factory=NetworkTable)
     faults: FaultsTable = msgspec.field(default_factory=FaultsTable)
     output: Output = msgspec.field(default_factory=Output)
+    net: NetTable | None = None
 
 
 def json_schema() -> dict[str, Any]:

@@ -11,15 +11,18 @@ import msgspec
 import numpy as np
 
 import gridweave
-from gridweave.errors import TraceError
+from gridweave.errors import InputError, TraceError
 from gridweave.scenarios.generators.model_file import model_names
 from gridweave.scenarios.load import find_trace
 from gridweave.scenarios.scenario.reader import beside
 from gridweave.scenarios.scenario.structs import GridTable, Header, Output, Scenario
+from gridweave.scenarios.scenario.topology_files import find_topology
 
 _FOLDERS = ("grid", "netmodel", "scenarios", "site")
 _APART = ("scenarios/published/", "scenarios/sweep/")  # they run scenarios, and have no part in what comes out
 _CHUNK = 1 << 20
+
+NET_FILE = "net.file"
 
 # Keys of [grid] that have no part in which jobs there are and which of them can run.
 _POLICY_ONLY = ("overhead", "selection", "order", "backfill")
@@ -32,7 +35,7 @@ class InputFile:
     Attributes
     ----------
     field : str
-        The key of ``[workload]``: "trace" or "generator".
+        The key that names it: "trace" or "generator" of ``[workload]``, or `NET_FILE`.
     path : str
         Absolute.
     digest : str
@@ -58,16 +61,36 @@ def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tu
     Scenario, tuple of InputFile
         A file that is not there stays as it is named; to build the scenario then tells so.
     """
-    table = scenario.workload
+    named = {field: getattr(scenario.workload, field) for field in ("trace", "generator")}
+    if scenario.net is not None:
+        named[NET_FILE] = scenario.net.file
     files = []
-    for field in ("trace", "generator"):
-        name = getattr(table, field)
+    for field, name in named.items():
         path = None if name is None else _file_of(field, name, folder)
         if path is not None:
             absolute = str(path.absolute())
-            table = msgspec.structs.replace(table, **{field: absolute})
+            scenario = with_file(scenario, field, absolute)
             files.append(InputFile(field, absolute, digest_of(path)))
-    return msgspec.structs.replace(scenario, workload=table), tuple(files)
+    return scenario, tuple(files)
+
+
+def with_file(scenario: Scenario, field: str, path: str) -> Scenario:
+    """Return a scenario that names another file.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    field : str
+        As in `InputFile`.
+    path : str
+
+    Returns
+    -------
+    Scenario
+    """
+    if field == NET_FILE and scenario.net is not None:
+        return msgspec.structs.replace(scenario, net=msgspec.structs.replace(scenario.net, file=path))
+    return msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, **{field: path}))
 
 
 def digest_of(path: str | Path) -> str:
@@ -162,8 +185,8 @@ def _file_of(field: str, name: str, folder: Path | None) -> Path | None:
     except (OSError, ValueError):
         return None
     try:
-        found = find_trace(name)
-    except TraceError:
+        found = find_topology(name) if field == NET_FILE else find_trace(name)
+    except InputError:
         return None
     return found if found.is_file() else None
 
@@ -178,8 +201,9 @@ def _digest(path: str, mtime_ns: int, size: int) -> str:  # the last two tell wh
 
 
 def _without_places(scenario: Scenario, files: tuple[InputFile, ...]) -> Scenario:
-    contents: dict[str, str] = {file.field: f"sha256:{file.digest}" for file in files}
-    return msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, **contents))
+    for file in files:
+        scenario = with_file(scenario, file.field, f"sha256:{file.digest}")
+    return scenario
 
 
 def _hash(scenario: Scenario, stamp: str) -> str:

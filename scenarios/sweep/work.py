@@ -20,9 +20,10 @@ from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.metrics import Metrics
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.checks import grid_policy, site_policy, sites_of
+from gridweave.scenarios.scenario.network_checks import contention_of
 from gridweave.scenarios.scenario.run import run_built
 from gridweave.scenarios.scenario.structs import Scenario
-from gridweave.scenarios.sweep.identity import InputFile, code_stamp, digest_of, workload_key
+from gridweave.scenarios.sweep.identity import InputFile, code_stamp, digest_of, with_file, workload_key
 
 Values = dict[str, int | float | None]
 Fetch = Callable[[str], bytes]
@@ -116,7 +117,7 @@ def values_of(run: GridRun) -> Values:
     """
     several = run.multi_site_summary()
     values = (several["jobs"], several["share_of_jobs"], several["share_of_squashed_area"])
-    return dict(zip(MULTI_SITE, values, strict=True)) | run.result.metrics().to_dict()
+    return dict(zip(MULTI_SITE, values, strict=True)) | run.as_one().metrics().to_dict()
 
 
 # The last workloads of this process. Runs come ordered by their workload, and two of them may overlap.
@@ -148,13 +149,17 @@ def _compile(built: Built) -> None:
 
     A compilation takes many seconds, and its result is kept on disk: it should not be made by every worker at once.
     """
-    kind = msgspec.json.encode((msgspec.structs.replace(built.policy, overhead=0.0), built.site_policies))
+    policy = msgspec.structs.replace(built.policy, overhead=0.0)
+    grid = built.scenario.grid
+    network = None if built.net is None else (contention_of(built.scenario), grid.split, grid.data)
+    kind = msgspec.json.encode((policy, built.site_policies, network))
     if kind in _COMPILED:
         return
     one_of_each_site = np.unique(built.home, return_index=True)[1]
     few = np.union1d(one_of_each_site, np.arange(min(_FEW_JOBS, len(built.workload))))
     with _one_at_a_time():
-        run_built(dataclasses.replace(built, workload=built.workload.take(few), home=built.home[few]))
+        workload, home, to_grid = built.workload.take(few), built.home[few], built.to_grid[few]
+        run_built(dataclasses.replace(built, workload=workload, home=home, to_grid=to_grid))
     _COMPILED.add(kind)
 
 
@@ -185,8 +190,7 @@ def _with_files_at_hand(scenario: Scenario, files: tuple[InputFile, ...], fetch:
             continue
         if fetch is None:
             raise UnavailableError(f"{file.path}: has changed since the sweep began; begin again")
-        table = msgspec.structs.replace(scenario.workload, **{file.field: _fetched(path.name, file.digest, fetch)})
-        scenario = msgspec.structs.replace(scenario, workload=table)
+        scenario = with_file(scenario, file.field, _fetched(path.name, file.digest, fetch))
     return scenario
 
 

@@ -25,7 +25,7 @@ NAME = "TEST-SP2-1999-1"
 class Server(http.server.ThreadingHTTPServer):
     """Sends what it is told to, and counts the requests."""
 
-    body = gzip.compress(TEXT)
+    body = gzip.compress(TEXT, mtime=0)
     announced: int | None = None
     requests = 0
 
@@ -86,12 +86,14 @@ def test_a_trace_that_is_there_is_not_fetched_again(server: Server, tmp_path: Pa
 
 def test_a_wrong_file_that_is_there_is_replaced(server: Server, tmp_path: Path) -> None:
     """A file with another content does not count as the trace."""
-    (tmp_path / f"{NAME}.swf.gz").write_bytes(gzip.compress(b"something else"))
+    (tmp_path / f"{NAME}.swf.gz").write_bytes(gzip.compress(b"something else", mtime=0))
     assert fetch(NAME, folder=tmp_path).downloaded
     assert (tmp_path / f"{NAME}.swf.gz").read_bytes() == server.body
 
 
-@pytest.mark.parametrize("body", [gzip.compress(TEXT + b"\n"), gzip.compress(TEXT)[:-9], b"<html>moved</html>", b""])
+@pytest.mark.parametrize(
+    "body", [gzip.compress(TEXT + b"\n", mtime=0), gzip.compress(TEXT, mtime=0)[:-9], b"<html>moved</html>", b""]
+)
 def test_what_is_not_the_pinned_trace_is_refused(server: Server, tmp_path: Path, body: bytes) -> None:
     """Another content, a damaged one or a web page is refused, and nothing is kept."""
     server.body = body

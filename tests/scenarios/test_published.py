@@ -144,7 +144,7 @@ def test_names_and_groups_are_resolved_once_each() -> None:
         "zhang-7",
     ]
     assert resolve(["all"]) == list(TABLES)
-    assert {one for name in ("streit", "zhang", "beyond") for one in GROUPS[name]} == set(TABLES)
+    assert {one for name in ("streit", "zhang", "lomarc", "beyond") for one in GROUPS[name]} == set(TABLES)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
@@ -154,9 +154,11 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 
 def test_reports_carry_the_id_of_their_entry(no_traces: Path) -> None:
-    """With no trace at hand every entry gives an empty report under its own id that names all its traces."""
+    """With no trace at hand every entry that needs one gives an empty report under its own id that names its traces."""
     bench = Bench()
     for name, entry in TABLES.items():
+        if not entry.traces:  # its jobs come from a model
+            continue
         report = entry.compute(bench)
         assert report.id == name
         assert report.empty

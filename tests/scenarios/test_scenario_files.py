@@ -339,7 +339,7 @@ def test_the_schema_names_every_key() -> None:
     """The schema has the tables and keys of the structs, and allows no others."""
     schema = json_schema()
     tables = schema["$defs"]
-    names = {"scenario", "sites", "workload", "grid", "network", "faults", "output"}
+    names = {"scenario", "sites", "workload", "grid", "network", "faults", "output", "net"}
     assert set(tables["Scenario"]["properties"]) == names
     assert tables["GridTable"]["properties"]["mode"]["enum"] == ["local", "sharing", "multi-site", "adaptive"]
     assert all(table["additionalProperties"] is False for table in tables.values())
@@ -368,7 +368,7 @@ def test_shipped_scenarios_are_valid(name: str) -> None:
 
 def test_an_unknown_name_is_told_the_catalogue() -> None:
     """A name that is neither a file nor shipped is refused with the names that are."""
-    with pytest.raises(InputError, match="the catalogue has control-levels, flaky-network, national-grid"):
+    with pytest.raises(InputError, match="the catalogue has control-levels, data-grid, european-grid"):
         read_scenario("no-such-scenario")
     with pytest.raises(InputError, match="two-sites"):
         scenario_text("no-such-scenario")

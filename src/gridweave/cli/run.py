@@ -71,7 +71,10 @@ def problems_as_lines() -> Iterator[None]:
 
 
 def _print(done: GridRun) -> None:
-    from gridweave.scenarios.scenario.grid_tables import SITE_HEADINGS, metric_rows, site_rows
+    from gridweave.scenarios.scenario.grid_tables import SITE_HEADINGS, metric_rows, network_rows, site_rows
 
-    print_table(site_rows(done), headings=SITE_HEADINGS, title=f"{done.name}: {done.result.policy.label}")
+    print_table(site_rows(done), headings=SITE_HEADINGS, title=f"{done.name}: {done.label}")
     print_table(metric_rows(done), headings=("whole grid", "", ""))
+    use = done.network_use()
+    if use is not None:
+        print_table(network_rows(use), headings=("network", "", ""))

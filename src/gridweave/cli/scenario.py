@@ -38,7 +38,7 @@ def check(
         say(remark)
     jobs, nodes, sites = len(built.workload), int(built.nodes.sum()), len(built.site_names)
     where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
-    typer.echo(f"{built.scenario.header.name}: can be run; {jobs:,} jobs, {where}, {built.policy.label}")
+    typer.echo(f"{built.scenario.header.name}: can be run; {jobs:,} jobs, {where}, {built.label}")
 
 
 @app.command()

@@ -1,0 +1,191 @@
+"""What the links between the sites mean to the grid queue: how long a job takes where (docs/grid.md, "With a network").
+
+A grid without a network has None in the place of `GridLinks`; numba then leaves out what is done for one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.netmodel.kernels.choice import Choice
+from gridweave.netmodel.kernels.overhead import local_exchange_ms, split_factor
+from gridweave.netmodel.kernels.state import ALL_TO_ALL, NO_COMMUNICATION, NetArrays
+from gridweave.netmodel.kernels.transfers import transfer_ms
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.messages import MAX_TIME_MS
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+MAX_OVERHEAD = 10_000
+"""A split job that takes ten thousand times as long is a slip of the pen; by the links, it is none that can be made."""
+
+NO_DATA, BLOCKING, PREFETCH = 0, 1, 2
+"""Whether jobs have data to move, and whether it moves while they wait."""
+
+JOB_DATA = np.dtype(
+    [
+        ("input_bytes", np.int64),
+        ("input_site", np.int64),
+        ("output_bytes", np.int64),
+        ("output_site", np.int64),
+    ],
+    align=True,
+)
+"""What a job reads and writes, and at which site that lies."""
+
+
+class GridLinks(NamedTuple):
+    """What the grid queue knows of the links between its sites, and of what its jobs send over them.
+
+    Attributes
+    ----------
+    paths : NetArrays
+        Of the links as they are now.
+    communication : numpy.ndarray of COMMUNICATION, shape (slots,)
+    data : numpy.ndarray of JOB_DATA, shape (slots,)
+    staging : int
+        NO_DATA, BLOCKING or PREFETCH.
+    exact_up_to : float
+        If there are no more placements than this, all are looked at.
+    choice : Choice or None
+        Room for choosing sites, if a job is split where it ends first; None if over the fewest sites. (Without it the
+        code that chooses is not compiled, which takes most of the time.)
+    delay_ms : numpy.ndarray of float64, shape (sites,)
+        Room: how long what a job moves keeps each site.
+    room : numpy.ndarray of int64, shape (sites,)
+        Room: nodes of each site.
+    taken_factor : numpy.ndarray of float64, shape (1,)
+        By which a job grows on the nodes in ``taken``, if these are on several sites.
+    taken_data_ms : numpy.ndarray of int64, shape (1,)
+        How long its data moves then.
+    least_factor : numpy.ndarray of float64, shape (slots,)
+        Below that of every split of the job.
+    factor : numpy.ndarray of float64, shape (slots,)
+        Of each job that has started.
+    data_ms : numpy.ndarray of int64, shape (slots,)
+        How long the data of each job that has started moves.
+    """
+
+    paths: NetArrays
+    communication: npt.NDArray[np.void]
+    data: npt.NDArray[np.void]
+    staging: int
+    exact_up_to: float
+    choice: Choice | None
+    delay_ms: npt.NDArray[np.float64]
+    room: npt.NDArray[np.int64]
+    taken_factor: npt.NDArray[np.float64]
+    taken_data_ms: npt.NDArray[np.int64]
+    least_factor: npt.NDArray[np.float64]
+    factor: npt.NDArray[np.float64]
+    data_ms: npt.NDArray[np.int64]
+
+
+@kernel_part
+def grown_ms(length_ms, factor):
+    """Return a length of time, times a factor, in whole milliseconds, rounded up."""
+    return np.int64(math.ceil(length_ms * factor))
+
+
+@kernel_part
+def length_on_links_ms(net, n_taken, length_ms):
+    """Return how long a job takes on the nodes in ``taken``, as `judge_taken` found; its data included."""
+    if n_taken == 1:
+        return net.taken_data_ms[0] + length_ms
+    return net.taken_data_ms[0] + grown_ms(length_ms, net.taken_factor[0])
+
+
+@kernel
+def data_delay_ms(net, slot, submit_ms, site, when_ms):
+    """Return how long the data of a job keeps a site that it starts on at an instant; NEVER_MS if there is no path."""
+    if net.staging == NO_DATA:
+        return np.int64(0)
+    data = net.data[slot]
+    there_ms = transfer_ms(net.paths, data.input_site, site, data.input_bytes)
+    back_ms = transfer_ms(net.paths, site, data.output_site, data.output_bytes)
+    if there_ms > MAX_TIME_MS or back_ms > MAX_TIME_MS:
+        return NEVER_MS
+    if net.staging == PREFETCH:
+        there_ms = max(np.int64(0), submit_ms + there_ms - when_ms)
+    return there_ms + back_ms
+
+
+@kernel
+def judge_taken(state, net, slot, when_ms):
+    """Work out how long a job takes on the nodes in ``taken`` if it starts there at an instant.
+
+    Returns
+    -------
+    bool
+        False if that is more than a job may take, or its parts have no path to each other, or to its data.
+    """
+    job = state.jobs[slot]
+    n_taken = state.counters[0].n_taken
+    factor = 1.0
+    if n_taken > 1:
+        factor = split_factor(net.paths, net.communication[slot], state.taken, n_taken)
+    net.taken_factor[0] = factor
+    net.taken_data_ms[0] = 0
+    if factor > 1.0 + MAX_OVERHEAD or job.estimate_ms * factor > MAX_TIME_MS:
+        return False
+    if net.staging != NO_DATA:
+        longest_ms = np.int64(0)
+        for k in range(n_taken):
+            longest_ms = max(longest_ms, data_delay_ms(net, slot, job.submit_ms, state.taken[k].site, when_ms))
+        net.taken_data_ms[0] = longest_ms
+        return longest_ms + job.estimate_ms * factor <= MAX_TIME_MS
+    return True
+
+
+@kernel_part
+def judge_started(state, net, slot, now_ms):
+    """Work out anew how long a job takes on nodes that were reserved for it."""
+    if net is not None:
+        judge_taken(state, net, slot, now_ms)
+
+
+@kernel_part
+def note_taken(state, net, slot):
+    """Keep what was found for the nodes in ``taken``: the job starts there."""
+    if net is not None:
+        net.factor[slot] = 1.0 if state.counters[0].n_taken == 1 else net.taken_factor[0]
+        net.data_ms[slot] = net.taken_data_ms[0]
+
+
+@kernel
+def find_least_factors(net, lag_ms, ms_per_bit):
+    """Write for each job what no split of it can grow less by, from the best that any two sites have.
+
+    Bulk-synchronous one message, the slowest, crosses in any split; overlapped, and among all messages, it is one there
+    and one back at least, and between all ranks as many as if a single rank were apart.
+
+    Parameters
+    ----------
+    net : GridLinks
+        ``least_factor`` is written.
+    lag_ms, ms_per_bit : float
+        The least of all paths between two sites.
+    """
+    for slot in range(len(net.communication)):
+        communication = net.communication[slot]
+        least = 1.0
+        if communication.fraction > 0.0 and communication.pattern != NO_COMMUNICATION:
+            own_ms = communication.messages * communication.bits * net.paths.local_ms_per_bit
+            local_ms = local_exchange_ms(net.paths, communication)
+            carried_ms = communication.bits * ms_per_bit if communication.bits > 0.0 else 0.0
+            more_ms = lag_ms + max(own_ms, carried_ms) - own_ms
+            share = 1.0
+            if net.paths.overlapped:
+                share = 2.0 / (communication.width * max(communication.messages, 1))
+                if communication.pattern == ALL_TO_ALL:
+                    share = 2.0 / communication.width
+            # A little less, for the roundings on the way.
+            least = max(1.0, (1.0 + communication.fraction * share * more_ms / local_ms) * (1.0 - 1e-9))
+            least = min(least, 1.0 + MAX_OVERHEAD)
+        net.least_factor[slot] = least

@@ -1,0 +1,196 @@
+"""Where a job goes when links lie between the sites (docs/grid.md, "With a network").
+
+Each of these takes the links as an argument of its own: where they are None, numba leaves out what is done for them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridweave.grid.kernels.links import NO_DATA, data_delay_ms, judge_taken
+from gridweave.grid.kernels.placement import (
+    choose_free_site,
+    choose_site,
+    fits_one_site_by,
+    fragments_allowed,
+    may_split,
+    take_site,
+    take_split,
+    take_split_in_order,
+)
+from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
+from gridweave.grid.kernels.site_order import nodes_of, site_of
+from gridweave.jit import kernel, kernel_part
+from gridweave.netmodel.kernels.choice import choose_sites
+from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+STARTS, ROUNDS = np.int64(16), np.int64(8)
+"""Of the heuristic for choosing sites (netmodel/model.py)."""
+
+
+@kernel_part
+def take_free_site(state, codes, net, slot, now_ms, shadow_ms):
+    """Place a job on one site now; return whether it can be.
+
+    Where it ends after the shadow time it may have what can be spared there; for the head that is never.
+    """
+    if net is not None and net.staging != NO_DATA:
+        return _take_near_site(state, codes, slot, state.free, now_ms, shadow_ms)
+    site = choose_free_site(state, codes, slot, now_ms + state.jobs[slot].estimate_ms > shadow_ms)
+    if site == NO_PLACE:
+        return False
+    take_site(state, slot, site)
+    return True
+
+
+@kernel_part
+def take_site_ahead(state, codes, net, slot, when_ms):
+    """Place a job on one site at a later instant, with the nodes ``ahead``; return whether it can be."""
+    if net is not None:
+        return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
+    take_site(state, slot, choose_site(state, codes, slot, state.ahead, state.ahead))
+    return True
+
+
+@kernel
+def _take_near_site(state, codes, slot, free, when_ms, shadow_ms):
+    """Place a job on the site where it ends first, with its data; the selection decides between several."""
+    net = codes.net
+    job = state.jobs[slot]
+    least_ms = NEVER_MS
+    for site in range(len(free)):
+        delay_ms = data_delay_ms(net, slot, job.submit_ms, site, when_ms)
+        nodes = free[site]
+        if delay_ms < NEVER_MS and when_ms + delay_ms + job.estimate_ms > shadow_ms:
+            nodes = min(nodes, state.extra[site])
+        net.room[site] = delay_ms if nodes >= job.width else NEVER_MS
+        least_ms = min(least_ms, net.room[site])
+    if least_ms == NEVER_MS:
+        return False
+    for site in range(len(free)):
+        state.available[site] = job.width if net.room[site] == least_ms else 0
+    take_site(state, slot, choose_site(state, codes, slot, state.available, free))
+    return judge_taken(state, net, slot, when_ms)
+
+
+@kernel_part
+def take_parts_in_order(state, codes, net, slot, order, when_ms):
+    """Split a job at an instant, with the sites in the order of what is available on them; return whether it can be."""
+    if net is None:
+        return take_split_in_order(state, codes, slot, order)
+    return _take_parts_on_links(state, codes, net.choice, slot, order, when_ms)
+
+
+@kernel
+def _take_parts_on_links(state, codes, choice, slot, order, when_ms):
+    """Split a job over links: over the fewest sites, or, with room for choosing them, where it ends first."""
+    net = codes.net
+    if choice is None:
+        return take_split_in_order(state, codes, slot, order) and judge_taken(state, net, slot, when_ms)
+    for place in range(len(order)):
+        net.room[site_of(order[place])] = max(np.int64(0), nodes_of(order[place]))
+    return _take_where_it_ends_first(state, codes, slot, net.room, when_ms)
+
+
+@kernel_part
+def take_parts(state, codes, net, slot, available, when_ms):
+    """Split a job at an instant; return whether it can be. ``available`` may be used up on the way."""
+    if net is None:
+        return take_split(state, codes, slot, available)
+    return _take_available_parts(state, codes, net.choice, slot, available, when_ms)
+
+
+@kernel_part
+def _take_available_parts(state, codes, choice, slot, available, when_ms):
+    if choice is None:
+        return take_split(state, codes, slot, available) and judge_taken(state, codes.net, slot, when_ms)
+    return _take_where_it_ends_first(state, codes, slot, available, when_ms)
+
+
+@kernel
+def _take_where_it_ends_first(state, codes, slot, available, when_ms):
+    """Split a job so that it ends first; over the fewest sites, if those are more sites than it may have."""
+    net = codes.net
+    job = state.jobs[slot]
+    for site in range(len(available)):
+        delay_ms = data_delay_ms(net, slot, job.submit_ms, site, when_ms)
+        net.delay_ms[site] = np.inf if delay_ms == NEVER_MS else float(delay_ms)
+    found = choose_sites(
+        net.paths,
+        net.communication[slot],
+        available,
+        float(job.estimate_ms),
+        net.delay_ms,
+        net.exact_up_to,
+        STARTS,
+        ROUNDS,
+        net.choice,
+    )
+    count = net.choice.n_best[0]
+    if not found:
+        return False
+    if count > fragments_allowed(codes, job.width):
+        return take_split(state, codes, slot, available) and judge_taken(state, net, slot, when_ms)
+    for k in range(count):
+        state.taken[k] = net.choice.best[k]
+    state.counters[0].n_taken = count
+    return judge_taken(state, net, slot, when_ms)
+
+
+@kernel_part
+def ends_on_one_site_by(state, net, slot, when_ms, end_ms):
+    """Whether, by the estimates of the running jobs, a job could end on one site by an instant, from another one on."""
+    if net is not None and net.staging != NO_DATA:
+        return _ends_near_by(state, net, slot, when_ms, end_ms)
+    return fits_one_site_by(state, slot, end_ms - state.jobs[slot].estimate_ms)
+
+
+@kernel
+def _ends_near_by(state, net, slot, when_ms, end_ms):
+    """Look at each site by itself: a job with data ends at another instant on each."""
+    width = state.jobs[slot].width
+    if width > state.counters[0].largest:
+        return False
+    for site in range(len(net.room)):
+        net.room[site] = state.free[site]
+        if net.room[site] >= width and _ends_there_by(state, net, slot, site, when_ms, end_ms):
+            return True
+    place = FIRST_PLACE
+    while place < end_place(state):
+        ending = state.running[row_at(state, place)]
+        if ending.end_ms > end_ms:
+            return False
+        first = state.first_fragment[ending.slot]
+        for k in range(first, first + state.n_fragments[ending.slot]):
+            site = state.fragments[k].site
+            before = net.room[site]
+            net.room[site] = before + state.fragments[k].width
+            start_ms = max(when_ms, ending.end_ms)
+            if before < width <= net.room[site] and _ends_there_by(state, net, slot, site, start_ms, end_ms):
+                return True
+        place = next_place(state, place)
+    return False
+
+
+@kernel_part
+def _ends_there_by(state, net, slot, site, start_ms, end_ms):
+    job = state.jobs[slot]
+    delay_ms = data_delay_ms(net, slot, job.submit_ms, site, start_ms)
+    return delay_ms < NEVER_MS and start_ms + delay_ms + job.estimate_ms <= end_ms
+
+
+@kernel
+def find_possible(state, codes, possible):
+    """Write for each job whether it could be placed on the idle grid with the links as they are now."""
+    net = codes.net
+    for slot in range(len(state.jobs)):
+        job = state.jobs[slot]
+        possible[slot] = job.width <= state.counters[0].largest and net.staging == NO_DATA
+        if not possible[slot]:
+            possible[slot] = take_free_site(state, codes, net, slot, job.submit_ms, NEVER_MS) or (
+                may_split(state, codes, slot)
+                and take_parts_in_order(state, codes, net, slot, state.free_order, job.submit_ms)
+            )

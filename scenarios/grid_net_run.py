@@ -1,0 +1,190 @@
+"""A simulation of a grid with a network: the compiled loop, period after period of the links."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError
+from gridweave.grid.kernels.grid_plan import planned_job_withdrawn
+from gridweave.grid.kernels.links import MAX_OVERHEAD
+from gridweave.grid.kernels.links_placement import find_possible
+from gridweave.grid.kernels.placement import GridCodes
+from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged
+from gridweave.grid.kernels.state import FRAGMENT, GridState, is_full
+from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.kernels.state import new_filling, new_flows
+from gridweave.netmodel.tables import CONTENTIONS
+from gridweave.scenarios.grid_net import GridNet, links_of, with_paths
+from gridweave.scenarios.kernels.grid_net_batch import APART, DONE, NO_ROOM, NOT_RUNNING, NetRun, run_net_batch
+from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.workload import IntArray, Workload
+from gridweave.site.kernels.state import NEVER_MS, REPLAN, dequeue
+
+_FEW_JOBS = 256
+"""Room in a plan at first: it is made larger as the queue needs it."""
+
+WHY_HOPELESS = (
+    "it could be placed on no sites: the links between them leave its parts, or its data, without a path, or would "
+    f"make it take more than {MAX_OVERHEAD:,} times as long"
+)
+
+
+class NetOutcome(NamedTuple):
+    """What a simulation with a network comes to.
+
+    Attributes
+    ----------
+    state : GridState
+    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+        `NEVER` for jobs that the links keep from being placed.
+    factor : numpy.ndarray of float64, shape (n,)
+        By which each job grew on idle links.
+    slowdown : numpy.ndarray of float64, shape (n,)
+        By what else was on them, on average over its time.
+    transfer_ms : numpy.ndarray of int64, shape (n,)
+        How long its data moved while it held its nodes.
+    """
+
+    state: GridState
+    start_ms: IntArray
+    end_ms: IntArray
+    factor: npt.NDArray[np.float64]
+    slowdown: npt.NDArray[np.float64]
+    transfer_ms: IntArray
+
+
+def play_with_net(state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy, net: GridNet) -> NetOutcome:
+    """Simulate jobs on an idle grid with a network.
+
+    Parameters
+    ----------
+    state : GridState
+        Its table of jobs holds those of the rows.
+    workload : Workload
+    rows : numpy.ndarray of int64
+    policy : GridPolicy
+    net : GridNet
+
+    Returns
+    -------
+    NetOutcome
+
+    Raises
+    ------
+    InputError
+        If a job runs over links that fail and never come back.
+    """
+    codes = policy.codes()._replace(net=links_of(net, workload, rows))
+    run = _new_run(state, codes, net, workload.run_ms[rows], _hopeless_from(state, codes, net))
+    plan = empty_grid_plan(state, codes, room=_FEW_JOBS) if policy.backfill == "conservative" else None
+    instants_ms = [] if net.timetable is None else net.timetable.instants_ms.tolist()
+    for number, (at_ms, model) in enumerate(net.periods()):
+        assert codes.net is not None
+        if number > 0:
+            codes = codes._replace(net=with_paths(codes.net, model.arrays))
+            run.clock[2] = at_ms
+            _refuse_hopeless(state, plan, run, at_ms)
+            if plan is not None:
+                plan.counters["stale"] = REPLAN
+        change_ms = np.int64(instants_ms[number] if number < len(instants_ms) else NEVER_MS)
+        while (why := run_net_batch(state, codes, plan, run, change_ms)) == NO_ROOM:
+            if plan is not None and not is_full(state):
+                plan = enlarged(plan)
+            else:
+                state = _with_more_fragments(state)
+        counters = state.counters[0]
+        if why == DONE or (run.clock[0] == len(rows) and not counters["n_waiting"] and not counters["n_running"]):
+            break
+    _check_all_ended(state, run)
+    return _outcome(state, codes, run)
+
+
+def _new_run(state: GridState, codes: GridCodes, net: GridNet, run_ms: IntArray, hopeless_ms: IntArray) -> NetRun:
+    jobs, running = len(run_ms), len(state.started)
+    links = len(net.model.arrays.capacity)
+    contention = CONTENTIONS.index(net.contention)
+    # All fragments of running jobs are no more than the nodes, and each has a flow to each other of its job, and back.
+    most = min(len(state.nodes), int(state.jobs["width"].max(initial=1)))
+    room = 1 if contention == APART else int(state.nodes.sum()) * max(most - 1, 1)
+    start_ms, end_ms = np.full((2, jobs), NEVER, np.int64)
+    length_ms, spare_ms, left, since_ms = np.zeros((4, jobs), np.int64)
+    ends, ends_row = np.zeros((2, 2 * running + 1), np.int64)
+    return NetRun(
+        contention=contention,
+        flows=new_flows(room),
+        filling=new_filling(links, room),
+        slowdown=np.ones(jobs),
+        run_ms=np.ascontiguousarray(run_ms),
+        hopeless_ms=hopeless_ms,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        length_ms=length_ms,
+        spare_ms=spare_ms,
+        left=left,
+        rate=np.full(jobs, NOT_RUNNING),
+        since_ms=since_ms,
+        ends=ends,
+        ends_row=ends_row,
+        clock=np.array([0, 0, NEVER_MS, 0], np.int64),
+    )
+
+
+def _hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
+    """Return for each job from when on it could not be placed on the idle grid any more, whatever the links become."""
+    hopeless_ms = np.zeros(len(state.jobs), np.int64)
+    possible, ever = np.zeros((2, len(state.jobs)), np.bool_)
+    until_ms, seen = int(NEVER_MS), set()
+    for at_ms, model in reversed(list(net.periods())):
+        if id(model.paths) not in seen:
+            seen.add(id(model.paths))
+            assert codes.net is not None
+            find_possible(state, codes._replace(net=with_paths(codes.net, model.arrays)), possible)
+            hopeless_ms[possible & ~ever] = until_ms
+            ever |= possible
+            if ever.all():
+                break
+        until_ms = at_ms
+    return hopeless_ms
+
+
+def _refuse_hopeless(state: GridState, plan: GridPlan | None, run: NetRun, now_ms: int) -> None:
+    """Take jobs out of the queue that cannot be placed from now on."""
+    for place in range(int(state.counters[0]["n_waiting"]) - 1, -1, -1):
+        if run.hopeless_ms[state.waiting[place]] <= now_ms:
+            if plan is None:
+                dequeue(state, np.int64(place))
+            else:
+                planned_job_withdrawn(state, plan, np.int64(place))
+
+
+def _with_more_fragments(state: GridState) -> GridState:
+    larger = np.zeros(2 * len(state.fragments), FRAGMENT)
+    larger[: len(state.fragments)] = state.fragments
+    return state._replace(fragments=larger)
+
+
+def _check_all_ended(state: GridState, run: NetRun) -> None:
+    stuck = np.flatnonzero(run.rate != NOT_RUNNING)
+    if len(stuck):
+        job_id, since_ms = state.jobs[int(stuck[0])]["job_id"], run.since_ms[int(stuck[0])]
+        raise InputError(
+            f"job {job_id} runs on several sites and gets nothing over the links from {since_ms} ms on, for ever; "
+            "let them come back, or choose the contention none or static"
+        )
+    assert not state.counters[0]["n_waiting"], "the grid loop ended with jobs that wait"
+
+
+def _outcome(state: GridState, codes: GridCodes, run: NetRun) -> NetOutcome:
+    assert codes.net is not None
+    ran = run.start_ms != NEVER
+    return NetOutcome(
+        state=state,
+        start_ms=run.start_ms,
+        end_ms=run.end_ms,
+        factor=codes.net.factor,
+        slowdown=np.where(ran, (run.end_ms - run.start_ms) / np.maximum(run.length_ms, 1), 1.0),
+        transfer_ms=codes.net.data_ms,
+    )

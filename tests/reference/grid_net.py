@@ -1,0 +1,370 @@
+"""The grid under full control with a network between its sites (docs/grid.md, "With a network").
+
+Everything is worked out anew from the running jobs at every instant, in whole numbers and fractions. What the network
+itself says (factors, transfers, flows, the choice of sites) is docs/netmodel.md's, and is asked of a `Network`; jobs
+and times are those of `reference.model`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from typing import Protocol
+
+from reference.grid import Fragments
+from reference.model import Job
+from reference.ordering import key_of
+
+MOST_OVERHEAD = 10_000
+LONGEST = 10**14
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What one part of a job sends to another: from site to site, and how much it can use."""
+
+    origin: int
+    target: int
+    demand: float
+
+
+class Network(Protocol):
+    """The links in one period."""
+
+    capacity: Sequence[float]
+
+    def links(self, origin: int, target: int) -> tuple[int, ...] | None:
+        """Return the links from one site to another; None if there is no path."""
+
+    def factor(self, job: int, fragments: Fragments) -> float:
+        """Return by which factor a job grows."""
+
+    def choose(self, job: int, estimate: int, available: Sequence[int], delays: Sequence[float]) -> Fragments | None:
+        """Return where a job ends first."""
+
+    def transfer(self, origin: int, target: int, n_bytes: int) -> int | None:
+        """Return how long data takes; None if there is no path."""
+
+    def flows(self, job: int, fragments: Fragments, factor: float) -> list[Flow]:
+        """Return what a job sends."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a job reads and writes, and where that lies."""
+
+    input_bytes: int
+    input_site: int
+    output_bytes: int
+    output_site: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetRules:
+    """What a simulation was asked for."""
+
+    nodes: tuple[int, ...]
+    mode: str = "adaptive"
+    order: str = "fcfs"
+    backfill: str = "easy"
+    selection: str = "best-fit"
+    lower_bound: int = 0
+    max_fragments: Sequence[tuple[int, int]] = ()
+    contention: str = "none"
+    split: str = "fewest"
+    staging: str = "none"
+    data: dict[int, Data] = field(default_factory=dict)
+
+
+@dataclass
+class NetRunning:
+    """A job that runs: what is left of its work, and how fast it goes."""
+
+    job: Job
+    fragments: Fragments
+    expected: int
+    spare: int
+    left: Fraction
+    since: int
+    flows: list[Flow]
+    rate: Fraction = Fraction(1)
+
+    def left_at(self, now: int) -> Fraction:
+        """Return what is left at an instant."""
+        return max(Fraction(0), self.left - self.rate * (now - self.since))
+
+    @property
+    def end(self) -> float:
+        """The first whole millisecond by which nothing is left; infinity if it stands still."""
+        if self.rate == 0:
+            return math.inf
+        return self.since + math.ceil(self.left / self.rate)
+
+
+@dataclass
+class NetOutcome:
+    """What a simulation comes to, by job id."""
+
+    start: dict[int, int] = field(default_factory=dict)
+    end: dict[int, int] = field(default_factory=dict)
+    fragments: dict[int, Fragments] = field(default_factory=dict)
+    factor: dict[int, float] = field(default_factory=dict)
+    length: dict[int, int] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Moment:
+    """An instant at which a pass is made: what runs, and the links as they are."""
+
+    rules: NetRules
+    network: Network
+    now: int
+    running: list[NetRunning]
+
+    def free_at(self, instant: float) -> list[int]:
+        """Return what is free on each site by the expected ends."""
+        free = list(self.rules.nodes)
+        for one in self.running:
+            if one.expected > instant:
+                for site, width in one.fragments:
+                    free[site] -= width
+        return free
+
+    def delay(self, job: Job, site: int, instant: int) -> float:
+        """Return how long the data of a job keeps a site on which it starts at an instant."""
+        if self.rules.staging == "none":
+            return 0
+        data = self.rules.data[job.id]
+        there = self.network.transfer(data.input_site, site, data.input_bytes)
+        back = self.network.transfer(site, data.output_site, data.output_bytes)
+        if there is None or back is None or max(there, back) > LONGEST:
+            return math.inf
+        if self.rules.staging == "prefetch":
+            there = max(0, job.submit + there - instant)
+        return there + back
+
+    def takes(self, job: Job, time: int, fragments: Fragments, instant: int) -> float:
+        """Return how long a job takes that takes so long on one site; infinity if it cannot be there."""
+        delay = max(self.delay(job, site, instant) for site, _ in fragments)
+        factor = self.network.factor(job.id, fragments)
+        if factor > 1 + MOST_OVERHEAD or delay + job.estimate * factor > LONGEST:
+            return math.inf
+        return delay + math.ceil(time * factor)
+
+    def whole(self, job: Job, instant: int, shadow: float, extra: Sequence[int] | None) -> Fragments | None:
+        """Return on which one site a job is placed."""
+        free = self.free_at(instant)
+        delays: dict[int, float] = {}
+        for site in range(len(free)):
+            delay = self.delay(job, site, instant)
+            late = extra is not None and instant + delay + job.estimate > shadow
+            available = min(free[site], extra[site]) if late and extra is not None else free[site]
+            if available >= job.width and delay < math.inf:
+                delays[site] = delay
+        fitting = [site for site in delays if delays[site] == min(delays.values())]
+        if not fitting:
+            return None
+
+        def rank(site: int) -> Fraction:
+            if self.rules.selection == "best-fit":
+                return Fraction(free[site])
+            if self.rules.selection == "biggest-free":
+                return Fraction(-free[site])
+            if self.rules.selection == "equal-util":
+                return Fraction(self.rules.nodes[site] - free[site], self.rules.nodes[site])
+            return Fraction(0)
+
+        return ((min(fitting, key=lambda site: (rank(site), site)), job.width),)
+
+    def parts(self, job: Job, instant: int, available: Sequence[int]) -> Fragments | None:
+        """Return how a job is split at an instant."""
+        rules = self.rules
+        if rules.mode == "sharing" or not (job.width > rules.lower_bound or job.width > max(rules.nodes)):
+            return None
+        allowed = next((count for bound, count in rules.max_fragments if job.width <= bound), math.inf)
+        fragments: Fragments | None = None
+        if rules.split == "earliest-end":
+            delays = [self.delay(job, site, instant) for site in range(len(rules.nodes))]
+            fragments = self.network.choose(job.id, job.estimate, available, delays)
+            if fragments is None:
+                return None
+        if fragments is None or len(fragments) > allowed:
+            fragments = fewest(job.width, available)
+        if fragments is None or len(fragments) > allowed:
+            return None
+        length = self.takes(job, job.estimate, fragments, instant)
+        if length == math.inf:
+            return None
+        if rules.mode == "adaptive" and not instant + length < self.single_end(job, instant):
+            return None
+        return fragments
+
+    def single_end(self, job: Job, instant: int) -> float:
+        """Return the earliest end on a single site from an instant on."""
+        ends = [math.inf]
+        for start in sorted({instant, *(one.expected for one in self.running if one.expected > instant)}):
+            free = self.free_at(start)
+            ends += [
+                start + self.delay(job, site, start) + job.estimate
+                for site in range(len(free))
+                if free[site] >= job.width
+            ]
+        return min(ends)
+
+    def place(self, job: Job, instant: int) -> Fragments | None:
+        """Return where a job is placed with all that is free at an instant."""
+        return self.whole(job, instant, math.inf, None) or self.parts(job, instant, self.free_at(instant))
+
+    def shadow_of(self, head: Job) -> tuple[float, Fragments]:
+        """Return when and where the head can be placed by the expected ends; never, nowhere if the links hinder it."""
+        for instant in sorted({one.expected for one in self.running}):
+            if fragments := self.place(head, instant):
+                return instant, fragments
+        return math.inf, ()
+
+    def behind_head(self, job: Job, shadow: float, extra: Sequence[int]) -> Fragments | None:
+        """Return where a candidate is placed."""
+        if fragments := self.whole(job, self.now, shadow, extra):
+            return fragments
+        free = self.free_at(self.now)
+        fragments = self.parts(job, self.now, free)
+        if fragments and self.now + self.takes(job, job.estimate, fragments, self.now) <= shadow:
+            return fragments
+        return self.parts(job, self.now, [min(pair) for pair in zip(free, extra, strict=True)])
+
+
+def fewest(width: int, available: Sequence[int]) -> Fragments | None:
+    """Return the fragments of a job on the sites with the most nodes; None if they do not suffice."""
+    fragments: list[tuple[int, int]] = []
+    for site in sorted(range(len(available)), key=lambda site: (-available[site], site)):
+        part = min(available[site], width)
+        if part > 0:
+            fragments.append((site, part))
+            width -= part
+    return None if width > 0 else tuple(fragments)
+
+
+def simulate_with_net(jobs: Sequence[Job], rules: NetRules, periods: Sequence[tuple[int, Network]]) -> NetOutcome:
+    """Run jobs on several sites with links between them, whose state changes at the beginning of each period."""
+    outcome = NetOutcome()
+    moment = Moment(rules, periods[0][1], -1, [])
+    waiting: list[Job] = []
+    to_come = sorted(jobs, key=lambda job: (job.submit, job.id))
+    changes = list(periods[1:])
+
+    @cache
+    def is_possible(job: Job, network: Network) -> bool:
+        return Moment(rules, network, 0, []).place(job, job.submit) is not None
+
+    while to_come or waiting or moment.running:
+        upcoming = [job.submit for job in to_come] + [one.end for one in moment.running] + [at for at, _ in changes]
+        now = moment.now = int(min(upcoming))
+        for one in [one for one in moment.running if one.end == now]:
+            moment.running.remove(one)
+            outcome.end[one.job.id] = now
+        if changes and changes[0][0] == now:
+            moment.network = changes.pop(0)[1]
+        waiting += [job for job in to_come if job.submit == now]
+        to_come = [job for job in to_come if job.submit > now]
+        networks = [moment.network, *(network for _, network in changes)]
+        for job in list(waiting):
+            if not any(is_possible(job, network) for network in networks):
+                waiting.remove(job)
+                outcome.refused.add(job.id)
+        for one in moment.running:
+            if one.expected <= now:
+                one.expected = now + math.ceil((one.left_at(now) + one.spare) / (one.rate or 1))
+        waiting.sort(key=lambda job: (key_of(job, rules.order, math.inf), job.submit, job.id))
+        started = run_pass(moment, waiting, outcome)
+        share(moment, started)
+    return outcome
+
+
+def run_pass(moment: Moment, waiting: list[Job], outcome: NetOutcome) -> list[NetRunning]:
+    """Start what starts now; take it out of the queue and return it."""
+    started: list[NetRunning] = []
+
+    def start(job: Job, fragments: Fragments) -> NetRunning:
+        by_estimate = moment.takes(job, job.estimate, fragments, moment.now)
+        length = int(moment.takes(job, job.length, fragments, moment.now))
+        factor = moment.network.factor(job.id, fragments)
+        one = NetRunning(
+            job=job,
+            fragments=fragments,
+            expected=moment.now + int(by_estimate),
+            spare=int(by_estimate) - length,
+            left=Fraction(length),
+            since=moment.now,
+            flows=moment.network.flows(job.id, fragments, factor) if len(fragments) > 1 else [],
+        )
+        waiting.remove(job)
+        moment.running.append(one)
+        started.append(one)
+        outcome.start[job.id], outcome.fragments[job.id] = moment.now, fragments
+        outcome.factor[job.id], outcome.length[job.id] = factor, length
+        return one
+
+    while waiting and (fragments := moment.place(waiting[0], moment.now)):
+        start(waiting[0], fragments)
+    if not waiting or moment.rules.backfill == "none":
+        return started
+    shadow, reserved = moment.shadow_of(waiting[0])
+    extra = moment.free_at(shadow)
+    for site, width in reserved:
+        extra[site] -= width
+    for job in waiting[1:]:
+        fragments = moment.behind_head(job, shadow, extra)
+        if fragments and start(job, fragments).expected > shadow:
+            for site, width in fragments:
+                extra[site] -= width
+    return started
+
+
+def share(moment: Moment, started: Sequence[NetRunning]) -> None:
+    """Share the links among all that runs; under static contention only those that have just started feel it."""
+    if moment.rules.contention == "none":
+        return
+    flows = [flow for one in moment.running for flow in one.flows]
+    routes = [moment.network.links(flow.origin, flow.target) for flow in flows]
+    rates = max_min(routes, [flow.demand for flow in flows], moment.network.capacity)
+    for one in moment.running:
+        own = [rates.pop(0) for _ in one.flows]
+        if moment.rules.contention == "static" and one not in started:
+            continue
+        slowdown: float = 1.0
+        for flow, rate in zip(one.flows, own, strict=True):
+            if rate < Fraction(flow.demand):
+                slowdown = max(slowdown, math.inf if rate == 0 else flow.demand / float(rate))
+        one.left = one.left_at(moment.now)
+        one.since = moment.now
+        one.rate = Fraction(0 if slowdown == math.inf else max(1, round(65536 / slowdown)), 65536)
+
+
+def max_min(
+    routes: Sequence[tuple[int, ...] | None], demand: Sequence[float], capacity: Sequence[float]
+) -> list[Fraction]:
+    """Return the max-min fair rates: all rise together until a link is full or a flow has all it can use."""
+    rate = [Fraction(0)] * len(routes)
+    rising = [number for number, route in enumerate(routes) if route is not None]
+    while rising:
+        steps = [Fraction(demand[number]) - rate[number] for number in rising]
+        left = {}
+        for link in sorted({link for number in rising for link in routes[number] or ()}):
+            crossing = [number for number, route in enumerate(routes) if link in (route or ())]
+            left[link] = Fraction(capacity[link]) - sum((rate[number] for number in crossing), Fraction(0))
+            steps.append(left[link] / sum(number in rising for number in crossing))
+        step = min(steps)
+        for number in rising:
+            rate[number] += step
+        for link in left:
+            left[link] -= step * sum(link in (routes[number] or ()) for number in rising)
+        rising = [
+            number
+            for number in rising
+            if rate[number] < Fraction(demand[number]) and all(left[link] > 0 for link in routes[number] or ())
+        ]
+    return rate

@@ -1,0 +1,222 @@
+"""The grid with a network: its limits, what changes in time, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from builders import random_jobs, to_workload
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.build import topology_of_graph
+from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.communication import PATTERNS
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.routing import find_paths
+from gridweave.scenarios.grid_net import GridNet
+from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
+from gridweave.scenarios.workload import Workload
+
+RING = tuple(PATTERNS).index("ring")
+ALL_TO_ALL = tuple(PATTERNS).index("all-to-all")
+
+
+def row_of_sites(sites: int, latency_ms: float = 1.0, bandwidth_bps: float = 1e8) -> NetworkModel:
+    """Return sites one after the other."""
+    graph = nx.path_graph(sites)
+    nx.set_edge_attributes(graph, latency_ms, "latency_ms")
+    topology = topology_of_graph(graph, bandwidth_bps=bandwidth_bps)
+    return NetworkModel(topology, find_paths(topology))
+
+
+def jobs_of(rows: list[tuple[int, int, int]], **columns: Any) -> Workload:
+    """Return jobs of (submit, width, estimate), which run for as long as they say, with columns that hold for all."""
+    submit, width, estimate = (list(column) for column in zip(*rows, strict=True))
+    return Workload(
+        job_id=np.arange(len(rows)),
+        submit_ms=submit,
+        width=width,
+        estimate_ms=estimate,
+        run_ms=estimate,
+        columns={name: np.full(len(rows), value) for name, value in columns.items()},
+    )
+
+
+TALK = {"pattern": ALL_TO_ALL, "communication_fraction": 0.5, "message_bytes": 100_000}
+
+
+def same(one: GridResult, other: GridResult) -> bool:
+    """Whether two schedules are one, job by job."""
+    return (
+        one.start_ms.tolist() == other.start_ms.tolist()
+        and one.end_ms.tolist() == other.end_ms.tolist()
+        and one.fragments.tolist() == other.fragments.tolist()
+    )
+
+
+@pytest.mark.parametrize("backfill", ["none", "easy", "conservative"])
+@pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
+def test_a_network_that_costs_nothing_is_no_overhead(mode: str, backfill: str) -> None:
+    """Infinitely fast links, or jobs that send nothing, give the schedule of overhead 0, whatever the contention."""
+    rng = np.random.default_rng(5)
+    policy = GridPolicy(mode=mode, backfill=backfill)
+    fast, slow = row_of_sites(3, 0.0, 1e30), row_of_sites(3, 50.0, 1e6)
+    for contention in ("none", "static", "dynamic"):
+        workload = to_workload(random_jobs(rng, 60, 24, load=1.1, tick=100))
+        columns = dict(workload.columns) | {name: np.full(60, value) for name, value in TALK.items()}
+        talking = workload.replace(columns=columns)
+        silent = workload.replace(columns=columns | {"pattern": np.zeros(60, np.int64)})
+        want = simulate_grid(workload, [8, 8, 8], policy)
+        assert same(want, simulate_grid(talking, [8, 8, 8], policy, net=GridNet(fast, contention=contention)))
+        for jobs in (workload, silent):
+            assert same(want, simulate_grid(jobs, [8, 8, 8], policy, net=GridNet(slow, contention=contention)))
+
+
+@pytest.mark.parametrize("contention", ["none", "static", "dynamic"])
+@pytest.mark.parametrize("split", ["fewest", "earliest-end"])
+def test_reserved_starts_with_a_network(split: str, contention: str) -> None:
+    """Under conservative backfilling no node is used twice, and every job runs for its length at the least."""
+    rng = np.random.default_rng(6)
+    model, nodes = row_of_sites(3, 0.5, 5e7), [8, 6, 4]
+    cut = Timetable.of(model.topology, [Change(5_000, "link", (0,), 0.0), Change(30_000, "link", (0,), 1.0)])
+    slowest = 1.0
+    for _ in range(5):
+        workload = to_workload(random_jobs(rng, 60, 18, load=1.1, tick=100))
+        columns = dict(workload.columns) | {name: np.full(60, value) for name, value in TALK.items()}
+        net = GridNet(model, cut, contention=contention, split=split)
+        policy = GridPolicy(mode="multi-site", backfill="conservative")
+        result = simulate_grid(workload.replace(columns=columns), nodes, policy, net=net)
+        assert not result.refused
+        assert result.factor is not None
+        assert result.slowdown is not None
+        assert (result.start_ms >= workload.submit_ms).all()
+        length_ms = np.ceil(workload.run_ms * result.factor)
+        assert ((result.end_ms - result.start_ms) >= length_ms).all()
+        slowest = max(slowest, float(result.slowdown.max()))
+        for now_ms in result.start_ms.tolist():
+            used = np.zeros(3, np.int64)
+            for row in np.flatnonzero((result.start_ms <= now_ms) & (now_ms < result.end_ms)):
+                for site, width in result.fragments_of(int(row)):
+                    used[site] += width
+            assert (used <= nodes).all()
+    assert (slowest > 1) == (contention != "none")
+
+
+def test_two_jobs_on_one_link() -> None:
+    """Static contention slows the job that comes second for good, dynamic both of them for as long as both run."""
+    jobs = jobs_of([(0, 9, 10_000), (2_000, 7, 10_000)], **TALK)
+    took_ms = {}
+    for contention in ("none", "static", "dynamic"):
+        net = GridNet(row_of_sites(4), contention=contention)
+        result = simulate_grid(jobs, [5, 3, 4, 4], GridPolicy(mode="multi-site"), net=net)
+        # Their paths have the link in the middle in common.
+        assert [[site for site, _ in result.fragments_of(row)] for row in (0, 1)] == [[0, 2], [3, 1]]
+        assert result.start_ms.tolist() == [0, 2_000]
+        took_ms[contention] = (result.end_ms - result.start_ms).tolist()
+    none, static, dynamic = took_ms["none"], took_ms["static"], took_ms["dynamic"]
+    assert static[0] == none[0]
+    assert none[1] < dynamic[1] <= static[1]
+    assert none[0] < dynamic[0]
+
+
+def test_a_link_that_fails_stops_a_job_until_it_is_back() -> None:
+    """With dynamic contention a split job stands still while its link is down, and its end is that much later."""
+    model = row_of_sites(2)
+    cut = Timetable.of(model.topology, [Change(3_000, "link", (0,), 0.0), Change(50_000, "link", (0,), 1.0)])
+    jobs = jobs_of([(0, 8, 10_000), (4_000, 8, 1_000)], **TALK)
+    policy = GridPolicy(mode="multi-site")
+    before = simulate_grid(jobs, [4, 4], policy, net=GridNet(model))
+    for contention, later_ms in (("none", 0), ("static", 0), ("dynamic", 47_000)):
+        result = simulate_grid(jobs, [4, 4], policy, net=GridNet(model, cut, contention=contention))
+        assert result.end_ms[0] - before.end_ms[0] == later_ms
+        # The second job cannot be split while the link is down.
+        assert result.start_ms[1] == max(50_000, int(result.end_ms[0]))
+    for_ever = Timetable.of(model.topology, [Change(3_000, "link", (0,), 0.0)])
+    with pytest.raises(InputError, match="job 0 runs on several sites and gets nothing"):
+        simulate_grid(jobs, [4, 4], policy, net=GridNet(model, for_ever, contention="dynamic"))
+
+
+def test_what_can_never_be_placed_is_refused() -> None:
+    """A job wider than any site is refused when no link is left that could ever join enough of them."""
+    model = row_of_sites(2)
+    cut = Timetable.of(model.topology, [Change(3_000, "link", (0,), 0.0)])
+    jobs = jobs_of([(0, 8, 9_000), (1_000, 8, 1_000), (4_000, 8, 10), (4_000, 2, 10)], **TALK)
+    for backfill in ("none", "easy", "conservative"):
+        policy = GridPolicy(mode="multi-site", backfill=backfill)
+        result = simulate_grid(jobs, [4, 4], policy, net=GridNet(model, cut))
+        assert [job_id for job_id, _ in result.refused] == [1, 2]
+        assert all("the links between them" in reason for _, reason in result.refused)
+        assert result.start_ms[0] == 0
+        assert result.start_ms[3] == result.end_ms[0]
+
+
+def test_data_goes_before_and_after_the_work() -> None:
+    """Blocking input holds the nodes first, output last; prefetched input has come while the job waited."""
+    model = row_of_sites(2, 0.0, 8e6)  # a thousand bytes a millisecond
+    columns = {"input_bytes": 2_000_000, "input_site": 1, "output_bytes": 500_000, "output_site": 1}
+    jobs = jobs_of([(0, 4, 10_000), (0, 4, 10_000), (0, 4, 10_000)], **columns)
+    policy = GridPolicy(mode="sharing")
+    blocking = simulate_grid(jobs, [4, 4], policy, net=GridNet(model, data="blocking"))
+    # The first is placed where its data is.
+    assert [blocking.fragments_of(row)[0][0] for row in range(3)] == [1, 0, 1]
+    assert blocking.start_ms.tolist() == [0, 0, 10_000]
+    assert blocking.end_ms.tolist() == [10_000, 12_500, 20_000]
+    assert blocking.transfer_ms is not None
+    assert blocking.transfer_ms.tolist() == [0, 2_500, 0]
+
+
+def test_prefetched_data_moves_while_a_job_waits() -> None:
+    """Of an input of two seconds a job that waited 1.5 seconds waits half a second more; if it blocks, all of it."""
+    model = row_of_sites(2, 0.0, 8e6)
+    jobs = jobs_of([(0, 4, 1_500), (0, 4, 9_000), (0, 4, 1_000)], input_site=1)
+    jobs = jobs.replace(columns=dict(jobs.columns) | {"input_bytes": np.array([0, 0, 2_000_000])})
+    for data, end_ms in (("none", 2_500), ("blocking", 4_500), ("prefetch", 3_000)):
+        result = simulate_grid(jobs, [4, 4], GridPolicy(mode="sharing"), net=GridNet(model, data=data))
+        assert result.start_ms.tolist() == [0, 0, 1_500]
+        assert result.end_ms.tolist() == [1_500, 9_000, end_ms]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"contention": "some"}, "contention: 'some' is not known"),
+        ({"split": "many"}, "split: 'many' is not known"),
+        ({"data": "later"}, "data: 'later' is not known"),
+        ({"exact_up_to": -1}, "exact_up_to: is -1"),
+        ({"timetable": Timetable.of(row_of_sites(2).topology, [])}, "timetable: is of another topology"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    """A network with settings that make no sense is refused by their name."""
+    with pytest.raises(OptionError) as caught:
+        GridNet(row_of_sites(2), **options)
+    assert message in str(caught.value)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    """A network of other sites, and data where nothing moves it, are refused."""
+    jobs = jobs_of([(0, 1, 10)])
+    with pytest.raises(OptionError, match="3 sites and the grid has 2"):
+        simulate_grid(jobs, [4, 4], GridPolicy(), net=GridNet(row_of_sites(3)))
+    for policy in (GridPolicy(backfill="conservative"), GridPolicy(mode="local")):
+        with pytest.raises(OptionError, match="is not moved"):
+            simulate_grid(jobs, [4, 4], policy, net=GridNet(row_of_sites(2), data="prefetch"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({**TALK, "pattern": 6}, "job 0: pattern 6 is none of none, all-to-all"),
+        ({**TALK, "message_bytes": -1}, "job 0: message_bytes -1 is not within"),
+        ({"input_bytes": -5, "input_site": 0}, "job 0: input_bytes -5 is not within"),
+        ({"output_bytes": 5, "output_site": 2}, "job 0: output_site 2 is none of the sites 0 to 1"),
+    ],
+)
+def test_bad_columns_are_refused(columns: dict[str, Any], message: str) -> None:
+    """A job whose columns make no sense is named."""
+    with pytest.raises(InputError) as caught:
+        simulate_grid(jobs_of([(0, 1, 10)], **columns), [4, 4], GridPolicy(), net=GridNet(row_of_sites(2)))
+    assert message in str(caught.value)

@@ -1,0 +1,199 @@
+"""The grid queue with a network against the slow reference: the same starts and ends, on the same nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from builders import random_jobs, to_workload
+from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.build import topology_of_graph
+from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.communication import PATTERNS, Communication
+from gridweave.netmodel.kernels.contention import add_job_flows
+from gridweave.netmodel.kernels.state import PART, new_flows
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.routing import find_paths
+from gridweave.scenarios.grid_net import GridNet
+from gridweave.scenarios.grid_simulator import simulate_grid
+from gridweave.scenarios.workload import Workload
+from reference.grid import Fragments
+from reference.grid_net import Data, Flow, NetRules, simulate_with_net
+from reference.model import Job
+
+PATTERN_NAMES = tuple(PATTERNS)
+MODES = ("sharing", "multi-site", "adaptive")
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The network of one period, as the reference asks it."""
+
+    model: NetworkModel
+    talk: dict[int, Communication]
+    widths: dict[int, int]
+
+    @property
+    def capacity(self) -> Sequence[float]:
+        """Bits per millisecond of each link."""
+        return [float(capacity) for capacity in self.model.arrays.capacity]
+
+    def links(self, origin: int, target: int) -> tuple[int, ...] | None:
+        """Return the links from one site to another."""
+        reached = self.model.paths.latency_ms[origin, target] < np.inf
+        return tuple(self.model.paths.between(origin, target)) if reached else None
+
+    def _nodes(self, fragments: Fragments) -> dict[str, int]:
+        return {self.model.topology.sites[site]: width for site, width in fragments}
+
+    def factor(self, job: int, fragments: Fragments) -> float:
+        """Return by which factor a job grows."""
+        return self.model.split_factor(self.talk[job], self._nodes(fragments))
+
+    def choose(self, job: int, estimate: int, available: Sequence[int], delays: Sequence[float]) -> Fragments | None:
+        """Return where a job ends first."""
+        width = self.widths[job]
+        placement = self.model.choose_sites(
+            self.talk[job], width, [max(0, nodes) for nodes in available], length_ms=estimate, delay_ms=delays
+        )
+        if placement is None:
+            return None
+        return tuple((self.model.topology.site_number(site), nodes) for site, nodes in placement.nodes.items())
+
+    def transfer(self, origin: int, target: int, n_bytes: int) -> int | None:
+        """Return how long data takes."""
+        sites = self.model.topology.sites
+        return self.model.transfer_ms(sites[origin], sites[target], n_bytes)
+
+    def flows(self, job: int, fragments: Fragments, factor: float) -> list[Flow]:
+        """Return what a job sends."""
+        flows, parts = new_flows(200), np.array(list(fragments), PART)
+        record = self.talk[job].records([int(parts["width"].sum())])[0]
+        count = add_job_flows(self.model.arrays, flows, np.int64(0), record, parts, len(parts), factor)
+        sites = len(self.model.topology.sites)
+        return [
+            Flow(*divmod(int(path), sites), float(demand))
+            for path, demand in zip(flows.path[:count], flows.demand[:count], strict=True)
+        ]
+
+
+def drawn_model(rng: np.random.Generator, sites: int) -> NetworkModel:
+    """Return sites that hang together somehow, at speeds at which some jobs are slowed."""
+    graph: nx.Graph[int] = nx.path_graph(sites)
+    for one in range(sites):
+        for other in range(one + 2, sites):
+            if rng.random() < 0.1:
+                graph.add_edge(one, other)
+    for _, _, cable in graph.edges(data=True):
+        cable["latency_ms"] = float(rng.choice((0.01, 0.1, 7.0)))
+        cable["bandwidth_bps"] = float(rng.choice((1e8, 2e9, 5e9)))
+    topology = topology_of_graph(graph)
+    return NetworkModel(topology, find_paths(topology), str(rng.choice(("synchronous", "overlapped"))))
+
+
+def drawn_timetable(rng: np.random.Generator, model: NetworkModel, until_ms: int) -> Timetable:
+    """Return cables that fail and slow, and are whole in the end."""
+    cables = int(model.topology.cable.max(initial=-1)) + 1
+    changes = []
+    for _ in range(4):
+        at_ms, cable = int(rng.integers(0, until_ms)), int(rng.integers(0, cables))
+        changes.append(Change(at_ms, "link", (cable,), float(rng.choice((0.0, 0.2)))))
+        changes.append(Change(at_ms + int(rng.integers(1, until_ms + 1)), "link", (cable,), 1.0))
+    changes += [Change(3 * until_ms, "link", (cable,), 1.0) for cable in range(cables)]
+    return Timetable.of(model.topology, changes)
+
+
+def with_columns(rng: np.random.Generator, workload: Workload, sites: int) -> Workload:
+    """Return jobs that communicate and have data."""
+    jobs = len(workload)
+    columns = {
+        "pattern": rng.integers(0, len(PATTERN_NAMES), jobs),
+        "communication_fraction": rng.choice((0.0, 0.02, 0.3, 0.8), jobs),
+        "message_bytes": rng.choice((0, 100, 200_000, 5_000_000), jobs),
+        **{f"{what}_bytes": rng.choice((0, 10**6, 10**8), jobs) for what in ("input", "output")},
+        **{f"{what}_site": rng.integers(0, sites, jobs) for what in ("input", "output")},
+    }
+    return workload.replace(columns=dict(workload.columns) | columns)
+
+
+def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: dict[str, Any], change: bool) -> float:
+    """Run both, hold them to each other, and return the most that a job was slowed."""
+    model = drawn_model(rng, len(nodes))
+    timetable = drawn_timetable(rng, model, 1 + max(job.submit for job in jobs)) if change and len(nodes) > 1 else None
+    net = GridNet(
+        model,
+        timetable,
+        contention=rules.get("contention", "none"),
+        split=rules.get("split", "fewest"),
+        data=rules.get("staging", "none"),
+    )
+    workload = with_columns(rng, to_workload(jobs), len(nodes))
+    columns = {name: values.tolist() for name, values in workload.columns.items()}
+    ids = workload.job_id.tolist()
+    talk = {
+        job_id: Communication(
+            fraction=columns["communication_fraction"][row],
+            message_bytes=columns["message_bytes"][row],
+            pattern=PATTERN_NAMES[columns["pattern"][row]],
+        )
+        for row, job_id in enumerate(ids)
+    }
+    widths = dict(zip(ids, workload.width.tolist(), strict=True))
+    data = {
+        job_id: Data(*(columns[name][row] for name in ("input_bytes", "input_site", "output_bytes", "output_site")))
+        for row, job_id in enumerate(ids)
+    }
+    asked = NetRules(nodes=tuple(nodes), data=data, **rules)
+    want = simulate_with_net(jobs, asked, [(at_ms, Links(now, talk, widths)) for at_ms, now in net.periods()])
+    options = {key: rules[key] for key in rules.keys() - {"contention", "split", "staging"}}
+    got = simulate_grid(workload, nodes, GridPolicy(**options), net=net)
+    ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
+    assert {job_id for job_id, _ in got.refused} == want.refused
+    assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
+    assert {job_id: tuple(got.fragments_of(row)) for job_id, row in ran.items()} == want.fragments
+    assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
+    assert got.factor is not None
+    assert got.slowdown is not None
+    assert got.transfer_ms is not None
+    assert {job_id: float(got.factor[row]) for job_id, row in ran.items()} == want.factor
+    for job_id, row in ran.items():
+        assert got.slowdown[row] == (want.end[job_id] - want.start[job_id]) / want.length[job_id]
+    assert (got.transfer_ms.max(initial=0) > 0) <= (net.data != "none")
+    return float(got.slowdown.max(initial=1.0))
+
+
+CASES: list[tuple[dict[str, Any], bool]] = [
+    *(({"mode": mode, "split": split}, False) for mode in MODES[1:] for split in ("fewest", "earliest-end")),
+    ({"mode": "multi-site", "lower_bound": 3, "max_fragments": ((6, 2), (12, 3)), "split": "earliest-end"}, False),
+    ({"mode": "adaptive", "selection": "biggest-free", "order": "sjf"}, True),
+    ({"mode": "multi-site", "backfill": "none"}, True),
+    *(
+        ({"mode": mode, "contention": contention, "split": split}, True)
+        for mode in MODES[1:]
+        for contention in ("none", "static", "dynamic")
+        for split in ("fewest", "earliest-end")
+    ),
+    *(({"mode": mode, "staging": staging}, False) for mode in MODES for staging in ("blocking", "prefetch")),
+    ({"mode": "adaptive", "staging": "prefetch", "split": "earliest-end", "contention": "dynamic"}, True),
+    ({"mode": "multi-site", "staging": "blocking", "split": "earliest-end", "selection": "equal-util"}, True),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[str((sorted(case.items()), at)) for case, at in CASES])
+def test_random_workloads(number: int) -> None:
+    """On random workloads of up to 40 jobs on up to 7 sites with any links, both give one schedule."""
+    rng = np.random.default_rng([11, number])
+    rules, change = CASES[number]
+    slowest = 1.0
+    for _ in range(15):
+        nodes = rng.integers(1, 7, int(rng.choice((1, 3, 5, 7)))).tolist()
+        jobs = random_jobs(rng, int(rng.integers(2, 40)), sum(nodes) // 2 + 1, load=2.5, tick=1000)
+        slowest = max(slowest, agree(rng, jobs, nodes, rules, change))
+    contention = rules.get("contention", "none")
+    assert slowest > 1.0 or contention == "none" or rules["mode"] == "adaptive"
+    assert slowest == 1.0 or contention != "none"

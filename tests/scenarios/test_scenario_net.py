@@ -1,0 +1,380 @@
+"""A scenario with a network between its sites: what is read, and all that is wrong, with file, line and field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridweave.errors import InputError, ScenarioError
+from gridweave.scenarios.scenario import topology_files
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.reader import read_draft, read_scenario
+from gridweave.scenarios.scenario.structs import json_schema
+from gridweave.scenarios.scenario.topology_files import FOLDER_VARIABLE, find_topology, shipped_topologies
+from gridweave.scenarios.sweep.identity import resolve_files, run_key, workload_key
+
+GOOD = """\
+[[sites]]
+name = "alpha"
+nodes = 64
+at = "a"
+[[sites]]
+name = "beta"
+nodes = 32
+[workload]
+generator = "ctc-sp2"
+jobs = 20
+nodes = 60
+[workload.communication]
+pattern = "ring"
+fraction = 0.1
+message_bytes = 1e6
+[grid]
+contention = "static"
+[net]
+nodes = [{name = "a"}, {name = "b"}]
+links = [{from = "a", to = "b", latency_ms = 5, bandwidth = "10 Gbps"}]
+[net.attach]
+beta = "b"
+"""
+
+GML = """\
+graph [
+  node [ id 0 label "a" Latitude 50.0 Longitude 0.0 ]
+  node [ id 1 label "b" Latitude 52.0 Longitude 4.0 ]
+  edge [ source 0 target 1 LinkSpeedRaw 1000000000.0 ]
+]
+"""
+
+
+def line_of(text: str, piece: str) -> int:
+    """Return the number of the line that has this piece."""
+    return next(number for number, line in enumerate(text.splitlines(), start=1) if piece in line)
+
+
+def problems(folder: Path, text: str, *overrides: str) -> list[str]:
+    """Write a scenario, check it, and return its problems without the name of its file."""
+    path = folder / "x.toml"
+    path.write_text(text)
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(path, overrides)
+    return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
+
+
+def changed(*pairs: tuple[str, str]) -> str:
+    """Return the good scenario with pieces replaced, each of which is there."""
+    text = GOOD
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+# -- what is read
+
+
+def test_the_tables_are_read(tmp_path: Path) -> None:
+    """The network, what is said of it in [grid], and what jobs send come out typed."""
+    path = tmp_path / "x.toml"
+    path.write_text(GOOD)
+    scenario = read_scenario(path)
+    assert scenario.net is not None
+    assert scenario.workload.communication is not None
+    assert [link.origin for link in scenario.net.links] == ["a"]
+    assert scenario.net.attach == {"beta": "b"}
+    assert (scenario.grid.contention, scenario.grid.split, scenario.grid.data) == ("static", "fewest", "none")
+    assert scenario.workload.communication.fraction == 0.1
+
+
+def test_a_scenario_that_stands_is_read_like_its_file(tmp_path: Path) -> None:
+    """A struct with a network in the place of a file gives the same scenario."""
+    path = tmp_path / "x.toml"
+    path.write_text(GOOD)
+    scenario = read_scenario(path)
+    assert read_scenario(scenario) == scenario
+
+
+def test_the_schema_has_the_new_keys() -> None:
+    """Editors are told the keys of the network, with the names that are known."""
+    tables = json_schema()["$defs"]
+    assert set(tables["CommunicationTable"]["properties"]) == {"pattern", "fraction", "message_bytes"}
+    assert tables["GridTable"]["properties"]["split"]["enum"] == ["fewest", "earliest-end"]
+    assert "from" in tables["LinkTable"]["properties"]
+    assert "at" in tables["Site"]["properties"]
+    assert all("description" in table for table in tables.values())
+
+
+# -- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("pairs", "at", "told"),
+    [
+        (
+            [('at = "a"\n', "")],
+            "[net]",
+            "net: site alpha is attached nowhere; add it to [net.attach], with one of a, b",
+        ),
+        ([('at = "a"', 'at = "x"')], 'at = "x"', "sites.at: site alpha is attached to 'x', which is no node"),
+        ([('beta = "b"', 'beta = "x"')], "beta = ", "net.attach.beta: site beta is attached to 'x', which is no node"),
+        (
+            [('beta = "b"', 'beta = "b"\nalpha = "a"')],
+            "at =",
+            "sites.at: stands beside net.attach.alpha; leave out one",
+        ),
+        ([('beta = "b"', 'beta = "b"\ngamma = "b"')], "gamma", "net.attach.gamma: there is no site 'gamma'"),
+        ([(', bandwidth = "10 Gbps"', "")], "links = ", "net.links: link a - b: has no bandwidth; give bandwidth_bps"),
+        ([('"10 Gbps"', '"-1 Gbps"')], "links = ", "net.links.bandwidth: link a - b: '-1 Gbps' is no speed"),
+        ([('bandwidth = "10 Gbps"', "bandwidth_bps = -1")], "links = ", "net.links: link a - b: bandwidth_bps is -1;"),
+        ([('"10 Gbps"', '"10 GB"')], "links = ", "net.links.bandwidth: link a - b: '10 GB' is no speed"),
+        ([('{name = "b"}]', '{name = "b"}, {name = "c"}]')], "[net]", "net: is in 2 pieces, with no link between them"),
+        ([('links = [{from = "a"', 'links = [{form = "a"')], "links = ", "net.links"),
+        ([("[net]\n", '[net]\nfile = "nowhere.gml"\n')], "[net]", "net: has file and nodes; a network comes from one"),
+        ([("[net]\n", '[net]\nroutes = "fast"\n')], "routes", "net.routes: 'fast' is not known; one of latency"),
+        (
+            [('"ring"', '"gossip"')],
+            "pattern",
+            "workload.communication.pattern: 'gossip' is not known; one of none, all",
+        ),
+        ([("fraction = 0.1", "fraction = 2")], "fraction", "workload.communication.fraction: is 2; a part of the run"),
+        ([("fraction = 0.1", "fraction = [0.2, 0.1]")], "fraction", "workload.communication.fraction: is [0.2, 0.1];"),
+        ([("fraction = 0.1\n", "")], "[workload.communication]", "workload.communication.fraction: is missing"),
+        (
+            [("message_bytes = 1e6", "message_bytes = -1")],
+            "message",
+            "workload.communication.message_bytes: is -1; byte",
+        ),
+        ([('"static"', '"some"')], "contention", "grid.contention: 'some' is not known; one of none, static, dynamic"),
+        (
+            [('"static"', '"static"\nsplit = "best"')],
+            "split",
+            "grid.split: 'best' is not known; one of fewest, earliest",
+        ),
+        ([('"static"', '"static"\ndata = "now"')], "data = ", "grid.data: 'now' is not known; one of none, blocking"),
+        ([('"static"', '"static"\ndata = "prefetch"')], "data = ", "grid.data: is 'prefetch', and jobs have no data;"),
+        ([('"static"', '"static"\noverhead = 0.3')], "overhead", "grid.overhead: stands beside [net], from which"),
+        (
+            [('"static"', '"static"\nmode = "sharing"')],
+            "[net]",
+            "net: is of no use under mode sharing, which splits no",
+        ),
+        (
+            [("[net]\n", '[net]\ncontention = "dynamic"\n')],
+            'contention = "s',
+            "grid.contention: is 'static', and that of",
+        ),
+        (
+            [('"static"', '"static"\ncontrol = "limited"')],
+            "control",
+            "grid.control: 'limited' is played in the simulated",
+        ),
+        (
+            [("[grid]", "[network]\nloss = 0.1\n[grid]")],
+            "loss",
+            "network.loss: is played in the simulated world, which",
+        ),
+        (
+            [("[grid]", "[faults]\ncut_every_ms = 1e6\n[grid]")],
+            "cut_every",
+            "faults.cut_every_ms: is played in the simul",
+        ),
+        (
+            [("jobs = 20", "jobs = 20\nto_grid = 0.5")],
+            "to_grid",
+            "workload.to_grid: is 0.5; users' own jobs are played in",
+        ),
+        (
+            [("nodes = 32", "nodes = 32\ngrid_share = 0.5")],
+            "grid_share",
+            "sites.grid_share: is played in the simulated",
+        ),
+        (
+            [("[grid]", "[workload.data]\ninput_site = 'x'\n[grid]")],
+            "input_site",
+            "workload.data.input_site: there is no",
+        ),
+        (
+            [("[grid]", "[workload.data]\noutput_bytes = [5, 1]\n[grid]")],
+            "output_b",
+            "workload.data.output_bytes: is [5",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_where_it_stands(
+    tmp_path: Path, pairs: list[tuple[str, str]], at: str, told: str
+) -> None:
+    """One thing that is wrong is one problem, at its line and field, with what would be right."""
+    text = changed(*pairs)
+    found = problems(tmp_path, text)
+    assert len(found) == 1, found
+    assert found[0].startswith(f"{line_of(text, at)}: {told}"), found
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    """Wrong links, sites, patterns and keys of the grid are found in one go, in the order of their lines."""
+    text = changed(
+        ('at = "a"', 'at = "x"'),
+        ('"ring"', '"gossip"'),
+        ('"static"', '"static"\noverhead = 0.2'),
+        ("latency_ms = 5", "latency_ms = -5"),
+        ('beta = "b"', 'beta = "y"'),
+    )
+    fields = [problem.split(": ")[1] for problem in problems(tmp_path, text)]
+    assert fields == ["sites.at", "workload.communication.pattern", "grid.overhead", "net.links", "net.attach.beta"]
+
+
+@pytest.mark.parametrize(
+    ("piece", "told"),
+    [
+        (
+            '[grid]\ncontention = "dynamic"',
+            "grid.contention: is 'dynamic', and there is no network; add the table [net]",
+        ),
+        ('[grid]\nsplit = "earliest-end"', "grid.split: is 'earliest-end', and there is no network"),
+        ('[grid]\ndata = "blocking"', "grid.data: is 'blocking', and there is no network"),
+        (
+            '[workload.communication]\npattern = "ring"\nfraction = 0.1\nmessage_bytes = 1',
+            "workload.communication: is of no use without a network",
+        ),
+        ("[workload.data]\ninput_bytes = 1", "workload.data: is of no use without a network"),
+    ],
+)
+def test_what_is_for_a_network_needs_one(tmp_path: Path, piece: str, told: str) -> None:
+    """Keys that only a network gives a meaning are refused without it."""
+    text = changed(('at = "a"\n', "")).partition("[workload.communication]")[0] + piece + "\n"
+    found = problems(tmp_path, text)
+    assert len(found) == 1, found
+    assert told in found[0]
+    with_at = text.replace("nodes = 32", 'nodes = 32\nat = "b"')
+    assert any("sites.at: is a node of no network" in problem for problem in problems(tmp_path, with_at))
+
+
+def test_a_mode_from_outside_leaves_an_idle_network_out(tmp_path: Path) -> None:
+    """One file serves to compare modes: if the mode is set from outside, a network that nothing crosses is dropped."""
+    path = tmp_path / "x.toml"
+    path.write_text(GOOD)
+    for mode in ("sharing", "local"):
+        draft = read_draft(path, [f"grid.mode={mode}"])
+        assert not draft.report.problems
+        assert draft.remarks == (f"the network is left out: no job is split and no data is moved under mode {mode}",)
+        scenario = draft.scenario
+        assert (scenario.net, scenario.workload.communication, scenario.grid.contention) == (None, None, None)
+        assert all(site.at is None for site in scenario.sites if not isinstance(site, str))
+    assert read_draft(path, ["grid.mode=multi-site"]).scenario.net is not None
+
+
+def test_data_has_a_network_under_sharing_too(tmp_path: Path) -> None:
+    """Where data is moved the network is kept though no job is split; under local it is refused, with the reason."""
+    text = changed(("[grid]", "[workload.data]\ninput_bytes = 1e9\ninput_site = 'beta'\n[grid]\ndata = 'blocking'"))
+    (tmp_path / "data.toml").write_text(text)
+    draft = read_draft(tmp_path / "data.toml", ["grid.mode=sharing"])
+    assert not draft.report.problems
+    assert draft.scenario.net is not None
+    told = problems(tmp_path, text, "grid.mode=local")
+    assert any("grid.data: is 'blocking', and mode local moves no data" in problem for problem in told)
+    told = problems(tmp_path, text, "grid.backfill=conservative")
+    assert any("grid.data: is 'blocking', which does not go with reserved starts" in problem for problem in told)
+
+
+def test_a_wrong_network_is_told_though_it_would_be_left_out(tmp_path: Path) -> None:
+    """A network that cannot be read is a problem under every mode."""
+    found = problems(tmp_path, changed(('from = "a"', 'form = "a"')), "grid.mode=sharing")
+    assert any("net.links" in problem for problem in found)
+
+
+# -- files
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Look for topologies in a folder of the test alone, and return it."""
+    folder = tmp_path / "topologies"
+    folder.mkdir()
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    monkeypatch.setattr(topology_files.platformdirs, "user_cache_path", lambda _: tmp_path / "no-cache")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+FROM_FILE = changed(
+    ('nodes = [{name = "a"}, {name = "b"}]\n', 'file = "small.gml"\n'),
+    ('links = [{from = "a", to = "b", latency_ms = 5, bandwidth = "10 Gbps"}]\n', ""),
+)
+
+
+def test_a_file_is_found_beside_the_scenario_then_by_its_name(folders: Path, tmp_path: Path) -> None:
+    """What lies beside the scenario goes before the folder of topologies, and that before what ships."""
+    (folders / "small.gml").write_text(GML)
+    assert find_topology("small.gml", tmp_path) == folders / "small.gml"
+    (tmp_path / "small.gml").write_text(GML)
+    assert find_topology("small.gml", tmp_path) == tmp_path / "small.gml"
+    assert find_topology("europe.toml").name == "europe.toml"
+    (folders / "europe.toml").write_text("")
+    assert find_topology("europe.toml") == folders / "europe.toml"
+    assert shipped_topologies() == ["europe.toml"]
+
+
+def test_a_file_that_is_missing_is_told_with_where_to_get_it(folders: Path, tmp_path: Path) -> None:
+    """A known topology is told with its source, any other with the folders and what ships."""
+    with pytest.raises(InputError, match=r"not at hand; get it from http://www.topology-zoo.org/files/Geant2012.gml"):
+        find_topology("Geant2012.gml")
+    with pytest.raises(
+        InputError, match=r"nowhere.gml: there is no such file, .*of those that ship there is europe.toml"
+    ):
+        find_topology("nowhere.gml")
+    with pytest.raises(InputError, match="there is no such file"):
+        find_topology("sub/europe.toml")
+    with pytest.raises(InputError, match="is not a file"):
+        find_topology(str(folders))
+    with pytest.raises(InputError, match="is not the name of a file"):
+        find_topology("a" * 5000)
+    found = problems(tmp_path, FROM_FILE)
+    assert found == [f"{line_of(FROM_FILE, 'file =')}: net.file: {found[0].partition('net.file: ')[2]}"]
+    assert "small.gml: there is no such file" in found[0]
+
+
+def test_a_file_in_toml_is_checked_like_any(folders: Path, tmp_path: Path) -> None:
+    """What is wrong within a file is told at the key that names it, with the name of the file."""
+    text = FROM_FILE.replace("small.gml", "small.toml")
+    file = tmp_path / "small.toml"
+    for content, told in (
+        ("nodes = [", "net.file: small.toml: is no TOML"),
+        ("x = 1", "net.file: small.toml: has no table [net]"),
+        ("[net]\nroutes = 'latency'\n", "net.file: small.toml: has routes; a file of a topology has nodes, links"),
+        ("[net]\nnodes = [{nam = 'a'}]\n", "net.file: small.toml: nodes: 'nam' is not known"),
+        (
+            "[net]\nnodes = [{name='a'}, {name='b'}]\nlinks = [{from='a', to='b', latency_ms=1}]\n",
+            "net.file: small.toml: link a - b: has no bandwidth",
+        ),
+    ):
+        file.write_text(content)
+        found = problems(tmp_path, text)
+        assert len(found) == 1, found
+        assert told in found[0], found
+
+
+def test_an_override_of_the_source_takes_the_other_back(folders: Path, tmp_path: Path) -> None:
+    """--set net.file puts a file in the place of what is written out."""
+    (folders / "small.gml").write_text(GML)
+    (tmp_path / "x.toml").write_text(GOOD)
+    scenario = read_scenario(tmp_path / "x.toml", ["net.file=small.gml"])
+    assert scenario.net is not None
+    assert (scenario.net.file, scenario.net.nodes, scenario.net.links) == ("small.gml", [], [])
+
+
+def test_two_runs_on_different_files_of_one_name_are_different(folders: Path, tmp_path: Path) -> None:
+    """The identity of a run is what the file holds, and not its name or place."""
+    path = tmp_path / "x.toml"
+    path.write_text(FROM_FILE)
+    keys = []
+    for place, content in ((folders, GML), (tmp_path, GML), (tmp_path, GML.replace("1000000000.0", "2000000000.0"))):
+        (place / "small.gml").write_text(content)
+        scenario, files = resolve_files(read_scenario(path), tmp_path)
+        assert [(file.field, file.path) for file in files] == [("net.file", str(place / "small.gml"))]
+        assert scenario.net is not None
+        assert scenario.net.file == str(place / "small.gml")
+        keys.append((run_key(scenario, files, "stamp"), workload_key(scenario, files)))
+    assert keys[0] == keys[1]
+    assert keys[1][0] != keys[2][0]
+    assert keys[1][1] != keys[2][1]

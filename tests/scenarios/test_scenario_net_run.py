@@ -1,0 +1,181 @@
+"""A scenario with a network, run: what its tables and files say of it, and what changes of the links do."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gridweave.cli.main import app
+from gridweave.errors import InputError
+from gridweave.scenarios.grid_results import GridRun
+from gridweave.scenarios.network_use import COLUMNS, network_columns, policy_label
+from gridweave.scenarios.published.network_runs import overheads_of
+from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.catalogue import scenario_names
+from gridweave.scenarios.scenario.run import run_built, run_scenario
+
+SCENARIO = """\
+[[sites]]
+name = "alpha"
+nodes = 64
+[[sites]]
+name = "beta"
+nodes = 64
+[workload]
+generator = "ctc-sp2"
+jobs = 400
+nodes = 96
+load = 1.2
+[workload.communication]
+pattern = "ring"
+fraction = 0.1
+message_bytes = 1e6
+[workload.data]
+input_bytes = [1e8, 1e11]
+input_site = "alpha"
+[grid]
+mode = "multi-site"
+[net]
+nodes = [{name = "a"}, {name = "b"}]
+links = [{from = "a", to = "b", latency_ms = 5, bandwidth = "1 Gbps"}]
+attach = {alpha = "a", beta = "b"}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Write the scenario."""
+    file = tmp_path / "net.toml"
+    file.write_text(SCENARIO)
+    return file
+
+
+def run_of(path: Path, *overrides: str) -> GridRun:
+    """Run the scenario with changes."""
+    return run_scenario(path, overrides=overrides)
+
+
+def test_split_jobs_take_what_the_model_says(path: Path) -> None:
+    """Every split job takes its run time by the factor of its placement, all others their run time."""
+    run = run_of(path)
+    result, net = run.result, run.net
+    assert net is not None
+    assert result.multi_site.any()
+    from gridweave.netmodel.communication import Communication
+
+    ring = Communication(fraction=0.1, message_bytes=1e6, pattern="ring")
+    columns = network_columns(result)
+    for row in np.flatnonzero(result.start_ms != NEVER):
+        parts = {run.site_names[site]: width for site, width in result.fragments_of(row)}
+        factor = net.model.split_factor(ring, parts)
+        assert columns["factor"][row] == pytest.approx(factor)
+        took_ms, run_ms = int(result.end_ms[row] - result.start_ms[row]), int(result.workload.run_ms[row])
+        assert took_ms == pytest.approx(factor * run_ms, abs=1.0)
+    assert overheads_of(result) == pytest.approx(columns["factor"][result.multi_site] - 1, abs=2e-3)
+
+
+def test_what_is_said_of_the_network_is_of_its_jobs(path: Path) -> None:
+    """Means are of the multi-site jobs, weights are width x run time, and without a network there is nothing to say."""
+    narrow = 'net.links=[{from="a", to="b", latency_ms=5, bandwidth="200 Mbps"}]'
+    crowd = "workload.communication.pattern=all-to-all"
+    run = run_of(path, "grid.contention=dynamic", "grid.data=blocking", narrow, crowd)
+    use, result = run.network_use(), run.result
+    assert use is not None
+    columns = network_columns(result)
+    several = result.multi_site
+    assert use.mean_factor == pytest.approx(columns["factor"][several].mean())
+    area = (result.workload.width * result.workload.run_ms)[several]
+    assert use.mean_factor_by_area == pytest.approx(np.average(columns["factor"][several], weights=area))
+    assert use.jobs_with_transfers == np.count_nonzero(columns["transfer_ms"]) > 0
+    assert use.transfer_ms == columns["transfer_ms"].sum()
+    assert use.transfer_share is not None
+    assert 0 < use.transfer_share < 1
+    assert use.mean_slowdown is not None
+    assert use.mean_slowdown > 1
+    assert (use.nodes, use.cables, use.changes) == (2, 1, 0)
+    plain = run_of(path, "grid.mode=sharing", "grid.data=none", "workload.drop_wide=true")
+    assert plain.network_use() is None
+    with pytest.raises(InputError, match="without a network"):
+        network_columns(plain.result)
+
+
+def test_the_label_tells_how_the_network_is_used(path: Path) -> None:
+    """A label names no p, and what is not usual."""
+    built = build_scenario(path, ["grid.split=earliest-end", "grid.contention=static", "grid.data=prefetch"])
+    assert built.label == "multi-site over the network to the earliest end static contention prefetch data"
+    assert policy_label(built.policy, None) == "multi-site p=0%"
+
+
+def test_files_have_what_the_network_did(path: Path, tmp_path: Path) -> None:
+    """jobs.csv has the factor of every job, summary.json the use of the network; without one both are as before."""
+    run = run_of(path, "grid.data=blocking")
+    run.write(tmp_path / "out", plots=False)
+    with (tmp_path / "out" / "jobs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    columns = network_columns(run.result)
+    for name in COLUMNS:
+        assert [float(row[name]) for row in rows] == columns[name].tolist()
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["network"]["data"] == "blocking"
+    assert summary["network"]["transfer_ms"] == int(columns["transfer_ms"].sum())
+    assert summary["scenario"]["net"]["attach"] == {"alpha": "a", "beta": "b"}
+    without = run_scenario("two-sites", overrides={"workload.jobs": 30})
+    assert without.summary()["network"] is None
+    assert not set(COLUMNS) & set(without.job_columns())
+
+
+def test_the_table_is_printed(path: Path) -> None:
+    """The command prints the topology, the mean factor, the slowdown, and the time in transfers if there is data."""
+    printed = CliRunner().invoke(app, ["run", str(path), "--set", "grid.data=blocking"]).output
+    for text in ("net: 2 nodes, 1 links", "factor of multi-site jobs", "slowdown by contention (none)", "in transfers"):
+        assert text in printed
+    assert "in transfers" not in CliRunner().invoke(app, ["run", str(path)]).output
+
+
+def test_links_by_chance_come_from_a_stream_of_their_own(path: Path) -> None:
+    """The same seed fails the same links at the same instants, another seed others; the jobs stay as they are."""
+    fails = "net.failures={mean_up_ms=3e7, mean_down_ms=1e6, factor=0.1}"
+    one, again, other = (build_scenario(path, [fails, f"scenario.seed={seed}"]) for seed in (1, 1, 2))
+    instants = []
+    for built in (one, again, other):
+        assert built.net is not None
+        assert built.net.timetable is not None
+        instants.append(built.net.timetable.instants_ms.tolist())
+    assert instants[0] == instants[1] != instants[2]
+    whole = build_scenario(path)
+    assert whole.workload.width.tolist() == one.workload.width.tolist()
+    assert whole.workload.columns["input_bytes"].tolist() == one.workload.columns["input_bytes"].tolist()
+    assert all(result.start_ms.min() >= 0 for result in [run_built(one).result])
+
+
+def test_a_slow_link_makes_later_splits_dearer(path: Path) -> None:
+    """From the instant on at which the link slows, splits have the factors of the slow link."""
+    middle_ms = int(np.median(build_scenario(path).workload.submit_ms))
+    run = run_of(path, f'net.changes=[{{at_ms={middle_ms}, action="slow", link=["a", "b"], factor=0.01}}]')
+    result = run.result
+    factor, late = network_columns(result)["factor"], result.start_ms >= middle_ms
+    assert factor[result.multi_site & late].min() > factor[result.multi_site & ~late].max()
+
+
+@pytest.mark.parametrize("name", [name for name in scenario_names() if not name.startswith(("streit", "geant"))])
+def test_the_catalogue_is_whole(name: str) -> None:
+    """Every scenario that needs no file from elsewhere can be built; with a network all its sites are on it."""
+    built = build_scenario(name, ["workload.jobs=40"])
+    if built.net is not None:
+        assert built.net.model.topology.sites == built.site_names
+        assert np.isfinite(built.net.model.paths.latency_ms).all()
+
+
+def test_the_geant_scenario_runs_on_the_network_that_ships() -> None:
+    """The changes that its file names put it on the topology of our own."""
+    places = dict(zip(("n128-1", "n128-2", "n128-3", "n128-4"), ("London", "Geneva", "Milan", "Athens"), strict=True))
+    changes = {f"net.attach.{site}": node for site, node in places.items()}
+    built = build_scenario("geant", {"net.file": "europe.toml", "workload.jobs": 40} | changes)
+    assert built.net is not None
+    assert built.net.model.topology.sites == tuple(places)
