@@ -215,6 +215,7 @@ def links_of(net: GridNet, workload: Workload, rows: IntArray) -> GridLinks:
         taken_factor=np.ones(1),
         taken_data_ms=np.zeros(1, np.int64),
         least_factor=np.ones(jobs),
+        crossing_factor=np.zeros(jobs),
         factor=np.ones(jobs),
         data_ms=np.zeros(jobs, np.int64),
     )

@@ -55,6 +55,7 @@ class SiteCore:
 
     Examples
     --------
+    >>> from gridweave.site.policy import SitePolicy
     >>> core = SiteCore(4, SitePolicy())
     >>> core.handle(0, JobSubmitted(Job(job_id=1, width=3, estimate_ms=100)))
     [StartJob(job_id=1, nodes=((0, 3),))]

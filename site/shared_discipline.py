@@ -273,7 +273,7 @@ class SharedDiscipline:
         queue = state.queue[: state.counters["n_queue"][0]].tolist()
         place = queue.index(self._slot[job_id])
         job = self._jobs[self._slot[job_id]]
-        reserve(state, np.int64(0), np.int64(now_ms))
+        reserve(state, np.int64(queue[0]), np.int64(now_ms))
         limit_ms = int(state.counters["limit_ms"][0])
         start_ms = max(limit_ms, now_ms) if place == 0 else None
         if place == 0:

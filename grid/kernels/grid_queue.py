@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from gridweave.grid.kernels.links_placement import (
+    ends_late_on_links,
     ends_on_one_site_by,
     take_free_site,
     take_parts_in_order,
     take_site_ahead,
 )
-from gridweave.grid.kernels.overhead import shortest_split_ms, split_length_ms
+from gridweave.grid.kernels.overhead import shortest_split_ms, shortest_split_now_ms, split_length_ms
 from gridweave.grid.kernels.placement import may_split
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
 from gridweave.grid.kernels.site_order import copy_order, move_site
@@ -73,7 +74,7 @@ def _place_head(state, codes, slot, now_ms):
         return True
     return (
         state.jobs[slot].width <= state.counters[0].free
-        and _may_pay(state, codes, slot, now_ms)
+        and _may_pay_now(state, codes, slot, now_ms)
         and take_parts_in_order(state, codes, codes.net, slot, state.free_order, now_ms)
         and _taken_pays(state, codes, slot, now_ms)
     )
@@ -90,6 +91,14 @@ def _may_pay(state, codes, slot, when_ms):
     """Whether a job may be split, and some split of it may pay at an instant; if none does, none does later."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms
+    )
+
+
+@kernel_part
+def _may_pay_now(state, codes, slot, now_ms):
+    """Whether a job may be split, and some split of it may pay with what is free now."""
+    return may_split(state, codes, slot) and _pays(
+        state, codes, slot, shortest_split_now_ms(state, codes, slot, state.jobs[slot].estimate_ms), now_ms
     )
 
 
@@ -217,10 +226,12 @@ def _place_behind_head(state, codes, slot, now_ms):
     counters = state.counters[0]
     if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
         return True
-    if not _may_pay(state, codes, slot, now_ms):
+    if not _may_pay_now(state, codes, slot, now_ms):
         return False
     # With all that is free, if that is out of the head's way; otherwise with what can be spared.
-    if take_parts_in_order(state, codes, codes.net, slot, state.free_order, now_ms):
+    if ends_late_on_links(state, codes.net, slot, now_ms, counters.shadow_ms):
+        pass
+    elif take_parts_in_order(state, codes, codes.net, slot, state.free_order, now_ms):
         end_ms = now_ms + split_length_ms(state, codes, slot, state.jobs[slot].estimate_ms)
         if end_ms <= counters.shadow_ms and _taken_pays(state, codes, slot, now_ms):
             return True

@@ -66,6 +66,9 @@ class GridLinks(NamedTuple):
         How long its data moves then.
     least_factor : numpy.ndarray of float64, shape (slots,)
         Below that of every split of the job.
+    crossing_factor : numpy.ndarray of float64, shape (slots,)
+        By how much a job grows at least per share of its messages that crosses, if that share follows from the free
+        nodes (overlapped, all to all); otherwise 0.
     factor : numpy.ndarray of float64, shape (slots,)
         Of each job that has started.
     data_ms : numpy.ndarray of int64, shape (slots,)
@@ -83,6 +86,7 @@ class GridLinks(NamedTuple):
     taken_factor: npt.NDArray[np.float64]
     taken_data_ms: npt.NDArray[np.int64]
     least_factor: npt.NDArray[np.float64]
+    crossing_factor: npt.NDArray[np.float64]
     factor: npt.NDArray[np.float64]
     data_ms: npt.NDArray[np.int64]
 
@@ -158,6 +162,16 @@ def note_taken(state, net, slot):
         net.data_ms[slot] = net.taken_data_ms[0]
 
 
+@kernel_part
+def least_factor_now(net, slot, width, most):
+    """Return what a job grows by at least if no site can give it more than so many nodes.
+
+    Of all pairs of ranks (width - most) / (width - 1) at least are apart then, in any split.
+    """
+    apart = max(np.int64(0), width - most) / max(np.int64(1), width - 1)
+    return max(net.least_factor[slot], (1.0 + net.crossing_factor[slot] * apart) * (1.0 - 1e-9))
+
+
 @kernel
 def find_least_factors(net, lag_ms, ms_per_bit):
     """Write for each job what no split of it can grow less by, from the best that any two sites have.
@@ -168,13 +182,14 @@ def find_least_factors(net, lag_ms, ms_per_bit):
     Parameters
     ----------
     net : GridLinks
-        ``least_factor`` is written.
+        ``least_factor`` and ``crossing_factor`` are written.
     lag_ms, ms_per_bit : float
         The least of all paths between two sites.
     """
     for slot in range(len(net.communication)):
         communication = net.communication[slot]
         least = 1.0
+        net.crossing_factor[slot] = 0.0
         if communication.fraction > 0.0 and communication.pattern != NO_COMMUNICATION:
             own_ms = communication.messages * communication.bits * net.paths.local_ms_per_bit
             local_ms = local_exchange_ms(net.paths, communication)
@@ -185,6 +200,7 @@ def find_least_factors(net, lag_ms, ms_per_bit):
                 share = 2.0 / (communication.width * max(communication.messages, 1))
                 if communication.pattern == ALL_TO_ALL:
                     share = 2.0 / communication.width
+                    net.crossing_factor[slot] = min(communication.fraction * more_ms / local_ms, float(MAX_OVERHEAD))
             # A little less, for the roundings on the way.
             least = max(1.0, (1.0 + communication.fraction * share * more_ms / local_ms) * (1.0 - 1e-9))
             least = min(least, 1.0 + MAX_OVERHEAD)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.grid.kernels.links import NO_DATA, data_delay_ms, judge_taken
+from gridweave.grid.kernels.links import NO_DATA, data_delay_ms, grown_ms, judge_taken
 from gridweave.grid.kernels.placement import (
     choose_free_site,
     choose_site,
@@ -138,6 +138,14 @@ def _take_where_it_ends_first(state, codes, slot, available, when_ms):
         state.taken[k] = net.choice.best[k]
     state.counters[0].n_taken = count
     return judge_taken(state, net, slot, when_ms)
+
+
+@kernel_part
+def ends_late_on_links(state, net, slot, now_ms, shadow_ms):
+    """Whether no split of a job over links can end by the shadow time; without links, that is left to be found out."""
+    if net is None:
+        return False
+    return now_ms + grown_ms(state.jobs[slot].estimate_ms, net.least_factor[slot]) > shadow_ms
 
 
 @kernel_part

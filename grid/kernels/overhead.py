@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from gridweave.grid.kernels.links import MAX_OVERHEAD, grown_ms, length_on_links_ms
+from gridweave.grid.kernels.links import MAX_OVERHEAD, grown_ms, least_factor_now, length_on_links_ms
+from gridweave.grid.kernels.site_order import most_of
 from gridweave.jit import kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 
@@ -74,6 +75,19 @@ def _shortest_split_ms(state, codes, net, slot, length_ms):
     for n_fragments in range(2, len(codes.overhead) + 2):
         shortest = min(shortest, stretched_ms(codes.overhead, n_fragments, state.sensitivity[slot], length_ms))
     return shortest
+
+
+@kernel_part
+def shortest_split_now_ms(state, codes, slot, length_ms):
+    """Return what no split of a job takes less than with what is free now, if it fits on no single site."""
+    return _shortest_split_now_ms(state, codes, codes.net, slot, length_ms)
+
+
+@kernel_part
+def _shortest_split_now_ms(state, codes, net, slot, length_ms):
+    if net is None:
+        return _shortest_split_ms(state, codes, net, slot, length_ms)
+    return grown_ms(length_ms, least_factor_now(net, slot, state.jobs[slot].width, most_of(state.free_order)))
 
 
 @kernel_part

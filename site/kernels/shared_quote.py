@@ -37,7 +37,7 @@ def idle_to_spare(state, codes, step_ms, step_free, now_ms, length_ms):
     if codes.backfill == NO_BACKFILL:
         return 0
     if codes.backfill == EASY:
-        reserve(state, 0, now_ms)
+        reserve(state, state.queue[0], now_ms)
         return counters.idle if now_ms + length_ms <= counters.limit_ms else min(counters.idle, max(0, counters.extra))
     n_steps = _plan_queue(state, step_ms, step_free, now_ms)
     least, i = counters.idle, 0
@@ -70,7 +70,7 @@ def slowdown_offered(state, model, codes, slot, now_ms):
     if counters.n_queue > 0 and not backfills:
         return 0.0
     if backfills:
-        reserve(state, 0, now_ms)
+        reserve(state, state.queue[0], now_ms)
     counters.packed_running = 0
     place = counters.n_queue
     state.queue[place] = slot

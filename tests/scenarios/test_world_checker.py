@@ -99,7 +99,7 @@ def test_a_hold_that_starts_uncommitted_is_found(monkeypatch: pytest.MonkeyPatch
 
     def commit_all(self: ContractCore) -> Any:
         for part in self._parts.values():
-            if part.state == "held" and part.shared and part.nodes and part.start_ms <= self._now_ms:
+            if part.state == "held" and part.shared and part.grant and part.start_ms <= self._now_ms:
                 part.state = "committed"
         return end_leases(self)
 
@@ -193,7 +193,7 @@ def test_a_job_that_is_requeued_while_it_runs_is_found(monkeypatch: pytest.Monke
         job_id = change.attempt.job.job_id
         if change.kind == coallocation.MOVED and job_id % 7 == 0 and job_id in self._attempts.attempts:
             del self._attempts.attempts[job_id]
-            self._queue.requeue(job_id)
+            self._queue.requeue(now_ms, job_id)
             self._changed = True
             return []
         return take_note(self, now_ms, change)
@@ -249,8 +249,8 @@ def test_a_report_that_comes_too_early_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_a_job_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that forgets a job which a site has lost is found out at the end."""
 
-    def forget(self: GridQueue, job_id: int) -> None:
-        self._leave(job_id)
+    def forget(self: GridQueue, now_ms: int, job_id: int) -> None:
+        self._leave(now_ms, job_id)
 
     monkeypatch.setattr(GridQueue, "requeue", forget)
     assert_found("accepted jobs are lost", BAD, CRASHES)
