@@ -20,9 +20,8 @@ from gridweave.scenarios.scenario.structs import Scenario, Site
 from gridweave.scenarios.scenario.topology_files import TOML, find_topology, text_of, with_source_of
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.grid_net import GridNet
-
     from gridweave.netmodel.topology import Topology
+    from gridweave.scenarios.grid_net import GridNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +99,10 @@ def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.ran
     -------
     GridNet
     """
-    from gridweave.scenarios.grid_net import GridNet
-
     from gridweave.netmodel.changes import Timetable, all_changes
     from gridweave.netmodel.model import NetworkModel
     from gridweave.netmodel.problems import Problems
+    from gridweave.scenarios.grid_net import GridNet
 
     problems = Problems(network.topology.name)
     changes = all_changes(network.table, network.topology, until_ms=until_ms, rng=rng, report=problems)
