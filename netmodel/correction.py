@@ -1,0 +1,277 @@
+"""The model of a network corrected by what was measured, or made of it alone (docs/netmodel.md, "Measured")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import InputError
+from gridweave.netmodel.measured import PairMeasured
+from gridweave.netmodel.model import LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, NetworkModel
+from gridweave.netmodel.routing import SEGMENT_BYTES, Paths, value_paths
+from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
+
+TOLERANCE = 0.1
+"""By which part a measurement may differ from a model that is left as it is, if nothing else is said."""
+
+_LEAST_MS = 0.1  # smaller differences are of clocks and event loops, not of networks
+
+MEASURED = "measured"
+"""What links are named that stand for what was measured."""
+
+
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model was wrong.
+
+    Attributes
+    ----------
+    origin, target : str
+    what : str
+        ``round trip``, or ``jitter`` if only that differs (in milliseconds); ``bandwidth`` (in bits per second).
+    modelled, measured : float
+    """
+
+    origin: str
+    target: str
+    what: str
+    modelled: float
+    measured: float
+
+
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """A model as measurements have corrected it.
+
+    Attributes
+    ----------
+    model : NetworkModel
+        The very one that was given if nothing differs.
+    corrections : tuple of Correction
+        In the order of the sites.
+    """
+
+    model: NetworkModel
+    corrections: tuple[Correction, ...]
+
+
+def correct(model: NetworkModel, measured: Sequence[PairMeasured], *, tolerance: float = TOLERANCE) -> Corrected:
+    """Correct a model where it differs from what was measured.
+
+    Parameters
+    ----------
+    model : NetworkModel
+        As it was written down: measurements take the place of earlier ones, so one that was corrected is not to be
+        corrected again.
+    measured : sequence of PairMeasured
+        As `gridweave.netmodel.measured.Measurements.pairs` gives them; those of sites that the model does not have are
+        passed over.
+    tolerance : float
+        By which part they may differ; from 0 up.
+
+    Returns
+    -------
+    Corrected
+
+    Raises
+    ------
+    OptionError
+        If the tolerance makes no sense.
+    """
+    check_number("tolerance", tolerance, 0.0, "a part, from 0 up")
+    place = {site: number for number, site in enumerate(model.topology.sites)}
+    known = {
+        (place[pair.origin], place[pair.target]): pair
+        for pair in measured
+        if pair.origin in place and pair.target in place and pair.origin != pair.target
+    }
+    changed: _Changed = {}
+    paths = _with_latencies(model.paths, known, tolerance, changed)
+    topology, paths = _with_bandwidths(model.topology, paths, known, tolerance, changed)
+    if not changed:
+        return Corrected(model, ())
+    return Corrected(replace(model, topology=topology, paths=paths), tuple(changed[key] for key in sorted(changed)))
+
+
+_Known = Mapping[tuple[int, int], PairMeasured]
+_Changed = dict[tuple[int, int, str], Correction]
+
+
+def _with_latencies(paths: Paths, known: _Known, tolerance: float, changed: _Changed) -> Paths:
+    """Replace latencies: a measured round trip is divided as the model divides its own, or in halves."""
+    latency_ms, jitter_ms = paths.latency_ms.copy(), paths.jitter_ms.copy()
+    for (one, other), pair in known.items():
+        if pair.round_trip_ms is None or pair.least_ms is None:
+            continue
+        there_ms, back_ms = paths.latency_ms[one, other], paths.latency_ms[other, one]
+        modelled_ms = float(there_ms + back_ms)
+        modelled_jitter_ms = float(paths.jitter_ms[one, other] + paths.jitter_ms[other, one]) / 2
+        measured_jitter_ms = pair.round_trip_ms - pair.least_ms
+        allowed_ms = max(tolerance * modelled_ms, _LEAST_MS)
+        differs = _differs(pair.round_trip_ms, modelled_ms, allowed_ms)
+        if not differs and not _differs(measured_jitter_ms, modelled_jitter_ms, allowed_ms):
+            continue
+        if modelled_ms == np.inf and pair.bandwidth_bps is None:
+            continue  # there is no path, and nothing is known of how much one would carry
+        share = there_ms / modelled_ms if 0 < modelled_ms < np.inf else 0.5
+        latency_ms[one, other] = share * pair.round_trip_ms
+        jitter_ms[one, other] = measured_jitter_ms
+        if differs:
+            changed[one, other, "latency"] = _correction(pair, "round trip", modelled_ms, pair.round_trip_ms)
+        else:
+            changed[one, other, "jitter"] = _correction(pair, "jitter", modelled_jitter_ms, measured_jitter_ms)
+    return replace(paths, latency_ms=latency_ms, jitter_ms=jitter_ms)
+
+
+def _differs(measured: float, modelled: float, allowed: float) -> bool:
+    return not np.isfinite(modelled) or abs(measured - modelled) > allowed
+
+
+def _correction(pair: PairMeasured, what: str, modelled: float, measured: float) -> Correction:
+    return Correction(origin=pair.origin, target=pair.target, what=what, modelled=modelled, measured=measured)
+
+
+def _with_bandwidths(
+    topology: Topology, paths: Paths, known: _Known, tolerance: float, changed: _Changed
+) -> tuple[Topology, Paths]:
+    """Widen the links that have carried more than they should; narrow paths that carry less, each by a gate."""
+    speeds = {ends: pair.bandwidth_bps for ends, pair in known.items() if pair.bandwidth_bps is not None}
+    sites = len(topology.sites)
+    bandwidth_bps = topology.bandwidth_bps.copy()
+    stream_bps = paths.stream_bps.copy()
+    for (one, other), speed in speeds.items():
+        stream_bps[one, other] = max(stream_bps[one, other], speed)
+        if speed > (1 + tolerance) * paths.bandwidth_bps[one, other] > 0:
+            crossed = paths.between(one, other)
+            bandwidth_bps[crossed] = np.maximum(bandwidth_bps[crossed], speed)
+    narrowest = _narrowest(paths, bandwidth_bps)
+    gates = {}
+    for ends, speed in sorted(speeds.items()):
+        if not np.isfinite(paths.latency_ms[ends]):
+            continue  # there is no path, and no round trip was measured either
+        modelled = float(paths.bandwidth_bps[ends])
+        if _differs(speed, modelled, tolerance * modelled):
+            changed[(*ends, "bandwidth")] = _correction(known[ends], "bandwidth", modelled, speed)
+        if modelled == 0 or speed < (1 - tolerance) * narrowest[ends]:
+            gates[ends] = narrowest[ends] = speed
+    paths = replace(paths, bandwidth_bps=narrowest, stream_bps=stream_bps)
+    topology = replace(topology, bandwidth_bps=bandwidth_bps)
+    if not gates:
+        return topology, paths
+    at = np.array([one * sites + other for one, other in gates], np.int64)
+    targets = topology.node_of_site[[other for _, other in gates]]
+    numbers = len(topology.source) + np.arange(len(gates))
+    links = np.insert(paths.links, paths.first[at + 1], numbers.astype(np.uint32))
+    longer = np.zeros(sites * sites + 1, np.int64)
+    np.add.at(longer, at + 1, 1)
+    return (
+        _with_gates(topology, targets, np.array(list(gates.values()))),
+        replace(paths, first=paths.first + np.cumsum(longer), links=links),
+    )
+
+
+def _narrowest(paths: Paths, bandwidth_bps: FloatArray) -> FloatArray:
+    """Return the bandwidth of the narrowest link of every path."""
+    narrowest = paths.bandwidth_bps.copy().ravel()
+    lengths = np.diff(paths.first)
+    crossing = np.flatnonzero(lengths)
+    if len(crossing):
+        narrowest[crossing] = np.minimum.reduceat(bandwidth_bps[paths.links], paths.first[crossing])
+    return narrowest.reshape(paths.bandwidth_bps.shape)
+
+
+def _with_gates(topology: Topology, at: IntArray, bandwidth_bps: FloatArray) -> Topology:
+    """Add a link from a node to itself for each gate: no other path ever leads over one."""
+    count = len(at)
+    nothing = np.zeros(count)
+    cable = 1 + topology.cable.max(initial=-1) + np.arange(count, dtype=np.int64)
+    return replace(
+        topology,
+        source=np.concatenate((topology.source, at)),
+        target=np.concatenate((topology.target, at)),
+        latency_ms=np.concatenate((topology.latency_ms, nothing)),
+        bandwidth_bps=np.concatenate((topology.bandwidth_bps, bandwidth_bps)),
+        loss=np.concatenate((topology.loss, nothing)),
+        jitter_ms=np.concatenate((topology.jitter_ms, nothing)),
+        cable=np.concatenate((topology.cable, cable)),
+        link_names=(*topology.link_names, *([MEASURED] * count)),
+        up=np.concatenate((topology.up, np.ones(count, np.bool_))),
+    )
+
+
+def measured_model(
+    sites: Sequence[str],
+    measured: Sequence[PairMeasured],
+    *,
+    bandwidth_bps: float | None = None,
+    exchange: str = "synchronous",
+    local_latency_ms: float = LOCAL_LATENCY_MS,
+    local_bandwidth_bps: float = LOCAL_BANDWIDTH_BPS,
+) -> NetworkModel:
+    """Return a model that is made of measurements alone: each pair of sites has a link of its own, and no other way.
+
+    Parameters
+    ----------
+    sites : sequence of str
+    measured : sequence of PairMeasured
+        Those of other sites are passed over. A pair without a round trip has no path.
+    bandwidth_bps : float, optional
+        Of pairs whose bandwidth was not measured; without it they have no path.
+    exchange, local_latency_ms, local_bandwidth_bps
+        As of `NetworkModel`.
+
+    Returns
+    -------
+    NetworkModel
+
+    Raises
+    ------
+    InputError
+        If there are no sites, or one is there twice.
+    OptionError
+        If a number or the exchange makes no sense.
+    """
+    if not sites or len(set(sites)) < len(sites):
+        raise InputError(f"sites {', '.join(sites)}: name at least one, and each once")
+    if bandwidth_bps is not None:
+        check_number("bandwidth_bps", bandwidth_bps, 0.0, "bits per second, above 0", above=True)
+    place = {site: number for number, site in enumerate(sites)}
+    rows = []
+    for pair in measured:
+        speed = pair.bandwidth_bps if pair.bandwidth_bps is not None else bandwidth_bps
+        if pair.origin not in place or pair.target not in place or pair.origin == pair.target:
+            continue
+        if pair.round_trip_ms is not None and pair.least_ms is not None and speed is not None:
+            jitter_ms = pair.round_trip_ms - pair.least_ms
+            rows.append((place[pair.origin], place[pair.target], 0.5 * pair.least_ms, jitter_ms, speed))
+    rows.sort()
+    topology = _mesh(tuple(sites), rows)
+    lengths = np.zeros(len(sites) ** 2, np.int64)
+    lengths[topology.source * len(sites) + topology.target] = 1
+    first = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    paths = value_paths(topology, first, np.arange(len(rows), dtype=np.uint32), SEGMENT_BYTES)
+    return NetworkModel(topology, paths, exchange, local_latency_ms, local_bandwidth_bps)
+
+
+def _mesh(sites: tuple[str, ...], rows: Sequence[tuple[int, int, float, float, float]]) -> Topology:
+    """Return a node for each site, and links: from, to, latency, jitter, bandwidth."""
+    ends = np.array([row[:2] for row in rows], np.int64).reshape(len(rows), 2)
+    values = np.array([row[2:] for row in rows], np.float64).reshape(len(rows), 3)
+    return Topology(
+        name=MEASURED,
+        nodes=sites,
+        positions=np.full((len(sites), 2), np.nan),
+        source=ends[:, 0].copy(),
+        target=ends[:, 1].copy(),
+        latency_ms=values[:, 0].copy(),
+        bandwidth_bps=values[:, 2].copy(),
+        loss=np.zeros(len(rows)),
+        jitter_ms=values[:, 1].copy(),
+        cable=np.arange(len(rows), dtype=np.int64),
+        link_names=(MEASURED,) * len(rows),
+        up=np.ones(len(rows), np.bool_),
+        sites=sites,
+        node_of_site=np.arange(len(sites), dtype=np.int64),
+    )

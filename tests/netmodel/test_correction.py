@@ -1,0 +1,248 @@
+"""Models corrected by measurements: where they differ, there alone, and nothing else moves."""
+
+from __future__ import annotations
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gridweave.errors import InputError, OptionError
+from gridweave.netmodel.build import topology_of_graph
+from gridweave.netmodel.communication import Communication
+from gridweave.netmodel.correction import correct, measured_model
+from gridweave.netmodel.measured import PairMeasured
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.routing import find_paths
+
+RING = Communication(fraction=0.25, message_bytes=1e6, pattern="ring")
+MESH = Communication(fraction=0.5, message_bytes=1e4, pattern="all-to-all")
+
+
+def line(latency_ms: float = 10.0, bandwidth_bps: float = 1e9, *, sites: str = "abc", **more: float) -> NetworkModel:
+    """Return sites in a row, with equal links between neighbours."""
+    graph = nx.path_graph(list(sites))
+    for key, value in {"latency_ms": latency_ms, "bandwidth_bps": bandwidth_bps, **more}.items():
+        nx.set_edge_attributes(graph, value, key)
+    topology = topology_of_graph(graph)
+    return NetworkModel(topology, find_paths(topology))
+
+
+def seen(
+    origin: str,
+    target: str,
+    round_trip_ms: float | None = None,
+    bandwidth_bps: float | None = None,
+    least_ms: float | None = None,
+) -> PairMeasured:
+    """Return what was measured of a pair; without jitter if nothing is said of it."""
+    return PairMeasured(
+        origin=origin,
+        target=target,
+        round_trip_ms=round_trip_ms,
+        least_ms=round_trip_ms if least_ms is None else least_ms,
+        bandwidth_bps=bandwidth_bps,
+        round_trips=1,
+        bandwidths=1,
+        newest_ms=0,
+    )
+
+
+def both(
+    round_trip_ms: float | None,
+    bandwidth_bps: float | None,
+    ends: str | tuple[str, str] = "ab",
+    least_ms: float | None = None,
+) -> list[PairMeasured]:
+    """Return the same of both directions."""
+    return [seen(*pair, round_trip_ms, bandwidth_bps, least_ms) for pair in ((ends[0], ends[1]), (ends[1], ends[0]))]
+
+
+def test_what_agrees_is_left_as_it_is() -> None:
+    """Within the tolerance the very model that was given comes back."""
+    model = line()
+    near = [*both(21.5, 0.95e9), *both(40.0, None, "ac"), seen("a", "elsewhere", 1.0, 1.0)]
+    found = correct(model, near)
+    assert found.model is model
+    assert found.corrections == ()
+    assert correct(model, near, tolerance=0.01).model is not model
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.floats(0.1, 200),
+    st.floats(0, 50),
+    st.floats(1e6, 1e11),
+    st.floats(0.1, 200),
+    st.floats(1e6, 1e11),
+    st.sampled_from(["synchronous", "overlapped"]),
+)
+def test_a_wrong_model_becomes_the_right_one(
+    latency_ms: float, jitter_ms: float, speed: float, wrong_ms: float, wrong: float, exchange: str
+) -> None:
+    """Between two sites a model that is corrected by the truth costs what a model of the truth costs, either way."""
+    assume(abs(2 * latency_ms + jitter_ms - 2 * wrong_ms) > 0.1)  # smaller differences are left
+    truth = line(latency_ms, speed, sites="ab", jitter_ms=jitter_ms)
+    truth = NetworkModel(truth.topology, truth.paths, exchange)
+    assumed = line(wrong_ms, wrong, sites="ab")
+    assumed = NetworkModel(assumed.topology, assumed.paths, exchange)
+    rows = both(2 * latency_ms + jitter_ms, speed, "ab", 2 * latency_ms)
+    corrected = correct(assumed, rows, tolerance=0.0).model
+    alone = measured_model("ab", rows, exchange=exchange)
+    for communication in (RING, MESH):
+        nodes = {"a": 3, "b": 5}
+        expected = truth.split_factor(communication, nodes)
+        assert corrected.split_factor(communication, nodes) == pytest.approx(expected, rel=1e-9)
+        assert alone.split_factor(communication, nodes) == pytest.approx(expected, rel=1e-9)
+    assert corrected.transfer_ms("a", "b", 1e7) == pytest.approx(truth.transfer_ms("a", "b", 1e7), abs=1)
+
+
+def test_one_path_is_corrected_and_no_other() -> None:
+    """A longer and narrower way from a to c changes what is sent between these two, in this direction."""
+    model = line()
+    found = correct(model, [seen("a", "c", 100.0, 1e8), seen("c", "a", 100.0)])
+    assert [(one.what, one.modelled, one.measured) for one in found.corrections] == [
+        ("bandwidth", 1e9, 1e8),
+        ("round trip", 40.0, 100.0),
+        ("round trip", 40.0, 100.0),
+    ]
+    new, old = found.model.paths, model.paths
+    changed = np.zeros((3, 3), bool)
+    changed[0, 2] = changed[2, 0] = True
+    assert new.latency_ms[0, 2] == new.latency_ms[2, 0] == 50.0
+    assert (new.latency_ms == old.latency_ms)[~changed].all()
+    assert new.bandwidth_bps[0, 2] == 1e8
+    assert (new.bandwidth_bps == old.bandwidth_bps).sum() == 8
+    assert new.between(0, 2) == [*old.between(0, 2), len(model.topology.source)]
+    assert [new.between(one, other) for one in range(3) for other in range(3) if (one, other) != (0, 2)] == [
+        old.between(one, other) for one in range(3) for other in range(3) if (one, other) != (0, 2)
+    ]
+    assert found.model.split_factor(RING, {"a": 2, "b": 2}) == model.split_factor(RING, {"a": 2, "b": 2})
+    assert found.model.transfer_ms("a", "c", 1e8) == pytest.approx(50 + 8000, abs=1)
+    assert found.model.transfer_ms("c", "a", 1e8) == pytest.approx(50 + 800, abs=1)
+
+
+def test_all_messages_of_a_pair_share_its_gate() -> None:
+    """What was measured between two sites is what all that is sent between them has together."""
+    narrow = correct(line(), [seen("a", "b", None, 1e8), seen("b", "a", None, 1e8)]).model
+    truth = line(bandwidth_bps=1e8, sites="ab")
+    assert narrow.split_factor(MESH, {"a": 4, "b": 6}) == pytest.approx(truth.split_factor(MESH, {"a": 4, "b": 6}))
+
+
+def test_a_link_carries_at_least_what_came_over_it() -> None:
+    """More than the model allows from a to c means that both links on the way are wider, for others as well."""
+    found = correct(line(), [seen("a", "c", None, 5e9), seen("b", "c", None, 2e9)])
+    paths = found.model.paths
+    assert paths.bandwidth_bps[0, 2] == paths.bandwidth_bps[0, 1] == 5e9
+    assert paths.bandwidth_bps[2, 0] == paths.bandwidth_bps[2, 1] == 1e9
+    # Nothing wider than 2 Gbit/s was seen from b to c alone, though the link has carried more.
+    assert paths.bandwidth_bps[1, 2] == 2e9
+    assert found.model.arrays.capacity[paths.between(0, 1)] == pytest.approx([5e6])
+    assert found.model.topology.bandwidth_bps.max() == 5e9
+
+
+def test_a_stream_reaches_at_least_what_one_reached() -> None:
+    """A probe is one stream: what it reached, losses do not forbid."""
+    lossy = line(loss=0.01)
+    assert lossy.paths.stream_bps[0, 1] < 1e7
+    found = correct(lossy, [seen("a", "b", None, 5e8)]).model
+    assert found.paths.stream_bps[0, 1] == 5e8
+    assert found.paths.stream_bps[1, 0] == lossy.paths.stream_bps[1, 0]
+
+
+def test_the_directions_keep_their_proportion() -> None:
+    """A round trip is divided as the model divides it, which alone knows of ways that differ."""
+    graph = nx.DiGraph()
+    graph.add_edge("a", "b", latency_ms=10.0, bandwidth_bps=1e9)
+    graph.add_edge("b", "a", latency_ms=30.0, bandwidth_bps=1e9)
+    topology = topology_of_graph(graph)
+    found = correct(NetworkModel(topology, find_paths(topology)), both(80.0, None)).model
+    assert (found.paths.latency_ms[0, 1], found.paths.latency_ms[1, 0]) == (20.0, 60.0)
+
+
+def test_jitter_is_what_is_above_the_least() -> None:
+    """The usual round trip is above the least by half of the jitter in each direction."""
+    found = correct(line(sites="ab"), both(60.0, None, least_ms=50.0)).model
+    assert found.paths.latency_ms[0, 1] == 30.0
+    assert found.paths.jitter_ms[0, 1] == 10.0
+    assert found.arrays.lag_ms[0, 1] == 35.0
+    # Where the round trip is as modelled, and all of it above 40 ms is jitter, that alone is corrected.
+    steady = line(30.0, sites="ab")
+    again = correct(steady, both(60.0, None, least_ms=40.0))
+    assert [(one.what, one.modelled, one.measured) for one in again.corrections] == [("jitter", 0.0, 20.0)] * 2
+    assert again.model.arrays.lag_ms[0, 1] == 40.0
+    assert correct(steady, both(60.0, None, least_ms=55.0)).model is steady
+
+
+def test_gates_do_not_lead_anywhere() -> None:
+    """Whoever looks for routes in the corrected network finds those of the given one."""
+    model = line()
+    narrow = correct(model, [seen("a", "c", None, 1e8), seen("b", "a", None, 1e7)]).model
+    for routes in ("latency", "bandwidth", "k-shortest"):
+        again, before = find_paths(narrow.topology, routes), find_paths(model.topology, routes)
+        assert np.array_equal(again.links, before.links)
+        assert np.array_equal(again.latency_ms, before.latency_ms)
+    assert len(set(narrow.topology.cable.tolist())) == 4
+    assert list(narrow.topology.to_networkx().nodes) == ["a", "b", "c"]
+
+
+def test_sites_at_one_node_may_be_apart() -> None:
+    """Where the model has nothing between two sites, what was measured is all there is."""
+    graph = nx.path_graph(["x", "y"])
+    nx.set_edge_attributes(graph, 10.0, "latency_ms")
+    nx.set_edge_attributes(graph, 1e9, "bandwidth_bps")
+    topology = topology_of_graph(graph, attach={"one": "x", "two": "x", "far": "y"})
+    model = NetworkModel(topology, find_paths(topology))
+    found = correct(model, both(2.0, 1e8, ("one", "two")))
+    assert [one.modelled for one in found.corrections] == [math.inf, 0.0, math.inf, 0.0]
+    assert found.model.transfer_ms("one", "two", 1e6) == pytest.approx(1 + 80, abs=1)
+    assert found.model.transfer_ms("one", "far", 1e6) == model.transfer_ms("one", "far", 1e6)
+
+
+def test_a_way_that_the_model_has_lost_is_found_again() -> None:
+    """Sites that answer are joined, whatever the model says; a path is there once its bandwidth is known."""
+    cut = line()
+    cut.topology.up[:] = False
+    cut = NetworkModel(cut.topology, find_paths(cut.topology))
+    assert cut.transfer_ms("a", "b", 1e6) is None
+    assert correct(cut, both(20.0, None)).model is cut
+    assert correct(cut, both(None, 1e8)).model is cut
+    found = correct(cut, both(20.0, 1e8)).model
+    assert found.transfer_ms("a", "b", 1e6) == pytest.approx(10 + 80, abs=1)
+    assert found.transfer_ms("a", "c", 1e6) is None
+    assert found.split_factor(RING, {"a": 4, "c": 4}) == math.inf
+
+
+def test_a_model_of_measurements_alone() -> None:
+    """Each measured pair has its own link and nothing goes by a third site; the rest has no path."""
+    rows = [*both(100.0, 1e8), *both(10.0, 1e9, "bc"), *both(10.0, None, "ac"), *both(None, 1e9, "ad")]
+    model = measured_model("abcd", [*rows, *both(1.0, 1e9, "xa")])
+    assert model.topology.sites == ("a", "b", "c", "d")
+    assert model.transfer_ms("a", "b", 1e6) == pytest.approx(50 + 80, abs=1)
+    assert model.transfer_ms("b", "c", 1e6) == pytest.approx(5 + 8, abs=1)
+    assert model.transfer_ms("a", "c", 1e6) is None
+    assert model.transfer_ms("a", "d", 1e6) is None
+    assert model.transfer_ms("a", "a", 0) == 0
+    guessed = measured_model("abcd", rows, bandwidth_bps=1e7)
+    assert guessed.transfer_ms("a", "c", 1e6) == pytest.approx(5 + 800, abs=1)
+    assert guessed.transfer_ms("a", "d", 1e6) is None
+    nothing = measured_model("ab", [])
+    assert nothing.split_factor(RING, {"a": 1, "b": 1}) == math.inf
+    assert nothing.split_factor(RING, {"a": 2}) == 1.0
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    """Sites have names of their own, and numbers are numbers."""
+    with pytest.raises(InputError, match="each once"):
+        measured_model("aa", [])
+    with pytest.raises(InputError, match="at least one"):
+        measured_model([], [])
+    with pytest.raises(OptionError, match="bandwidth_bps"):
+        measured_model("ab", [], bandwidth_bps=0.0)
+    with pytest.raises(OptionError, match="tolerance"):
+        correct(line(), [], tolerance=-0.1)
+    with pytest.raises(OptionError, match="exchange"):
+        measured_model("ab", [], exchange="none")

@@ -1,0 +1,149 @@
+"""What probes have measured: robust, aged, and safe to repeat."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridweave.errors import InputError, OptionError
+from gridweave.netmodel.measured import Measurements, PairMeasured
+
+
+def test_what_is_known_of_a_pair() -> None:
+    """The usual round trip is the median of medians, the least the median of minima, bandwidth a high quantile."""
+    seen = Measurements()
+    for at_ms, samples in enumerate([[10.0, 12.0, 30.0], [11.0, 11.0], [9.0, 14.0, 15.0]]):
+        seen.add_round_trip("a", "b", at_ms, samples)
+    for at_ms, speed in enumerate([1e8, 9e8, 2e8, 8e8, 5e8]):
+        seen.add_bandwidth("a", "b", at_ms, speed)
+    assert seen.pair("a", "b", 10) == PairMeasured(
+        origin="a",
+        target="b",
+        round_trip_ms=12.0,
+        least_ms=10.0,
+        bandwidth_bps=pytest.approx(8.6e8),
+        round_trips=3,
+        bandwidths=5,
+        newest_ms=4,
+    )
+
+
+def test_a_round_trip_belongs_to_both_directions_and_bandwidth_to_one() -> None:
+    """Probes of either end are one series; data from a to b says nothing of data from b to a."""
+    seen = Measurements()
+    seen.add_round_trip("a", "b", 1, [10.0])
+    seen.add_round_trip("b", "a", 2, [20.0])
+    seen.add_bandwidth("b", "a", 3, 1e9)
+    there, back = seen.pair("a", "b", 5), seen.pair("b", "a", 5)
+    assert there is not None
+    assert back is not None
+    assert (there.round_trip_ms, there.round_trips, there.bandwidth_bps, there.newest_ms) == (15.0, 2, None, 2)
+    assert (back.round_trip_ms, back.round_trips, back.bandwidth_bps, back.newest_ms) == (15.0, 2, 1e9, 3)
+    assert seen.pair("a", "c", 5) is None
+
+
+@given(st.floats(1, 100), st.lists(st.floats(0, 1e6), min_size=0, max_size=7), st.randoms(use_true_random=False))
+def test_fewer_than_half_of_the_probes_cannot_move_the_round_trip(
+    true_ms: float, wrong: list[float], shuffled: Any
+) -> None:
+    """Up to seven of sixteen probes that met a queue, or measured nonsense, change neither of the two figures."""
+    bursts = [[value] for value in wrong] + [[true_ms] * 3] * (16 - len(wrong))
+    shuffled.shuffle(bursts)
+    seen = Measurements()
+    for at_ms, samples in enumerate(bursts):
+        seen.add_round_trip("a", "b", at_ms, samples)
+    found = seen.pair("a", "b", 16)
+    assert found is not None
+    assert (found.round_trip_ms, found.least_ms) == (true_ms, true_ms)
+
+
+def test_bandwidth_is_what_got_through_not_what_was_left() -> None:
+    """Probes that shared the link with others do not lower it, and a single one that is too high does not set it."""
+    seen = Measurements()
+    for at_ms in range(15):
+        seen.add_bandwidth("a", "b", at_ms, 1e9 if at_ms % 4 == 0 else 1e8 * (1 + at_ms % 4))
+    seen.add_bandwidth("a", "b", 15, 1e12)
+    found = seen.pair("a", "b", 20)
+    assert found is not None
+    assert found.bandwidth_bps == 1e9
+
+
+def test_old_measurements_do_not_count() -> None:
+    """Each kind has its age, and at most a window of the newest counts; what is too old is as if it were not there."""
+    seen = Measurements(window=3, round_trip_age_ms=100, bandwidth_age_ms=1000)
+    for at_ms in range(5):
+        seen.add_round_trip("a", "b", at_ms, [float(at_ms)])
+    seen.add_bandwidth("a", "b", 0, 5e8)
+    found = seen.pair("a", "b", 5)
+    assert found is not None
+    assert (found.round_trips, found.round_trip_ms) == (3, 3.0)
+    found = seen.pair("a", "b", 103)
+    assert found is not None
+    assert (found.round_trips, found.round_trip_ms) == (1, 4.0)
+    found = seen.pair("a", "b", 104)
+    assert found is not None
+    assert (found.round_trip_ms, found.least_ms, found.bandwidth_bps) == (None, None, 5e8)
+    assert seen.pair("a", "b", 1000) is None
+    assert seen.pair("b", "a", 1000) is None
+    assert seen.pairs(1000) == []
+
+
+@given(st.permutations(range(24)))
+def test_measurements_may_come_twice_and_in_any_order(order: list[int]) -> None:
+    """The newest count, each once, however they were delivered."""
+    straight, mixed = Measurements(window=24), Measurements(window=24)
+    for at_ms in range(24):
+        straight.add_round_trip("a", "b", at_ms, [float(at_ms % 5), 9.0])
+        straight.add_bandwidth("a", "b", at_ms, 1e9 + at_ms)
+    for at_ms in [*order, *order[:7]]:
+        mixed.add_bandwidth("a", "b", at_ms, 1e9 + at_ms)
+        mixed.add_round_trip("a", "b", at_ms, [9.0, float(at_ms % 5)])
+    assert mixed.pairs(30) == straight.pairs(30)
+
+
+def test_pairs_are_given_in_the_order_of_the_sites() -> None:
+    """All pairs of which something is known are there, in both directions where a round trip is."""
+    seen = Measurements()
+    seen.add_round_trip("c", "a", 1, [10.0])
+    seen.add_bandwidth("b", "a", 1, 1e9)
+    assert [(pair.origin, pair.target) for pair in seen.pairs(2)] == [("a", "c"), ("b", "a"), ("c", "a")]
+    assert [(pair.origin, pair.target) for pair in seen.pairs(2, ["c", "x", "a"])] == [("c", "a"), ("a", "c")]
+
+
+@pytest.mark.parametrize("samples", [[], [-1.0], [1.0, math.inf], [math.nan], [2.0, math.nan]])
+def test_what_is_no_round_trip_is_refused(samples: list[float]) -> None:
+    """A probe without samples, or with one that is no time, leaves nothing."""
+    seen = Measurements()
+    with pytest.raises(InputError, match="round trips from a to b"):
+        seen.add_round_trip("a", "b", 1, samples)
+    assert seen.pairs(2) == []
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, math.inf, math.nan])
+def test_what_is_no_bandwidth_is_refused(speed: float) -> None:
+    """Neither does a bandwidth that is none."""
+    seen = Measurements()
+    with pytest.raises(InputError, match="bandwidth from a to b"):
+        seen.add_bandwidth("a", "b", 1, speed)
+    assert seen.pairs(2) == []
+
+
+def test_a_site_is_not_measured_with_itself() -> None:
+    """The two ends are different sites."""
+    seen = Measurements()
+    with pytest.raises(InputError, match="from a to itself"):
+        seen.add_round_trip("a", "a", 1, [1.0])
+    with pytest.raises(InputError, match="from a to itself"):
+        seen.add_bandwidth("a", "a", 1, np.float64(1.0))
+
+
+@pytest.mark.parametrize("option", ["window", "round_trip_age_ms", "bandwidth_age_ms"])
+def test_options_that_make_no_sense_are_refused(option: str) -> None:
+    """Each is at least 1."""
+    with pytest.raises(OptionError, match=option):
+        Measurements(**{option: 0})
