@@ -9,14 +9,15 @@ import msgspec
 import numpy as np
 
 from gridweave.grid.coallocation import Fragments
-from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, placement_of
+from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
 from gridweave.grid.kernels.grid_plan import (
     grid_plan_pass,
     planned_end_moved,
     planned_job_ended,
     planned_job_withdrawn,
 )
-from gridweave.grid.kernels.grid_queue import grid_job_ended, grid_pass
+from gridweave.grid.kernels.grid_queue import grid_job_ended
+from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged, has_room
 from gridweave.grid.kernels.running import running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
@@ -29,7 +30,7 @@ from gridweave.site.messages import Job
 _FIRST_SLOTS = 64
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """Where a pass has placed a job, and how long it takes there at most."""
 
     job: Job
@@ -49,7 +50,7 @@ class GridQueue:
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy) -> None:
         self._policy = policy
-        self._codes = policy.codes()
+        self._codes = self._codes_of(policy)
         self._nodes = np.array(nodes, np.int64)
         self._total = int(self._nodes.sum())
         self._state = empty_grid(self._nodes, slots=_FIRST_SLOTS)
@@ -65,7 +66,7 @@ class GridQueue:
         self._name_numbers()
         state, number = self._state, 0
         self._arrive = prepared(job_arrived, state, number, 0.0, *(number,) * 4, 0.0, 0.0)
-        self._decide = prepared(grid_pass, state, self._codes, number)
+        self._decide = prepared(pass_and_placement, state, self._codes, number)
         self._placed = prepared(placement_of, state, number)
         self._depart = prepared(grid_job_ended, state, number)
 
@@ -75,6 +76,10 @@ class GridQueue:
         self._n_waiting, self._n_started, self._n_fragments = (
             counters[name] for name in ("n_waiting", "n_started", "n_fragments")
         )
+
+    def _codes_of(self, policy: GridPolicy) -> GridCodes:
+        """Return the policy as kernels read it."""
+        return policy.codes()
 
     @property
     def waiting(self) -> Iterator[Job]:
@@ -130,18 +135,19 @@ class GridQueue:
         """Place what can start now; return where, in the order in which the jobs were placed."""
         if not self._n_waiting[0]:
             return []
-        if self._n_fragments[0] + self._total > len(self._state.fragments):
+        if self._n_fragments.item(0) + self._total > len(self._state.fragments):
             self._compact()
         state = self._state
         if self._plan is None:
-            self._decide(state, self._codes, now_ms)
+            n_started, first = self._decide(state, self._codes, now_ms)
         else:
             while not has_room(state, self._plan, 0):
                 self._plan = enlarged(self._plan)
             grid_plan_pass(state, self._codes, self._plan, np.int64(now_ms))
+            n_started, first = self._n_started.item(0), self._placed(state, 0)
         placed = []
-        for number in range(self._n_started.item(0)):
-            slot, end_ms, count, site, width = self._placed(state, number)
+        for number in range(n_started):
+            slot, end_ms, count, site, width = self._placed(state, number) if number else first
             fragments: Fragments = ((site, width),)
             if count > 1:
                 first = int(state.first_fragment[slot])

@@ -6,7 +6,7 @@ others, and no node is held past its lease: the reasons are in docs/contract.md,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from gridweave.grid.messages import ToSite
 from gridweave.site.contract import (
@@ -32,8 +32,7 @@ ASKED, COMMITTED, OVER = "asked", "committed", "over"
 REFUSED, MOVED, ENDED, FAILED = "refused", "moved", "ended", "failed"
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct):
     """One try to run a job on certain nodes.
 
     Attributes
@@ -64,21 +63,23 @@ class Attempt:
     start_ms: int
     state: str
     missing: set[int]
-    ended: dict[int, str] = field(default_factory=dict)
+    ended: dict[int, str] = {}
     ending: bool = False
     cancelled: bool = False
 
     @property
     def outcome(self) -> str | None:
         """What became of the whole: None if it is to be tried again."""
-        outcomes = set(self.ended.values())
-        if outcomes & {"lost", "unmet", "hold-ended"}:
+        others = [outcome for outcome in self.ended.values() if outcome != "finished"]
+        if not others:
+            return "finished"
+        if {"lost", "unmet", "hold-ended"}.intersection(others):
             return None
-        return "finished" if outcomes == {"finished"} else sorted(outcomes - {"finished"})[0]
+        # Where one has failed, the others were ended for that.
+        return next(worst for worst in ("failed", "limit", "cancelled") if worst in others)
 
 
-@dataclass(slots=True, frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed."""
 
     kind: str
@@ -137,6 +138,8 @@ class CoAllocator:
         if attempt is None or attempt.number != answer.attempt:
             return [], None
         match answer:
+            case Ended(outcome=outcome):
+                return self._over(attempt, site, outcome)
             case Started(start_ms=start_ms):
                 if start_ms == attempt.start_ms or len(attempt.fragments) > 1:
                     return [], None
@@ -152,8 +155,6 @@ class CoAllocator:
                     silent = tuple(sorted(attempt.missing)) if now_ms > attempt.start_ms else ()
                     return self._give_up(attempt, site), Change(FAILED, attempt, silent)
                 return self._over(attempt, site, "hold-ended")
-            case Ended(outcome=outcome):
-                return self._over(attempt, site, outcome)
             case _:
                 return [], None
 
@@ -174,11 +175,11 @@ class CoAllocator:
         return [ToSite(s, ReleaseHold(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
 
     def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[ToSite], Change | None]:
-        """Note the end of a fragment; a failed site takes the other fragments with it."""
+        """Note the end of a fragment; one that failed, or thought itself alone, takes the others with it."""
         attempt.ended[site] = outcome
-        left = [s for s, _ in attempt.fragments if s not in attempt.ended]
-        if left:
-            return (self._end(attempt, left) if outcome == "lost" else []), None
+        if len(attempt.ended) < len(attempt.fragments):
+            left = [s for s, _ in attempt.fragments if s not in attempt.ended]
+            return (self._end(attempt, left) if outcome in ("lost", "failed", "unmet") else []), None
         attempt.state = OVER
         del self.attempts[attempt.job.job_id]
         return [], Change(ENDED, attempt)

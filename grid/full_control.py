@@ -8,8 +8,9 @@ from numpy.random import Generator
 
 from gridweave.grid.array_queue import GridQueue
 from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
-from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused
+from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ReportDone, ReportRefused
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
 from gridweave.site.contract import Answer, Ended, SiteChanged
 from gridweave.site.messages import Job
 
@@ -39,7 +40,7 @@ class FullControl:
         retry_ms: int,
     ) -> None:
         self._nodes = list(nodes)
-        self._queue = GridQueue(nodes, policy)
+        self._queue = self._new_queue(nodes, policy)
         self._rng = rng if policy.selection == "random" else None
         self._retry_ms = retry_ms
         self._attempts = CoAllocator(margin_ms)
@@ -48,8 +49,11 @@ class FullControl:
         self._closed: dict[int, tuple[int, int]] = {}
         self._changed = False
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float) -> list[GridCommand]:
-        """Take in a job."""
+    def _new_queue(self, nodes: Sequence[int], policy: GridPolicy) -> GridQueue:
+        return GridQueue(nodes, policy)
+
+    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None) -> list[GridCommand]:
+        """Take in a job; without a network it does not matter what it sends."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         if job.job_id in self._number:
             return []
@@ -74,15 +78,18 @@ class FullControl:
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
-        if isinstance(answer, SiteChanged):
+        if type(answer) is SiteChanged:
             self._open(site)
             self._queue.set_others(site, answer.others)
             self._changed = True
             return []
-        if isinstance(answer, Ended):
+        if self._closed and type(answer) is Ended:
             self._open(site)
         requests, change = self._attempts.answered(now_ms, site, answer)
-        return [*requests, *self._take_note(now_ms, change)] if change is not None else [*requests]
+        commands: list[GridCommand] = [*requests]
+        if change is not None:
+            commands += self._take_note(now_ms, change)
+        return commands
 
     def _take_note(self, now_ms: int, change: Change) -> list[GridCommand]:
         """Bring the queue up to date with what has become of an attempt."""
@@ -107,6 +114,14 @@ class FullControl:
                 if self._queue.free(site) >= width[site]:
                     self._close(now_ms, site)
         return [] if outcome is None else [ReportDone(job_id, outcome)]
+
+    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
+        """Take no note: no links are known."""
+        return []
+
+    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+        """Take no note: no links are known."""
+        return []
 
     def run(self, now_ms: int) -> list[GridCommand]:
         """Give up what was not granted in time, and run the one pass of this instant if something has changed."""
@@ -140,10 +155,14 @@ class FullControl:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
-        instants = [until_ms for _, until_ms in self._closed.values()]
-        others = (self._attempts.next_wakeup_ms(), self._queue.next_start_ms())
-        instants += [instant_ms for instant_ms in others if instant_ms is not None]
-        return min(instants, default=None)
+        next_ms = self._attempts.next_wakeup_ms()
+        start_ms = self._queue.next_start_ms()
+        if start_ms is not None and (next_ms is None or start_ms < next_ms):
+            next_ms = start_ms
+        if self._closed:
+            opens_ms = min(until_ms for _, until_ms in self._closed.values())
+            next_ms = opens_ms if next_ms is None else min(next_ms, opens_ms)
+        return next_ms
 
     def _close(self, now_ms: int, site: int) -> None:
         """Ask a site for nothing until something is heard of it, or some time has passed."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.random import Generator
 
 from gridweave.grid.coallocation import ENDED, MOVED, Change, CoAllocator
-from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused, ToSite
+from gridweave.grid.delegation import ASKING, BACKLOG, RUNNING, SPLIT, WAITING, WITHDRAWING, Delegation
+from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ReportDone, ReportRefused, ToSite
+from gridweave.grid.net_links import GridNetwork
+from gridweave.grid.net_one_job import NetOneJob
 from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
 from gridweave.site.contract import (
     Answer,
     CancelJob,
@@ -36,27 +40,6 @@ LEASE_MS = 3_600_000
 LOOKS = 16
 """How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
 
-ASKING, BACKLOG, WAITING = "asking", "backlog", "waiting"
-WITHDRAWING, RUNNING, SPLIT = "withdrawing", "running", "split"
-
-
-@dataclass(slots=True)
-class _Delegation:
-    """A job of the grid, and where it stands."""
-
-    job: Job
-    sensitivity: float
-    draw: float
-    state: str = ASKING
-    number: int = 0
-    site: int = -1
-    next_site: int = -1
-    # Whether it was sent where it would start at once by the quotes of all, which other jobs have been given as well.
-    hurried: bool = False
-    cancelled: bool = False
-    asked: set[int] = field(default_factory=set)
-    quotes: dict[int, Quoted] = field(default_factory=dict)
-
 
 class LimitedControl:
     """Delegation by quotes, with second thoughts while a job still waits.
@@ -65,6 +48,8 @@ class LimitedControl:
     ----------
     nodes, policy, rng, margin_ms, retry_ms
         As for `gridweave.grid.full_control.FullControl`.
+    network : GridNetwork, optional
+        The links between the sites.
     """
 
     def __init__(
@@ -74,14 +59,15 @@ class LimitedControl:
         rng: Generator | None,
         margin_ms: int,
         retry_ms: int,
+        network: GridNetwork | None = None,
     ) -> None:
         self._policy = policy
         self._nodes = np.array(nodes, np.int64)
         self._rng = rng if policy.selection == "random" else None
         self._retry_ms = retry_ms
         self._attempts = CoAllocator(margin_ms)
-        self._jobs: dict[int, _Delegation] = {}
-        self._one_job = OneJob(nodes, policy)
+        self._jobs: dict[int, Delegation] = {}
+        self._one_job = OneJob(nodes, policy) if network is None else NetOneJob(nodes, policy, network)
         self._quote_id = 0
         # What each quote is for: a job, and the number of the round that asks all sites, 0 if it asks one site alone.
         self._asked: dict[int, tuple[int, int]] = {}
@@ -92,7 +78,7 @@ class LimitedControl:
         self._retry_at_ms: int | None = None
         self._renew_at_ms: int | None = None
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float) -> list[GridCommand]:
+    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None) -> list[GridCommand]:
         """Take in a job: all sites are asked what they could offer."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         if job.job_id in self._jobs:
@@ -100,7 +86,7 @@ class LimitedControl:
         reason = self._policy.why_never(self._nodes, job.width)
         if reason is not None:
             return [ReportRefused(job.job_id, reason)]
-        self._jobs[job.job_id] = _Delegation(job, sensitivity, draw)
+        self._jobs[job.job_id] = Delegation(job, sensitivity, draw, sends or Sends(), now_ms)
         return self._ask_all(now_ms, job.job_id)
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
@@ -139,7 +125,7 @@ class LimitedControl:
                 delegation.state = RUNNING
             case Enqueued() if delegation.hurried and delegation.state == WAITING and not delegation.cancelled:
                 delegation.hurried = False
-                return self._ask_others(delegation, range(len(self._nodes)))
+                return self._ask_others(now_ms, delegation, range(len(self._nodes)))
             case Ended(outcome="lost") if not delegation.cancelled:
                 return self._ask_all(now_ms, job_id)
             case Ended(outcome=outcome):
@@ -149,6 +135,26 @@ class LimitedControl:
             case Withdrawn():
                 return self._withdrawn(now_ms, delegation)
         return []
+
+    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
+        """Think by the links as they are now, at once of the jobs that have found no place."""
+        self._one_job.links_changed(news)
+        if self._retry_at_ms is not None:
+            self._retry_at_ms = now_ms
+        return []
+
+    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+        """Refuse a job that has no place; one that stands somewhere, when it is to be asked for again."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None:
+            return []
+        delegation.hopeless = reason
+        return self._refuse(delegation) if delegation.state in (ASKING, BACKLOG) else []
+
+    def _refuse(self, delegation: Delegation) -> list[GridCommand]:
+        del self._jobs[delegation.job.job_id]
+        self._patience_ms.pop(delegation.job.job_id, None)
+        return [ReportRefused(delegation.job.job_id, delegation.hopeless)]
 
     def run(self, now_ms: int) -> list[GridCommand]:
         """Think again of jobs that wait, where a site has got room; renew leases; try once more what found no place."""
@@ -174,6 +180,8 @@ class LimitedControl:
 
     def _ask_all(self, now_ms: int, job_id: int) -> list[GridCommand]:
         delegation = self._jobs[job_id]
+        if delegation.hopeless:
+            return self._refuse(delegation)
         self._patience_ms.pop(job_id, None)
         self._patience_ms[job_id] = now_ms + self._retry_ms
         delegation.state = ASKING
@@ -181,20 +189,25 @@ class LimitedControl:
         delegation.number += 1
         delegation.quotes = {}
         delegation.asked = set(range(len(self._nodes)))
-        return [self._ask(delegation, site, whole=True) for site in range(len(self._nodes))]
+        return [self._ask(now_ms, delegation, site, whole=True) for site in range(len(self._nodes))]
 
-    def _ask(self, delegation: _Delegation, site: int, *, whole: bool) -> ToSite:
+    def _ask(self, now_ms: int, delegation: Delegation, site: int, *, whole: bool) -> ToSite:
         """Ask a site for a quote: for a decision over all sites, or to see whether a waiting job should come to it."""
         self._quote_id += 1
         self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
         job = delegation.job
-        return ToSite(site, RequestQuote(self._quote_id, job.width, job.estimate_ms, job.resources))
+        length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
+        return ToSite(site, RequestQuote(self._quote_id, job.width, length_ms, job.resources))
 
-    def _ask_others(self, delegation: _Delegation, sites: Iterable[int]) -> list[GridCommand]:
+    def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
+        """Return how long a job's data keeps a site that it starts on at an instant; None if it cannot come there."""
+        return self._one_job.delay_ms(delegation.job, delegation.sends, delegation.submit_ms, site, when_ms)
+
+    def _ask_others(self, now_ms: int, delegation: Delegation, sites: Iterable[int]) -> list[GridCommand]:
         """Ask those of the sites that a job does not wait at already, and that are large enough."""
         width = delegation.job.width
         others = [s for s in sites if s != delegation.site and self._nodes[s] >= width]
-        return [self._ask(delegation, site, whole=False) for site in others]
+        return [self._ask(now_ms, delegation, site, whole=False) for site in others]
 
     def _quoted(self, now_ms: int, site: int, quote: Quoted) -> list[GridCommand]:
         job_id, number = self._asked.pop(quote.quote_id, (-1, 0))
@@ -209,26 +222,32 @@ class LimitedControl:
         delegation.quotes[site] = quote
         return [] if delegation.asked else self._decide(now_ms, delegation)
 
-    def _decide(self, now_ms: int, delegation: _Delegation) -> list[GridCommand]:
+    def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
         del self._patience_ms[delegation.job.job_id]
         job, quotes = delegation.job, delegation.quotes
-        starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None}
+        delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
+        delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
+        starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
         ready = [s for s, start_ms in starts.items() if start_ms <= now_ms]
+        ready = [s for s in ready if delay_ms[s] == min(delay_ms[r] for r in ready)]
         free = {s: quote.free for s, quote in quotes.items()}
         site = self._one_job.choose_site(job, delegation.draw, ready, free)
         delegation.hurried = site is not None
         if site is not None:
             return self._delegate(now_ms, delegation, site)
         # Alone where it starts first, then where the fewest nodes are to spare; or beside others where that ends first.
-        ends = [(start_ms + job.estimate_ms, 0, start_ms, quotes[s].free, s) for s, start_ms in starts.items()]
+        ends = [
+            (start_ms + delay_ms[s] + job.estimate_ms, 0, start_ms, quotes[s].free, s) for s, start_ms in starts.items()
+        ]
         ends += [
-            (now_ms + math.ceil(quote.slowdown * job.estimate_ms), 1, now_ms, 0, s)
+            (now_ms + math.ceil(quote.slowdown * (delay_ms[s] + job.estimate_ms)), 1, now_ms, 0, s)
             for s, quote in quotes.items()
-            if quote.slowdown is not None
+            if quote.slowdown is not None and s in delay_ms
         ]
         earliest_end_ms = min(ends)[0] if ends else None
-        split = self._one_job.split(job, delegation.sensitivity, self._not_asked(free))
+        sends = delegation.sends, delegation.submit_ms, now_ms
+        split = self._one_job.split(job, delegation.sensitivity, self._not_asked(free), *sends)
         if split is not None:
             fragments, length_ms = split
             if earliest_end_ms is None or not self._policy.adaptive or now_ms + length_ms < earliest_end_ms:
@@ -237,8 +256,8 @@ class LimitedControl:
                 return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
         if not ends:
             return self._put_back(now_ms, delegation)
-        *_, site = min(ends)
-        return self._delegate(now_ms, delegation, site)
+        end_ms, *_, site = min(ends)
+        return self._delegate(now_ms, delegation, site, end_ms)
 
     def _not_asked(self, free: dict[int, int]) -> dict[int, int]:
         """Take off the quoted nodes what was asked after the quotes: jobs that ask for the same refuse each other."""
@@ -248,23 +267,33 @@ class LimitedControl:
                 left[site] = max(0, left.get(site, 0) - width)
         return left
 
-    def _delegate(self, now_ms: int, delegation: _Delegation, site: int) -> list[GridCommand]:
+    def _delegate(self, now_ms: int, delegation: Delegation, site: int, end_ms: int | None = None) -> list[GridCommand]:
+        """Put a job into the queue of a site, where it is to end at an instant; if it starts at once, if left out."""
+        delay_ms = self._delay_ms(delegation, site, now_ms)
+        if delay_ms is None:
+            return self._put_back(now_ms, delegation)
+        job = delegation.job
+        if delay_ms:
+            job = msgspec.structs.replace(job, estimate_ms=job.estimate_ms + delay_ms)
         delegation.state, delegation.site = WAITING, site
+        delegation.end_ms = now_ms + job.estimate_ms if end_ms is None else end_ms
         delegation.number += 1
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + LEASE_MS // 3
-        return [ToSite(site, EnqueueJob(delegation.job, delegation.number, now_ms + LEASE_MS))]
+        return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + LEASE_MS))]
 
-    def _put_back(self, now_ms: int, delegation: _Delegation) -> list[GridCommand]:
+    def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""
         if delegation.cancelled:
             return self._done(delegation.job.job_id, "cancelled")
+        if delegation.hopeless:
+            return self._refuse(delegation)
         delegation.state = BACKLOG
         if self._retry_at_ms is None:
             self._retry_at_ms = now_ms + self._retry_ms
         return []
 
-    def _withdrawn(self, now_ms: int, delegation: _Delegation) -> list[GridCommand]:
+    def _withdrawn(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         if delegation.cancelled:
             return self._done(delegation.job.job_id, "cancelled")
         if delegation.state == WITHDRAWING:
@@ -298,7 +327,7 @@ class LimitedControl:
                 looks -= 1
                 commands += self._ask_all(now_ms, job_id)
             elif delegation.state == WAITING:
-                asked = self._ask_others(delegation, news)
+                asked = self._ask_others(now_ms, delegation, news)
                 looks -= bool(asked)
                 commands += asked
         waits = any(delegation.state == BACKLOG for delegation in self._jobs.values())
@@ -306,18 +335,25 @@ class LimitedControl:
             self._retry_at_ms = now_ms + self._retry_ms if waits else None
         return commands
 
-    def _consider_move(self, now_ms: int, site: int, delegation: _Delegation, quote: Quoted) -> list[GridCommand]:
+    def _consider_move(self, now_ms: int, site: int, delegation: Delegation, quote: Quoted) -> list[GridCommand]:
         """Take a waiting job back if another site would start it at once, where not too many come already."""
         when_ms, claimed = self._claimed.get(site, (now_ms, 0))
         claimed = claimed if when_ms == now_ms else 0
         starts_now = quote.start_ms is not None and quote.start_ms <= now_ms
         if delegation.state != WAITING or delegation.site == site or not starts_now or delegation.cancelled:
             return []
-        if delegation.job.width > quote.free - claimed:
+        if delegation.job.width > quote.free - claimed or not self._is_nearer(now_ms, delegation, site):
             return []
         self._claimed[site] = now_ms, claimed + delegation.job.width
         delegation.state, delegation.next_site = WITHDRAWING, site
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
+
+    def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
+        """Whether a job that starts at a site now ends sooner than where it waits, with its data, if it has any."""
+        if not self._one_job.moves_data:
+            return True
+        delay_ms = self._delay_ms(delegation, site, now_ms)
+        return delay_ms is not None and now_ms + delay_ms + delegation.job.estimate_ms < delegation.end_ms
 
     def _renew(self, now_ms: int) -> list[GridCommand]:
         sites = sorted({d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)})

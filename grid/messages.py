@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gridweave.grid.sends import Sends
+from gridweave.netmodel.measured import PairMeasured
 from gridweave.site.contract import Answer, Request
 from gridweave.site.messages import Job
 
@@ -16,16 +18,52 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
     job : Job
     sensitivity : float
         By which the overhead of a split is multiplied for this job, >= 0.
+    sends : Sends, optional
+        Over the links between sites; nothing, if left out.
     """
 
     job: Job
     sensitivity: float = 1.0
+    sends: Sends | None = None
 
 
 class GridJobCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A user wants a job of the grid to end, or not to start."""
 
     job_id: int
+
+
+class GridJobHopeless(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Whoever knows what becomes of the links has found that a job can be placed no more: it is not to wait for that.
+
+    One that runs is not touched; if it is to be tried again, it is refused then.
+    """
+
+    job_id: int
+    reason: str
+
+
+class LinksChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Links between the sites have slowed, failed or come back.
+
+    Attributes
+    ----------
+    factors : tuple of float
+        Which part of its bandwidth each cable has now; 0 if it is down.
+    """
+
+    factors: tuple[float, ...]
+
+
+class PathsMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Probes have shown how the ways between the sites are; this takes the place of what they showed before.
+
+    Attributes
+    ----------
+    pairs : tuple of PairMeasured
+    """
+
+    pairs: tuple[PairMeasured, ...]
 
 
 class FromSite(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -35,7 +73,7 @@ class FromSite(msgspec.Struct, frozen=True, tag=True, gc=False):
     answer: Answer
 
 
-GridEvent = GridJobSubmitted | GridJobCancelled | FromSite
+GridEvent = GridJobSubmitted | GridJobCancelled | GridJobHopeless | LinksChanged | PathsMeasured | FromSite
 
 
 class ToSite(msgspec.Struct, frozen=True, tag=True, gc=False):

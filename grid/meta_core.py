@@ -18,11 +18,17 @@ from gridweave.grid.messages import (
     GridCommand,
     GridEvent,
     GridJobCancelled,
+    GridJobHopeless,
     GridJobSubmitted,
+    LinksChanged,
+    PathsMeasured,
 )
+from gridweave.grid.net_control import NetFullControl
+from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.no_control import NoControl
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.checks import check_job
+from gridweave.grid.sends import Sends, why_not_sent
+from gridweave.site.checks import MAX_ID, check_job
 from gridweave.site.contract import Answer, Ended
 from gridweave.site.messages import MAX_TIME_MS, Job
 
@@ -33,7 +39,7 @@ RETRY_MS = 60_000
 class Control(Protocol):
     """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float) -> list[GridCommand]:
+    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> list[GridCommand]:
         """Take in a job."""
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
@@ -41,6 +47,12 @@ class Control(Protocol):
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
+
+    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
+        """Take in how the links are now."""
+
+    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+        """Do not have a job wait that can be placed no more."""
 
     def run(self, now_ms: int) -> list[GridCommand]:
         """Decide, after all that happened at an instant has been taken in."""
@@ -52,10 +64,24 @@ class Control(Protocol):
         """Raise AssertionError if the state contradicts itself."""
 
 
-Factory = Callable[[Sequence[int], GridPolicy, Generator | None, int, int], Control]
+Factory = Callable[[Sequence[int], GridPolicy, Generator | None, int, int, GridNetwork | None], Control]
+
+
+def _full_control(
+    nodes: Sequence[int],
+    policy: GridPolicy,
+    rng: Generator | None,
+    margin_ms: int,
+    retry_ms: int,
+    network: GridNetwork | None,
+) -> FullControl:
+    if network is None:
+        return FullControl(nodes, policy, rng, margin_ms, retry_ms)
+    return NetFullControl(nodes, policy, rng, margin_ms, retry_ms, network)
+
 
 CONTROLS: dict[str, Factory] = {
-    "full": FullControl,
+    "full": _full_control,
     "limited": LimitedControl,
     "none": NoControl,
 }
@@ -76,11 +102,14 @@ class MetaCore:
         How far ahead the start of a job on several sites is agreed; 0 if messages take no time.
     retry_ms : int
         After how long a site that refused, or was silent, is asked again though nothing was heard of it.
+    network : GridNetwork, optional
+        The links between the sites. The overhead of a split then comes from them and from what each job sends, in the
+        place of the policy's own and of the sensitivities.
 
     Raises
     ------
     OptionError
-        If there is no site, or ``random`` has no generator.
+        If there is no site, ``random`` has no generator, or the network has other sites.
 
     Examples
     --------
@@ -98,14 +127,19 @@ class MetaCore:
         rng: Generator | None = None,
         margin_ms: int = 0,
         retry_ms: int = RETRY_MS,
+        network: GridNetwork | None = None,
     ) -> None:
         if not len(nodes) or min(nodes) < 0 or sum(nodes) < 1:
             raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
         if policy.selection == "random" and rng is None:
             raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
         self._n_sites = len(nodes)
-        self._most_overhead = max(policy.overheads)
-        self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms)
+        if network is not None and len(network.model.topology.sites) != len(nodes):
+            raise OptionError("network", f"has {len(network.model.topology.sites)} sites and the grid has {len(nodes)}")
+        # With links no overhead of the policy counts.
+        self._most_overhead = max(policy.overheads) if network is None else 0.0
+        self._network = network
+        self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms, network)
         self._now_ms = 0
 
     def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
@@ -117,7 +151,8 @@ class MetaCore:
             The instant; never earlier than in the call before.
         *events
             What happened at this instant. They are taken in the order completions (by job id), other answers of
-            sites (as given), cancellations, submissions (as given). None is a wakeup.
+            sites (as given), changes of links, cancellations, submissions (as given), jobs that are hopeless. None is
+            a wakeup.
 
         Returns
         -------
@@ -130,20 +165,25 @@ class MetaCore:
             If time went backwards, an event names a site that there is not, or a job has impossible numbers; nothing
             has changed then.
         """
-        self._check(now_ms, events)
+        self.check(now_ms, events)
         self._now_ms = now_ms
         control = self._control
         commands: list[GridCommand] = []
         if len(events) > 1:
             events = tuple(sorted(events, key=_instant_order))
         for event in events:
-            if isinstance(event, FromSite):
+            if type(event) is FromSite:
                 commands += control.answered(now_ms, event.site, event.answer)
-            elif isinstance(event, GridJobSubmitted):
-                commands += control.submit(now_ms, event.job, event.sensitivity)
-            else:
+            elif type(event) is GridJobSubmitted:
+                commands += control.submit(now_ms, event.job, event.sensitivity, event.sends)
+            elif type(event) is GridJobCancelled:
                 commands += control.cancel(now_ms, event.job_id)
-        return commands + control.run(now_ms)
+            elif isinstance(event, (LinksChanged, PathsMeasured)):
+                commands += control.links_changed(now_ms, event)
+            elif isinstance(event, GridJobHopeless):
+                commands += control.hopeless(now_ms, event.job_id, event.reason)
+        commands += control.run(now_ms)
+        return commands
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
@@ -154,15 +194,21 @@ class MetaCore:
         """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""
         self._control.check_invariants()
 
-    def _check(self, now_ms: int, events: tuple[GridEvent, ...]) -> None:
+    def check(self, now_ms: int, events: tuple[GridEvent, ...]) -> None:
+        """Raise InputError if `handle` would."""
         if now_ms < self._now_ms:
             raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
         for event in events:
-            if isinstance(event, FromSite):
+            if type(event) is FromSite:
                 if not 0 <= event.site < self._n_sites:
                     raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
-            elif isinstance(event, GridJobSubmitted):
+            elif isinstance(event, LinksChanged):
+                if self._network is None:
+                    raise InputError("links have changed, and the grid has no network")
+                self._network.model_with(event.factors)
+            elif type(event) is GridJobSubmitted:
                 check_job(event.job)
+                self._check_sends(event)
                 overhead_ms = event.sensitivity * self._most_overhead * event.job.estimate_ms
                 if not (event.sensitivity >= 0 and overhead_ms <= MAX_TIME_MS):
                     raise InputError(
@@ -170,9 +216,25 @@ class MetaCore:
                         f"take {overhead_ms:.3g} ms longer, where {MAX_TIME_MS:.0e} is the most"
                     )
 
+    def _check_sends(self, event: GridJobSubmitted) -> None:
+        problem = why_not_sent(event.sends, self._n_sites) if event.sends is not None else None
+        if problem is not None:
+            raise InputError(f"job {event.job.job_id}: {problem}")
 
-def _instant_order(event: GridEvent) -> tuple[int, int]:
+
+# Behind the ends, which stand at the ids of their jobs.
+_ANSWERED = MAX_ID + 1
+_ORDER: dict[type, int] = {
+    LinksChanged: MAX_ID + 2,
+    PathsMeasured: MAX_ID + 2,
+    GridJobCancelled: MAX_ID + 3,
+    GridJobSubmitted: MAX_ID + 4,
+    GridJobHopeless: MAX_ID + 5,
+}
+
+
+def _instant_order(event: GridEvent) -> int:
     """Return where an event stands among those of one instant; those that are alike keep their order."""
-    if isinstance(event, FromSite):
-        return (0, event.answer.job_id) if isinstance(event.answer, Ended) else (1, 0)
-    return (2, 0) if isinstance(event, GridJobCancelled) else (3, 0)
+    if type(event) is FromSite:
+        return event.answer.job_id if type(event.answer) is Ended else _ANSWERED
+    return _ORDER[type(event)]

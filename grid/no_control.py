@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from gridweave.grid.messages import GridCommand, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ReportDone, ReportRefused, ToSite
+from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
 from gridweave.site.contract import Answer, CancelJob, Ended, EnqueueJob, Refused, Withdrawn
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Job
@@ -34,6 +36,8 @@ class NoControl:
     ----------
     nodes, policy, rng, margin_ms, retry_ms
         As for `gridweave.grid.full_control.FullControl`; no job is split, and only ``random`` counts as a selection.
+    network : GridNetwork, optional
+        Not known at this level: nothing is made of it.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class NoControl:
         rng: Generator | None,
         margin_ms: int,
         retry_ms: int,
+        network: GridNetwork | None = None,
     ) -> None:
         self._nodes = list(nodes)
         self._rng = rng if policy.selection == "random" else None
@@ -54,7 +59,7 @@ class NoControl:
         self._refused: dict[int, None] = {}
         self._retry_at_ms: int | None = None
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float) -> list[GridCommand]:
+    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None) -> list[GridCommand]:
         """Send a job to a site."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         if job.job_id in self._sent:
@@ -95,6 +100,14 @@ class NoControl:
                 return self._send(job_id)
             case Refused():
                 return self._was_refused(now_ms, sent)
+        return []
+
+    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
+        """Take no note: links are not known at this level."""
+        return []
+
+    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+        """Take no note: a job that is not split, and moves no data, needs no links."""
         return []
 
     def run(self, now_ms: int) -> list[GridCommand]:

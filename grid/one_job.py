@@ -10,11 +10,14 @@ from gridweave.grid.coallocation import Fragments
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import choose_site, may_split, take_split
 from gridweave.grid.kernels.state import empty_grid
+from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
 from gridweave.site.kernels.state import NO_PLACE
 from gridweave.site.messages import Job
 
-_SLOT = np.int64(0)
+SLOT = np.int64(0)
+"""The only one."""
 
 
 class OneJob:
@@ -29,6 +32,7 @@ class OneJob:
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy) -> None:
         self._codes = policy.codes()
+        self.moves_data = False
         self._state = empty_grid(np.array(nodes, np.int64), slots=1)
 
     def choose_site(self, job: Job, draw: float, fitting: Sequence[int], free: Mapping[int, int]) -> int | None:
@@ -45,13 +49,28 @@ class OneJob:
             Free nodes by site, by which the sites are compared; none where a site is not named.
         """
         self._enter(job)
-        self._state.draw[_SLOT] = draw
+        self._state.draw[SLOT] = draw
         available = np.zeros(len(self._state.nodes), np.int64)
         available[list(fitting)] = job.width
-        site = int(choose_site(self._state, self._codes, _SLOT, available, self._vector(free)))
+        site = int(choose_site(self._state, self._codes, SLOT, available, self._vector(free)))
         return None if site == NO_PLACE else site
 
-    def split(self, job: Job, sensitivity: float, free: Mapping[int, int]) -> tuple[Fragments, int] | None:
+    def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
+        """Take no note: no links are known."""
+
+    def delay_ms(self, job: Job, sends: Sends, submit_ms: int, site: int, when_ms: int) -> int | None:
+        """Return how long the data of a job keeps a site: no data is moved without a network."""
+        return 0
+
+    def split(
+        self,
+        job: Job,
+        sensitivity: float,
+        free: Mapping[int, int],
+        sends: Sends | None = None,
+        submit_ms: int = 0,
+        now_ms: int = 0,
+    ) -> tuple[Fragments, int] | None:
         """Return the fragments of a split over free nodes, and how long the job takes then; None if there is none.
 
         Parameters
@@ -60,20 +79,22 @@ class OneJob:
         sensitivity : float
             By which its overhead is multiplied.
         free : mapping of int to int
+        sends, submit_ms, now_ms
+            With a network: what the job sends, when it was submitted, and when it is to start.
         """
         self._enter(job)
-        self._state.sensitivity[_SLOT] = sensitivity
-        if not may_split(self._state, self._codes, _SLOT):
+        self._state.sensitivity[SLOT] = sensitivity
+        if not may_split(self._state, self._codes, SLOT):
             return None
-        if not take_split(self._state, self._codes, _SLOT, self._vector(free)):
+        if not take_split(self._state, self._codes, SLOT, self._vector(free)):
             return None
         taken = self._state.taken[: self._state.counters[0]["n_taken"]]
-        length_ms = split_length_ms(self._state, self._codes, _SLOT, np.int64(job.estimate_ms))
+        length_ms = split_length_ms(self._state, self._codes, SLOT, np.int64(job.estimate_ms))
         return tuple(taken.tolist()), int(length_ms)
 
     def _enter(self, job: Job) -> None:
-        self._state.jobs["width"][_SLOT] = job.width
-        self._state.jobs["estimate_ms"][_SLOT] = job.estimate_ms
+        self._state.jobs["width"][SLOT] = job.width
+        self._state.jobs["estimate_ms"][SLOT] = job.estimate_ms
 
     def _vector(self, free: Mapping[int, int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         vector = np.zeros(len(self._state.nodes), np.int64)

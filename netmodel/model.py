@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.kernels.choice import Choice, choose_sites, count_placements
+from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import split_factor
+from gridweave.netmodel.kernels.placements import Choice, Placements
+from gridweave.netmodel.kernels.routes import find_ways_apart
 from gridweave.netmodel.kernels.state import PART, NetArrays
 from gridweave.netmodel.kernels.transfers import NEVER_MS, spread_ms, transfer_ms
 from gridweave.netmodel.routing import Paths, find_paths
@@ -99,10 +101,14 @@ class NetworkModel:
         sites, links = len(topology.sites), len(topology.source)
         bits_per_ms = np.where(topology.up, topology.bandwidth_bps, 0.0) / 1000.0
         synchronous = self.exchange == "synchronous"
+        apart = np.zeros((sites, sites), np.bool_)
+        find_ways_apart(paths.first, paths.links, np.full(links, -1), apart)
         with np.errstate(divide="ignore"):
             return NetArrays(
                 lag_ms=paths.latency_ms + (0.5 * paths.jitter_ms if synchronous else 0.0),
                 stream_ms_per_bit=1000.0 / paths.stream_bps,
+                narrowest_ms_per_bit=np.where(paths.bandwidth_bps > 0, 1.0 / (paths.bandwidth_bps / 1000.0), 0.0),
+                apart=apart,
                 first=paths.first,
                 links=paths.links,
                 ms_per_bit=1.0 / bits_per_ms,
@@ -259,6 +265,13 @@ def _or_never(time_ms: int) -> int | None:
     return None if time_ms == NEVER_MS else int(time_ms)
 
 
+def _no_placements(sites: int) -> Placements:
+    rows = min(sites, STARTS) + 1
+    return Placements(
+        parts=np.zeros((rows, sites), PART), n_parts=np.zeros(rows, np.int64), n_rows=np.zeros(1, np.int64)
+    )
+
+
 def new_choice(sites: int, widest: int) -> Choice:
     """Return room for choosing sites.
 
@@ -277,11 +290,14 @@ def new_choice(sites: int, widest: int) -> Choice:
         parts=np.zeros(sites, PART),
         last=np.zeros(sites, PART),
         nodes=np.zeros(sites, np.int64),
+        begun=_no_placements(sites),
+        ended=_no_placements(sites),
         starts=np.zeros(sites, np.int64),
         ways=np.zeros(widest + 1),
         ahead=np.zeros(sites + 1, np.int64),
         end_ms=np.full(1, np.inf),
         factor=np.full(1, np.inf),
+        limit_ms=np.full(1, np.inf),
         n_best=np.zeros(1, np.int64),
         tried=np.zeros(1, np.int64),
     )

@@ -128,7 +128,7 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
         first, links = _paths_in_rounds(topology, search, speeds)
     else:
         first, links = _paths_in_rounds(topology, search, np.zeros(1))
-    return replace(_valued(topology, first, links, segment_bytes), routes=routes, k=k, segment_bytes=segment_bytes)
+    return replace(value_paths(topology, first, links, segment_bytes), routes=routes, k=k, segment_bytes=segment_bytes)
 
 
 def search_arrays(topology: Topology) -> LinkArrays:
@@ -322,8 +322,21 @@ def _route(topology: Topology, origin: int, links: tuple[int, ...]) -> Route:
     )
 
 
-def _valued(topology: Topology, first: IntArray, links: npt.NDArray[np.uint32], segment_bytes: int) -> Paths:
-    """Return what the paths are worth."""
+def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint32], segment_bytes: int) -> Paths:
+    """Return what the paths are worth.
+
+    Parameters
+    ----------
+    topology : Topology
+    first, links : numpy.ndarray
+        The links of each path, as in `Paths`.
+    segment_bytes : int
+        Size of the packets that can be lost.
+
+    Returns
+    -------
+    Paths
+    """
     sites = len(topology.sites)
     sums = np.zeros((4, sites * sites))
     add_up_paths(

@@ -16,9 +16,8 @@ from gridweave.scenarios.resources import check_resources
 from gridweave.scenarios.results import SimulationResult
 from gridweave.scenarios.workload import IntArray, Workload
 from gridweave.site.kernels.coscheduling_state import SharedSite, empty_site
-from gridweave.site.kernels.nodes import MEMORY_SLACK
 from gridweave.site.lomarc_policy import MAX_LANES, VARIANTS, LomarcPolicy, NodeKind, kind_array
-from gridweave.site.slowdown_tables import SlowdownModel, SlowdownTable, bound_of, parse_table, rows_of
+from gridweave.site.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
 
 Progress = Callable[[int, int], None]
 
@@ -287,16 +286,11 @@ def _prepare(
     """Return the state of the idle site with its table of jobs filled in, and the jobs that are not in it."""
     check_resources(workload)
     columns = workload.columns
-    per_job = {
-        "cores": np.broadcast_to(np.asarray(cores, np.int64), (len(workload),)),
-        "cpu_kind": model.kinds_of(columns),
-        "row": np.zeros(len(workload), np.int64),
-    }
+    per_job = model.sorts_of(columns, rows)
+    per_job["cores"] = np.broadcast_to(np.asarray(cores, np.int64), (len(workload),))
     _refuse(workload, "cores", per_job["cores"], 1, MAX_LANES)
     _refuse(workload, "cpu_kind", per_job["cpu_kind"], 0, len(model.cpu_factors.labels) - 1)
-    if model.formula == "measured":
-        per_job["row"] = rows_of(model.table, columns) if rows is None else np.asarray(rows, np.int64)
-        _refuse(workload, "row", per_job["row"], 0, len(model.table.labels) - 1)
+    _refuse(workload, "row", per_job["row"], 0, len(model.table.labels) - 1)
     if float(np.sum(workload.width * workload.estimate_ms.astype(np.float64))) >= MAX_WORK:
         raise InputError(f"{workload.name}: its work is more than {MAX_WORK:.3g} node milliseconds")
     usable = _usable(workload, kinds, per_job["cores"])
@@ -314,7 +308,6 @@ def _prepare(
     for name, values in per_job.items():
         state.jobs[name] = values[kept]
     state.jobs["job_class"] = policy.classes(state.jobs["estimate_ms"])
-    state.jobs["bound"] = bound_of(state.jobs["cpu"], state.jobs["network"], state.jobs["disk"])
     return state, refused
 
 
@@ -334,8 +327,7 @@ def _usable(workload: Workload, kinds: Sequence[NodeKind], cores: IntArray) -> I
     usable = np.zeros(len(workload), np.int64)
     memory = np.asarray(workload.columns["memory_fraction"], np.float64)
     for kind in kinds:
-        fits = (cores <= kind.cores) & (memory <= kind.memory + MEMORY_SLACK)
-        usable += np.where(fits, kind.count, 0)
+        usable += np.where(kind.is_usable(cores, memory), kind.count, 0)
     return usable
 
 

@@ -15,21 +15,19 @@ from gridweave.grid.kernels.links import (
     NO_DATA,
     PREFETCH,
     GridLinks,
-    find_least_factors,
 )
+from gridweave.grid.net_links import GridNetwork, new_links, with_paths
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import MAX_BYTES
 from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.communication import PATTERNS, Communication
-from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays
-from gridweave.netmodel.model import EXACT_UP_TO, NetworkModel, new_choice
+from gridweave.netmodel.kernels.state import COMMUNICATION
+from gridweave.netmodel.model import EXACT_UP_TO, NetworkModel
 from gridweave.netmodel.tables import CONTENTIONS
 from gridweave.scenarios.workload import IntArray, Workload
 
 SPLITS = ("fewest", "earliest-end")
 STAGINGS = {"none": NO_DATA, "blocking": BLOCKING, "prefetch": PREFETCH}
-
-MAX_BYTES = 2**53
-"""Up to here a float64 counts every byte."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -188,6 +186,20 @@ def _refuse(workload: Workload, name: str, wrong: npt.NDArray[np.bool_], problem
         raise InputError(f"{workload.name}: job {workload.job_id[row]}: {name} {workload.columns[name][row]} {problem}")
 
 
+def network_of(net: GridNet) -> GridNetwork:
+    """Return the network as a grid queue knows it.
+
+    Parameters
+    ----------
+    net : GridNet
+
+    Returns
+    -------
+    GridNetwork
+    """
+    return GridNetwork(net.model, net.split == "earliest-end", STAGINGS[net.data], net.exact_up_to)
+
+
 def links_of(net: GridNet, workload: Workload, rows: IntArray) -> GridLinks:
     """Return what the grid queue knows of a network, at the beginning.
 
@@ -202,49 +214,9 @@ def links_of(net: GridNet, workload: Workload, rows: IntArray) -> GridLinks:
     -------
     GridLinks
     """
-    sites, jobs = len(net.model.topology.sites), len(rows)
-    links = GridLinks(
-        paths=net.model.arrays,
+    widest = int(workload.width[rows].max(initial=1))
+    links = new_links(network_of(net), slots=len(rows), widest=widest)._replace(
         communication=communication_of(workload)[rows],
-        data=data_of(workload, sites)[rows],
-        staging=STAGINGS[net.data],
-        exact_up_to=float(net.exact_up_to),
-        choice=new_choice(sites, int(workload.width[rows].max(initial=1))) if net.split == "earliest-end" else None,
-        delay_ms=np.zeros(sites),
-        room=np.zeros(sites, np.int64),
-        taken_factor=np.ones(1),
-        taken_data_ms=np.zeros(1, np.int64),
-        least_factor=np.ones(jobs),
-        crossing_factor=np.zeros(jobs),
-        factor=np.ones(jobs),
-        data_ms=np.zeros(jobs, np.int64),
+        data=data_of(workload, len(net.model.topology.sites))[rows],
     )
     return with_paths(links, net.model.arrays)
-
-
-def with_paths(links: GridLinks, paths: NetArrays) -> GridLinks:
-    """Return what the grid queue knows when the links have changed; all but the paths is shared.
-
-    Parameters
-    ----------
-    links : GridLinks
-    paths : NetArrays
-
-    Returns
-    -------
-    GridLinks
-    """
-    changed = links._replace(paths=paths)
-    between = ~np.eye(len(paths.lag_ms), dtype=np.bool_)
-    find_least_factors(changed, float(paths.lag_ms[between].min(initial=np.inf)), _least_ms_per_bit(paths, between))
-    return changed
-
-
-def _least_ms_per_bit(paths: NetArrays, between: npt.NDArray[np.bool_]) -> float:
-    """Return what a bit takes at least on the best path between any two sites."""
-    first = paths.first
-    widest = np.zeros(len(first) - 1)
-    if len(paths.links):
-        crossed = first[1:] > first[:-1]
-        widest[crossed] = np.maximum.reduceat(paths.ms_per_bit[paths.links], first[:-1][crossed])
-    return float(np.maximum(widest.reshape(between.shape), paths.stream_ms_per_bit)[between].min(initial=np.inf))

@@ -14,10 +14,11 @@ from gridweave.grid.kernels.links_placement import find_possible
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged
 from gridweave.grid.kernels.state import FRAGMENT, GridState, is_full
+from gridweave.grid.net_links import with_paths
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.kernels.state import new_filling, new_flows
 from gridweave.netmodel.tables import CONTENTIONS
-from gridweave.scenarios.grid_net import GridNet, links_of, with_paths
+from gridweave.scenarios.grid_net import GridNet, links_of
 from gridweave.scenarios.kernels.grid_net_batch import APART, DONE, NO_ROOM, NOT_RUNNING, NetRun, run_net_batch
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.workload import IntArray, Workload
@@ -78,7 +79,7 @@ def play_with_net(state: GridState, workload: Workload, rows: IntArray, policy: 
         If a job runs over links that fail and never come back.
     """
     codes = policy.codes()._replace(net=links_of(net, workload, rows))
-    run = _new_run(state, codes, net, workload.run_ms[rows], _hopeless_from(state, codes, net))
+    run = _new_run(state, codes, net, workload.run_ms[rows], hopeless_from(state, codes, net))
     plan = empty_grid_plan(state, codes, room=_FEW_JOBS) if policy.backfill == "conservative" else None
     instants_ms = [] if net.timetable is None else net.timetable.instants_ms.tolist()
     for number, (at_ms, model) in enumerate(net.periods()):
@@ -132,8 +133,22 @@ def _new_run(state: GridState, codes: GridCodes, net: GridNet, run_ms: IntArray,
     )
 
 
-def _hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
-    """Return for each job from when on it could not be placed on the idle grid any more, whatever the links become."""
+def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
+    """Return for each job from when on it could not be placed on the idle grid any more, whatever the links become.
+
+    Parameters
+    ----------
+    state : GridState
+        Of the idle grid, with the jobs in its table.
+    codes : GridCodes
+        With the links at the beginning.
+    net : GridNet
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (slots,)
+        0 if it never could be, `NEVER_MS` if it always can be again.
+    """
     hopeless_ms = np.zeros(len(state.jobs), np.int64)
     possible, ever = np.zeros((2, len(state.jobs)), np.bool_)
     until_ms, seen = int(NEVER_MS), set()

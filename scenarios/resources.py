@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.workload import Workload
+from gridweave.site.checks import SUM_TOLERANCE
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -33,9 +34,6 @@ CPU_WELL = 0.33
 
 CACHE_BYTES = (0, 40 * 1024, 80 * 1024, 400 * 1024)
 """Data in the L2 and L3 cache, of the jobs that were measured (LOMARC, Table 1)."""
-
-SUM_TOLERANCE = 1e-6
-"""How far the fractions of CPU, network and disk of a job may be from summing to 1 (docs/lomarc.md)."""
 
 _MEMORY_PARTS = ((0.70, 0.05, 0.5), (0.25, 0.5, 0.8), (0.05, 0.8, 1.0))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from gridweave.errors import InputError
@@ -89,6 +89,11 @@ class NodePool:
         """
         if not 1 <= width <= self._free:
             raise AssertionError(f"{width} nodes asked of a pool with {self._free} of {self.nodes} free")
+        first = self._starts[0]
+        if self._stops[0] - first > width:  # as most requests find it
+            self._starts[0] = first + width
+            self._free -= width
+            return ((first, first + width),)
         taken: list[Interval] = []
         left = width
         whole = 0  # free intervals that are used up
@@ -124,29 +129,28 @@ class NodePool:
         for start, stop in given:
             if not 0 <= start < stop <= self.nodes:
                 raise AssertionError(f"nodes {start} to {stop} released; the site has 0 to {self.nodes}")
-            at = bisect_left(self._stops, start + 1)  # the first free interval that ends after the first node
+            at = bisect_right(self._stops, start)  # the first free interval that ends after the first node
             if start < before or (at < len(self._starts) and self._starts[at] < stop):
                 raise AssertionError(f"nodes {start} to {stop} released, but some of them are free already")
             before = stop
         for start, stop in given:
             self._insert(start, stop)
-            self._free += stop - start
 
     def _insert(self, start: int, stop: int) -> None:
         """Add a free interval, joined with the neighbours that it touches."""
-        at = bisect_left(self._starts, start)
-        joins_left = at > 0 and self._stops[at - 1] == start
-        joins_right = at < len(self._starts) and self._starts[at] == stop
-        if joins_left and joins_right:
-            self._stops[at - 1] = self._stops[at]
-            del self._starts[at], self._stops[at]
-        elif joins_left:
-            self._stops[at - 1] = stop
+        starts, stops = self._starts, self._stops
+        at = bisect_left(starts, start)
+        joins_right = at < len(starts) and starts[at] == stop
+        if at > 0 and stops[at - 1] == start:
+            stops[at - 1] = stops[at] if joins_right else stop
+            if joins_right:
+                del starts[at], stops[at]
         elif joins_right:
-            self._starts[at] = start
+            starts[at] = start
         else:
-            self._starts.insert(at, start)
-            self._stops.insert(at, stop)
+            starts.insert(at, start)
+            stops.insert(at, stop)
+        self._free += stop - start
 
     def check_invariants(self) -> None:
         """Check that the intervals are what `Notes` of the class promises.

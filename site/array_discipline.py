@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gridweave.jit import prepared
 from gridweave.site.explain import Explanation
-from gridweave.site.kernels.dispatch import job_arrived, job_ended, job_withdrawn, site_pass
+from gridweave.site.kernels.dispatch import job_arrived, job_ended, job_withdrawn, pass_and_outlook
 from gridweave.site.kernels.limits import next_open
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.planning import earliest_start, hold, update_plan
@@ -33,6 +33,7 @@ from gridweave.site.messages import Job, Running
 from gridweave.site.policy import SitePolicy
 
 _FIRST_SLOTS = 64
+_NEVER = int(NEVER_MS)
 
 
 class ArrayDiscipline:
@@ -58,19 +59,21 @@ class ArrayDiscipline:
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._end_ms: dict[int, int] = {}
+        # What the last pass has seen; ends in between are taken out as they come.
+        self._first_end_ms = self._next_start_ms = _NEVER
+        self._whys: dict[tuple[int, int], str | None] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
         self._order = ORDERS[policy.order]
         self._name_numbers()
         state, kinds, number = self._state, self._discipline, 0
         self._arrive = prepared(job_arrived, state, kinds.queue, number, 0.0, *(number,) * 5)
         self._depart = prepared(job_ended, state, *kinds, number, number, number)
-        self._decide = prepared(site_pass, state, *kinds, number)
+        self._decide = prepared(pass_and_outlook, state, *kinds, number)
 
     def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         counters = self._state.counters
-        self._n_waiting, self._n_running = counters["n_waiting"], counters["n_running"]
-        self._n_started, self._next_start_ms = counters["n_started"], counters["next_start_ms"]
+        self._n_waiting = counters["n_waiting"]
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
 
     def _empty_plan(self, reservations: int) -> Plan | None:
@@ -81,25 +84,44 @@ class ArrayDiscipline:
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
-        return self._policy.why_never(self._nodes, width=job.width, limits=self._mask(job))
+        about = job.width, self._mask(job)
+        if about not in self._whys:
+            self._whys[about] = self._policy.why_never(self._nodes, width=job.width, limits=about[1])
+        return self._whys[about]
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
         if not self._unused:
             self._grow()
         slot = self._unused.pop()
-        order = now_ms, job.width, job.estimate_ms, job.weight, job.priority, self._policy.aging_ms
-        key = math.inf if job.behind else float(self._order(*order))
-        self._jobs[job.job_id] = job
-        self._slot[job.job_id] = slot
-        numbers = now_ms, job.job_id, job.width, job.estimate_ms, self._mask(job)
-        self._arrive(self._state, self._discipline.queue, slot, key, *numbers)
+        job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
+        if job.behind:
+            key = math.inf
+        else:
+            key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
+        self._jobs[job_id] = job
+        self._slot[job_id] = slot
+        queue = self._discipline.queue
+        self._arrive(self._state, queue, slot, key, now_ms, job_id, width, estimate_ms, self._mask(job))
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
-        found = self._depart(self._state, *self._discipline, self._end_ms.pop(job_id), job_id, now_ms)
+        end_ms = self._end_ms.pop(job_id)
+        found = self._depart(self._state, *self._discipline, end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
+        if end_ms == self._first_end_ms:
+            self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
         self._forget(job_id)
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job to end at another instant."""
+        running = self._state.running[: self._state.counters[0]["n_running"]]
+        place = np.flatnonzero(running["slot"] == self._slot[job_id])
+        running["end_ms"][place] = self._end_ms[job_id] = end_ms
+        ids = self._job_ids[running["slot"]]
+        running[:] = running[np.lexsort((ids, running["end_ms"]))]
+        self._first_end_ms = self._running_end_ms.item(0)
+        self._state.counters["stale"] = REPLAN
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
@@ -150,11 +172,11 @@ class ArrayDiscipline:
         """Start what may start now; return these jobs, in the order in which they were started."""
         if self._plan is None and not self._n_waiting[0]:
             return []
-        self._decide(self._state, *self._discipline, now_ms)
-        count = self._n_started.item(0)
+        count, self._first_end_ms, self._next_start_ms = self._decide(self._state, *self._discipline, now_ms)
         if not count:
             return []
-        started = [self._jobs[job_id] for job_id in self._job_ids[self._state.started[:count]].tolist()]
+        slots = self._state.started
+        started = [self._jobs[self._job_ids.item(slots.item(number))] for number in range(count)]
         for job in started:
             self._end_ms[job.job_id] = now_ms + job.estimate_ms
         return started
@@ -189,12 +211,11 @@ class ArrayDiscipline:
 
     def next_wakeup_ms(self) -> int | None:
         """Return the next instant at which a job may start though nothing else happens."""
-        next_ms = self._next_start_ms.item(0)
-        return None if next_ms == NEVER_MS else next_ms
+        return None if self._next_start_ms == _NEVER else self._next_start_ms
 
     def next_end_ms(self) -> int | None:
         """Return the first end by estimate of a running job."""
-        return self._running_end_ms.item(0) if self._n_running[0] else None
+        return self._first_end_ms if self._end_ms else None
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""

@@ -6,12 +6,14 @@ sent and what it has received) belongs to its owner's journal, so that it goes o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+M = TypeVar("M")
 
-class Packet(msgspec.Struct, frozen=True):
+
+class Packet(msgspec.Struct, Generic[M], frozen=True):
     """What is sent at one time.
 
     Attributes
@@ -24,7 +26,7 @@ class Packet(msgspec.Struct, frozen=True):
     """
 
     first: int
-    messages: tuple[Any, ...]
+    messages: tuple[M, ...]
     received: int
 
 
@@ -53,6 +55,31 @@ class Channel:
         self._sent_ms = 0
         self.heard_ms = 0
 
+    @classmethod
+    def restored(cls, resend_ms: int, *, first: int, unacknowledged: tuple[Any, ...], received: int) -> Channel:
+        """Return an end that goes on after a failure where its journal says that it stood.
+
+        Parameters
+        ----------
+        resend_ms : int
+        first : int
+            Number of the first message that the other end is not known to have.
+        unacknowledged : tuple
+            That message and all after it; they are sent again.
+        received : int
+            How many messages of the other end were taken in.
+        """
+        channel = cls(resend_ms)
+        channel._first, channel._received = first, received
+        channel._unacknowledged = list(unacknowledged)
+        channel._unsent = len(unacknowledged)
+        return channel
+
+    @property
+    def sent(self) -> int:
+        """How many messages were ever put into it."""
+        return self._first + len(self._unacknowledged)
+
     @property
     def is_idle(self) -> bool:
         """Whether everything has arrived, as far as this end knows, and no acknowledgement is owed."""
@@ -63,7 +90,7 @@ class Channel:
         self._unacknowledged.append(message)
         self._unsent += 1
 
-    def packet(self, now_ms: int) -> Packet | None:
+    def packet(self, now_ms: int) -> Packet[Any] | None:
         """Return what is to be sent at this instant, if anything."""
         if self._unacknowledged and not self._unsent and now_ms >= self._sent_ms + self._resend_ms:
             self._unsent = len(self._unacknowledged)
@@ -79,7 +106,7 @@ class Channel:
         self._owed_since_ms = None
         return packet
 
-    def receive(self, now_ms: int, packet: Packet) -> tuple[Any, ...]:
+    def receive(self, now_ms: int, packet: Packet[Any]) -> tuple[Any, ...]:
         """Take in a packet from the other end; return the messages that are new, in order."""
         self.heard_ms = now_ms
         known = packet.received - self._first

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 
 from gridweave.errors import InputError
-from gridweave.site.messages import MAX_TIME_MS, MAX_WIDTH, Job, ReservationRequested
+from gridweave.site.messages import MAX_TIME_MS, MAX_WIDTH, Job, ReservationRequested, Resources
 
 MAX_ID = 2**63 - 1
+
+SUM_TOLERANCE = 1e-6
+"""How far the fractions of CPU, network and disk of a job may be from summing to 1 (docs/lomarc.md)."""
 
 
 def why_impossible(job: Job) -> str | None:
@@ -20,6 +23,20 @@ def why_impossible(job: Job) -> str | None:
         return f"estimate_ms {job.estimate_ms} is not within 1 to {MAX_TIME_MS}"
     if not (0 < job.weight < math.inf and math.isfinite(job.priority)):
         return f"weight {job.weight} is not above 0, or priority {job.priority} no number"
+    return why_impossible_needs(job.resources) if job.resources is not None else None
+
+
+def why_impossible_needs(needs: Resources) -> str | None:
+    """Return why no job can need that beside its nodes, or None if one can (docs/lomarc.md)."""
+    fractions = needs.cpu, needs.network, needs.disk
+    if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
+        return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
+    if not 0 < needs.memory <= 1:
+        return f"memory {needs.memory} is not above 0 and up to 1, a node's"
+    if not (1 <= needs.cores <= MAX_WIDTH and 0 <= needs.cpu_kind <= MAX_WIDTH and needs.cache_bytes >= 0):
+        return f"cores {needs.cores}, CPU kind {needs.cpu_kind} or cache of {needs.cache_bytes} bytes is not possible"
+    if needs.message_bytes is not None and needs.message_bytes < 0:
+        return f"messages of {needs.message_bytes} bytes are not possible"
     return None
 
 

@@ -52,11 +52,19 @@ class HoldNodes(msgspec.Struct, frozen=True, tag=True, gc=False):
     start_ms: int | None = None
 
 
-class CommitHold(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Start the fragment at the agreed instant: all sites hold their nodes."""
+class CommitHold(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
+    """Start the fragment at the agreed instant: all sites hold their nodes.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    rendezvous : str
+        ``host:port`` at which the ranks of a live job find each other.
+    """
 
     job_id: int
     attempt: int
+    rendezvous: str = ""
 
 
 class ReleaseHold(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -146,11 +154,19 @@ class Quoted(msgspec.Struct, frozen=True, tag=True, gc=False):
     slowdown: float | None = None
 
 
-class Held(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The nodes are held, until the agreed start at most."""
+class Held(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
+    """The nodes are held, until the agreed start at most.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    rendezvous : str
+        ``host:port`` at which the ranks of a live job could find each other, if the first of them is here.
+    """
 
     job_id: int
     attempt: int
+    rendezvous: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -198,8 +214,8 @@ class Ended(msgspec.Struct, frozen=True, tag=True, gc=False):
     job_id, attempt : int
     end_ms : int
     outcome : str
-        ``finished`` by itself; ``limit``: killed at its limit; ``cancelled``; ``unmet``: its other fragments did not
-        come; ``lost``: the site failed.
+        ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
+        limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed.
     """
 
     job_id: int
@@ -224,7 +240,27 @@ class SiteChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
     free: int
 
 
-Answer = Quoted | Held | Refused | HoldEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged
+class RunsLate(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A fragment still runs at its end by estimate, as something slows its job; said again whenever its rate changes.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    left : int
+        Of its work by its estimate (`gridweave.site.kernels.rates`), as of ``since_ms``.
+    rate : int
+        At which it has been done since then, in units of `gridweave.site.kernels.rates.RATE_ONE`.
+    since_ms : int
+    """
+
+    job_id: int
+    attempt: int
+    left: int
+    rate: int
+    since_ms: int
+
+
+Answer = Quoted | Held | Refused | HoldEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged | RunsLate
 
 
 class ToGrid(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -238,6 +274,21 @@ class FragmentsMet(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     job_id: int
     attempt: int
+
+
+class RateMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The fragments of a job go on at another rate: what they send each other has other links, or more company there.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    rate : int
+        In units of `gridweave.site.kernels.rates.RATE_ONE`; 0 if they stand still.
+    """
+
+    job_id: int
+    attempt: int
+    rate: int
 
 
 class SiteRestarted(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -26,6 +26,7 @@ from gridweave.site.contract import (
     HoldEnded,
     HoldNodes,
     Quoted,
+    RateMeasured,
     Refused,
     ReleaseHold,
     RenewLeases,
@@ -56,6 +57,7 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
+from gridweave.site.pace import Paces
 
 RENDEZVOUS_MS = 30_000
 """How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
@@ -106,9 +108,10 @@ class _Part(msgspec.Struct):
     rate: int = RATE_ONE
     lease_until_ms: int = 0
     outcome: str = "finished"
+    length_ms: int = 0
 
 
-ContractEvent = Event | Request | FragmentsMet | SiteRestarted
+ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted
 
 
 class ContractCore:
@@ -158,6 +161,7 @@ class ContractCore:
         # Delegated jobs that the owner's share does not let into the queue yet, and the nodes they want.
         self._outside: dict[int, Job] = {}
         self._outside_nodes = 0
+        self._paces = Paces()
         self._own_running: dict[int, Job] = {}
         self._own_jobs: dict[int, Job] = {}
         self._draining = False
@@ -198,9 +202,9 @@ class ContractCore:
         self._inner = inner
         later: list[RequestQuote | EnqueueJob] = []
         for event in events:
-            if isinstance(event, JobFinished):
+            if type(event) is JobFinished:
                 inner += self._finished(event)
-            elif isinstance(event, HoldNodes):
+            elif type(event) is HoldNodes:
                 inner += self._hold(event)
             else:
                 inner += self._requested(event, later)
@@ -208,6 +212,8 @@ class ContractCore:
             inner += self._end_leases()
         if self._outside:
             inner += self._let_in()
+        if self._paces:
+            self._put_off_limits()
         self._run_site(inner)
         if self._timed:
             self._start_due()
@@ -239,6 +245,11 @@ class ContractCore:
         part = self._parts.get(job_id)
         return OWN if part is None else part.attempt
 
+    def grant_of(self, job_id: int) -> StartJob | None:
+        """Return the nodes that a job of the grid holds or runs on here; None if it has none."""
+        part = self._parts.get(job_id)
+        return None if part is None else part.grant
+
     def _due_ms(self, part: _Part) -> int:
         """Return the next instant that changes a timed part by itself."""
         if part.state == COMMITTED:
@@ -261,7 +272,7 @@ class ContractCore:
         if part.state != RUNNING:
             return ()
         self._forget(event.job_id)
-        self._answer(Ended(event.job_id, part.attempt, self._now_ms, part.outcome))
+        self._out.append(ToGrid(Ended(event.job_id, part.attempt, self._now_ms, part.outcome)))
         return (event,)
 
     def _requested(self, event: ContractEvent, later: list[RequestQuote | EnqueueJob]) -> Iterable[Event]:
@@ -291,6 +302,13 @@ class ContractCore:
                 part = self._part(job_id, attempt)
                 if part is not None and part.state == RUNNING:
                     self._timed.discard(job_id)
+            case RateMeasured(job_id=job_id, attempt=attempt, rate=rate):
+                part = self._part(job_id, attempt)
+                if part is not None and part.state == RUNNING:
+                    limit_ms = part.start_ms + part.length_ms
+                    told = self._paces.measured(self._now_ms, job_id, attempt, rate, limit_ms)
+                    if told is not None:
+                        self._answer(told)
             case SiteRestarted():
                 return self._restarted()
             case JobSubmitted(job=job):
@@ -314,13 +332,14 @@ class ContractCore:
         reason = why_impossible(job) or self._why_not(request.width)
         if request.job_id in self._parts:
             reason = "the site has another attempt of this job"
-        elif request.start_ms is not None and request.start_ms < self._now_ms:
+        elif start_ms < self._now_ms:
             reason = f"the agreed start, {request.start_ms} ms, has passed"
         if reason is not None:
             self._answer(Refused(request.job_id, request.attempt, reason))
             return ()
-        shared = request.start_ms is not None
-        self._parts[request.job_id] = _Part(request.attempt, request.width, HELD, start_ms, shared)
+        self._parts[request.job_id] = _Part(
+            request.attempt, request.width, HELD, start_ms, request.start_ms is not None, length_ms=request.length_ms
+        )
         self._grid_nodes += request.width
         return (JobSubmitted(job, now_or_never=True),)
 
@@ -433,6 +452,9 @@ class ContractCore:
     def _run_site(self, events: list[Event]) -> None:
         """Have the site decide, and tell the grid of what became of its jobs."""
         for command in self.site.act(self._now_ms, *events):
+            if type(command) is StartJob and (part := self._parts.get(command.job_id)) is not None:
+                self._granted(command, part)
+                continue
             part = self._parts.get(getattr(command, "job_id", -1))
             if part is None:
                 if isinstance(command, StartJob):
@@ -440,8 +462,6 @@ class ContractCore:
                 elif isinstance(command, RefuseJob):
                     self._own_jobs.pop(command.job_id, None)
                 self._out.append(command)
-            elif isinstance(command, StartJob):
-                self._granted(command, part)
             elif isinstance(command, ChangeRate):
                 part.rate = command.rate
                 if part.state == RUNNING:
@@ -464,8 +484,14 @@ class ContractCore:
             return
         self._timed.discard(command.job_id)
         part.state, part.start_ms = RUNNING, self._now_ms
-        self._out.append(command)
-        self._answer(Started(command.job_id, part.attempt, self._now_ms))
+        self._out += (command, ToGrid(Started(command.job_id, part.attempt, self._now_ms)))
+
+    def _put_off_limits(self) -> None:
+        """Let fragments that something slows go on until their work is done; nobody is killed for what others send."""
+        for job_id, limit_ms, told in self._paces.overdue(self._now_ms):
+            self.site.expect_end(self._now_ms, job_id, limit_ms)
+            if told is not None:
+                self._answer(told)
 
     def _start_due(self) -> None:
         """Start the committed fragments whose agreed instant has come."""
@@ -537,6 +563,7 @@ class ContractCore:
         """Have nothing more of a job of the grid."""
         part = self._parts.pop(job_id)
         self._timed.discard(job_id)
+        self._paces.forget(job_id)
         self._grid_nodes -= part.width
         if part.state == WAITING:
             self._grid_waiting -= part.width

@@ -126,31 +126,37 @@ class SiteCore:
             events = tuple(sorted(events, key=_instant_order))
         commands: list[Command] = []
         for event in events:
-            if isinstance(event, JobFinished):
+            if type(event) is JobFinished:
                 self._release(event.job_id)
         if self._reservations:
             commands += self._close_reservations()
         or_never: list[Job] = []
         for event in events:
-            if isinstance(event, JobSubmitted):
-                commands += self._submit(event.job)
+            if type(event) is JobSubmitted:
+                self._submit(event.job, commands)
                 if event.now_or_never:
                     or_never.append(event.job)
-            elif isinstance(event, JobCancelled):
-                commands += self._cancel(event.job_id)
-            elif isinstance(event, ReservationRequested):
-                commands += self._reserve(event)
-            elif isinstance(event, ReservationCancelled):
-                commands += self._unreserve(event.reservation_id)
-        commands += self._kill_overdue()
+            elif type(event) is not JobFinished:
+                commands += self._asked(event)
+        end_ms = self._discipline.next_end_ms()
+        if end_ms is not None and end_ms <= now_ms:
+            commands += self._kill_overdue()
         if self._reservations:
             commands += self._open_reservations()
-        commands += self._run_pass()
-        if any(job.job_id in self._waiting for job in or_never):
-            commands += self._refuse_what_waits(or_never)
+        self._run_pass(commands)
+        if or_never and self._waiting:
+            self._refuse_what_waits(or_never, commands)
         if self._sharing is not None:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._sharing.take_rates()]
         return commands
+
+    def _asked(self, event: Event) -> list[Command]:
+        """Take in a cancellation, or what is asked of reservations."""
+        if isinstance(event, JobCancelled):
+            return self._cancel(event.job_id)
+        if isinstance(event, ReservationRequested):
+            return self._reserve(event)
+        return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 
     def check(self, now_ms: int, *events: object) -> None:
         """Raise InputError if `handle` would: time went backwards, or a job or a request has impossible numbers.
@@ -160,13 +166,26 @@ class SiteCore:
         if now_ms < self._now_ms:
             raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
         for event in events:
-            if isinstance(event, JobSubmitted):
+            if type(event) is JobSubmitted:
                 check_job(event.job)
-            elif isinstance(event, ReservationRequested):
+            elif type(event) is ReservationRequested:
                 check_reservation(event)
 
-    def _run_pass(self) -> list[Command]:
-        commands: list[Command] = []
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Move the limit of a running job that shares its nodes with none: what slows it is not its doing.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant of the next call of `handle`.
+        job_id : int
+        end_ms : int
+            After now.
+        """
+        if job_id in self._nodes_of and job_id not in self._killed:
+            self._discipline.expect_end(now_ms, job_id, end_ms)
+
+    def _run_pass(self, commands: list[Command]) -> None:
         for job in self._discipline.run_pass(self._now_ms):
             job_id = job.job_id
             self._waiting.discard(job_id)
@@ -176,23 +195,23 @@ class SiteCore:
             else:
                 self._nodes_of[job_id], threads = self._sharing.place_of(job_id)
                 commands.append(StartJob(job_id, self._nodes_of[job_id], threads))
-        return commands
 
-    def _refuse_what_waits(self, or_never: list[Job]) -> list[Command]:
+    def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""
-        commands: list[Command] = []
-        for job in or_never:
-            if job.job_id in self._waiting:
-                self._waiting.discard(job.job_id)
-                self._discipline.withdraw(self._now_ms, job.job_id)
-                reason = f"it needs {job.width} nodes now; {self.free} are free, and others may go first"
-                commands.append(RefuseJob(job.job_id, reason))
-        return commands + self._run_pass()
+        late = [job for job in or_never if job.job_id in self._waiting]
+        for job in late:
+            self._waiting.discard(job.job_id)
+            self._discipline.withdraw(self._now_ms, job.job_id)
+            reason = f"it needs {job.width} nodes now; {self.free} are free, and others may go first"
+            commands.append(RefuseJob(job.job_id, reason))
+        if late:
+            self._run_pass(commands)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
-        next_ms = self._next_limit_ms()
-        planned_ms = self._discipline.next_wakeup_ms()
+        discipline = self._discipline
+        next_ms = self._next_limit_ms() if self._killed else discipline.next_end_ms()
+        planned_ms = discipline.next_wakeup_ms()
         if next_ms is None or (planned_ms is not None and planned_ms < next_ms):
             next_ms = planned_ms
         for reservation in self._reservations.values():
@@ -200,7 +219,7 @@ class SiteCore:
             begun = reservation.start_ms <= self._now_ms
             change_ms = reservation.start_ms + (reservation.length_ms if begun else 0)
             next_ms = change_ms if next_ms is None else min(next_ms, change_ms)
-        return None if next_ms is None else max(next_ms, self._now_ms + 1)
+        return next_ms if next_ms is None or next_ms > self._now_ms else self._now_ms + 1
 
     def explain(self, now_ms: int, job_id: int) -> Explanation:
         """Return when a waiting job will start, and why not earlier.
@@ -274,20 +293,21 @@ class SiteCore:
         assert running == set(self._nodes_of), "running jobs and held nodes differ"
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
 
-    def _submit(self, job: Job) -> list[Command]:
-        if job.job_id in self._waiting or job.job_id in self._nodes_of:
-            return []
+    def _submit(self, job: Job, commands: list[Command]) -> None:
+        job_id = job.job_id
+        if job_id in self._waiting or job_id in self._nodes_of:
+            return
         reason = self._discipline.why_never(job)
         if reason is not None:
-            return [RefuseJob(job.job_id, reason)]
-        self._waiting.add(job.job_id)
+            commands.append(RefuseJob(job_id, reason))
+            return
+        self._waiting.add(job_id)
         self._discipline.submit(self._now_ms, job)
-        return []
 
     def _release(self, job_id: int) -> None:
-        if job_id in self._nodes_of:
+        nodes = self._nodes_of.pop(job_id, None)
+        if nodes is not None:
             self._discipline.ended(self._now_ms, job_id)
-            nodes = self._nodes_of.pop(job_id)
             if self._sharing is None:
                 self._pool.release(nodes)
             self._killed.discard(job_id)
@@ -302,9 +322,7 @@ class SiteCore:
         return []
 
     def _next_limit_ms(self) -> int | None:
-        """Return the first limit of a job that has not been told to end."""
-        if not self._killed:
-            return self._discipline.next_end_ms()
+        """Return the first limit of a job that has not been told to end, where some have been."""
         # By their end by estimate, so the first that has not been told to end is the next that will be.
         limits = (running.end_by_estimate_ms for running in self._discipline.running() if self._may_be_killed(running))
         return next(limits, None)
@@ -314,9 +332,6 @@ class SiteCore:
 
     def _kill_overdue(self) -> list[Command]:
         """Command the end of the jobs that have reached their limit; a driver that simulates has ended them itself."""
-        end_ms = self._discipline.next_end_ms()
-        if end_ms is None or end_ms > self._now_ms:
-            return []
         overdue = []
         for running in self._discipline.running():
             if running.end_by_estimate_ms > self._now_ms:

@@ -27,6 +27,9 @@ class Discipline(Protocol):
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
 
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job that shares its nodes with none to end at another instant, after now."""
+
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
 

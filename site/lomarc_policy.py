@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.site.kernels.coscheduling_state import KIND, LONG, MEDIUM, SHORT
+from gridweave.site.kernels.nodes import MEMORY_SLACK
 from gridweave.site.kernels.pairing import (
     ADJACENT,
     ALONE,
@@ -79,6 +80,20 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
         _check_number("cores x threads", self.cores * self.threads, 1, MAX_LANES)
         _check_number("memory", self.memory, 1e-6, 1e6)
         _check_name("cpu", self.cpu, CPUS)
+
+    def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Return whether a job, or each of several, that needs so many cores and so much memory can use such a node.
+
+        Parameters
+        ----------
+        cores : array_like of int
+        memory : array_like of float
+
+        Returns
+        -------
+        numpy.ndarray of bool
+        """
+        return np.asarray((np.asarray(cores) <= self.cores) & (np.asarray(memory) <= self.memory + MEMORY_SLACK))
 
 
 class LomarcPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,10 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Of its work on the CPU: 0 integer, 1 floating point, or as the site's table numbers them.
     cores : int
         On how many cores of each of its nodes it runs.
+    cache_bytes : int
+        Data that it uses in the cache; for measured slowdowns.
+    message_bytes : int, optional
+        Size of its messages; for measured slowdowns. Large ones, if it is not known.
     """
 
     cpu: float = 1.0
@@ -35,6 +39,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory: float = 1.0
     cpu_kind: int = 0
     cores: int = 1
+    cache_bytes: int = 0
+    message_bytes: int | None = None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -6,6 +6,7 @@ As `gridweave.site.array_discipline`, this owns the arrays and gives every job a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,13 +24,13 @@ from gridweave.site.kernels.coscheduling_state import (
     order_queue,
 )
 from gridweave.site.kernels.lomarc import lomarc_pass, reserve
-from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.kernels.rates import RATE_ONE, work_of
 from gridweave.site.kernels.shared_quote import idle_to_spare, slowdown_offered, start_behind_queue
 from gridweave.site.kernels.slowdown import job_ended
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.lomarc_policy import LomarcPolicy, NodeKind, kind_array
 from gridweave.site.messages import Job, NodeIntervals, Resources, Running
-from gridweave.site.slowdown_tables import IntArray, SlowdownModel, bound_of
+from gridweave.site.slowdown_tables import IntArray, SlowdownModel
 
 _FIRST_SLOTS = 64
 
@@ -128,10 +129,11 @@ class SharedDiscipline:
         needs = _resources(job, self._kinds)
         if not 0 <= needs.cpu_kind < self._n_factors:
             return f"its kind of CPU work is {needs.cpu_kind}; this site knows 0 to {self._n_factors - 1}"
-        usable = [kind for kind in self._kinds if needs.cores <= kind.cores and needs.memory <= kind.memory + 1e-9]
-        count = sum(kind.count for kind in usable)
-        if job.width > count:
-            return f"it needs {job.width} nodes and the site has {count} with the cores and the memory that it needs"
+        usable = sum(kind.count for kind in self._kinds if kind.is_usable(needs.cores, needs.memory))
+        if job.width > usable:
+            return f"it needs {job.width} nodes; {usable} of this site are usable for it"
+        if self._policy.backfill == "conservative" and usable < sum(kind.count for kind in self._kinds):
+            return "not all nodes have the cores and the memory for it, and conservative backfilling needs that"
         return None
 
     def submit(self, now_ms: int, job: Job) -> None:
@@ -148,23 +150,26 @@ class SharedDiscipline:
         """Enter what is known of a job at its submission."""
         needs = _resources(job, self._kinds)
         row = self._state.jobs[slot]
-        row["submit_ms"], row["job_id"], row["width"], row["estimate_ms"] = (
-            now_ms,
-            job.job_id,
-            job.width,
-            job.estimate_ms,
-        )
-        for name in ("cpu", "network", "disk", "memory", "cpu_kind", "cores"):
+        row["submit_ms"], row["job_id"] = now_ms, job.job_id
+        row["width"], row["estimate_ms"] = job.width, job.estimate_ms
+        for name in ("cpu", "network", "disk", "memory", "cores"):
             row[name] = getattr(needs, name)
+        for name, values in self._model.sorts_of(_columns(needs)).items():
+            row[name] = values[0]
         row["job_class"] = self._policy.classes([job.estimate_ms])[0]
-        row["bound"] = bound_of(*(np.array([row[name]]) for name in ("cpu", "network", "disk")))[0]
-        row["row"] = 0 if job.resources is not None else UNKNOWN_ROW
+        if job.resources is None:
+            row["row"] = UNKNOWN_ROW
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         job_ended(self._state, self._arrays, np.int64(self._slot[job_id]), np.int64(now_ms))
         del self._rate[job_id]
         self._forget(job_id)
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job, one that has its nodes alone, to end at another instant."""
+        row = self._state.jobs[self._slot[job_id]]
+        row["left"], row["since_ms"], row["end_ms"] = work_of(end_ms - now_ms), now_ms, end_ms
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
@@ -330,6 +335,15 @@ class SharedDiscipline:
 def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
     """Return what a job needs; all of a node where nothing is known, so that nobody shares it."""
     return job.resources or Resources(memory=max(kind.memory for kind in kinds))
+
+
+def _columns(needs: Resources) -> dict[str, np.ndarray[tuple[int], np.dtype[Any]]]:
+    """Return what a job needs as the columns of a workload of one job."""
+    columns = {f"{name}_fraction": np.array([getattr(needs, name)]) for name in ("cpu", "network", "disk")}
+    columns |= {"cpu_kind": np.array([needs.cpu_kind]), "cache_bytes": np.array([needs.cache_bytes])}
+    if needs.message_bytes is not None:
+        columns["message_bytes"] = np.array([needs.message_bytes])
+    return columns
 
 
 def _intervals(numbers: list[int]) -> NodeIntervals:

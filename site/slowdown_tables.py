@@ -325,3 +325,32 @@ class SlowdownModel:
         if self.cpu_factors is TABLE_1:
             return rows_of(TABLE_1, columns)
         return columns.get("cpu_kind", np.zeros(len(columns["cpu_fraction"]))).astype(np.int64)
+
+    def sorts_of(
+        self, columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.ArrayLike | None = None
+    ) -> dict[str, IntArray]:
+        """Return what compiled code knows each job by.
+
+        Parameters
+        ----------
+        columns : mapping from str to numpy.ndarray, shape (n,)
+            As for `rows_of`.
+        rows : array_like of int, shape (n,), optional
+            The rows of the jobs in the table; found from the columns if left out.
+
+        Returns
+        -------
+        dict from str to numpy.ndarray of int64, shape (n,)
+            ``cpu_kind``, ``bound`` (by CPU, network or disk) and ``row`` of the table of measured slowdowns, 0 where
+            none is used.
+
+        Raises
+        ------
+        InputError
+            As from `rows_of`.
+        """
+        bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
+        row = np.zeros(len(bound), np.int64)
+        if self.formula == "measured":
+            row = rows_of(self.table, columns) if rows is None else np.asarray(rows, np.int64)
+        return {"cpu_kind": self.kinds_of(columns), "bound": bound, "row": row}

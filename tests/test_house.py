@@ -21,7 +21,7 @@ LAYERS = {"errors": 0, "jit": 0, "netmodel": 1, "site": 1, "grid": 2, "scenarios
 
 # Decision code: all of these folders, but for those named, which carry decisions out.
 PURE = ("netmodel", "site", "grid", "scenarios/kernels")
-SHELLS = ("site/live",)
+SHELLS = ("site/live", "grid/live")
 IMPURE = {
     *("time", "datetime", "asyncio", "threading", "multiprocessing", "subprocess", "concurrent", "signal"),
     *("os", "io", "pathlib", "shutil", "tempfile", "socket", "ssl", "http", "urllib", "aiohttp", "requests"),

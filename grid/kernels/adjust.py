@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gridweave.grid.kernels.grid_queue import grid_pass
 from gridweave.grid.kernels.running import join_blocks, leave_blocks, place_of
-from gridweave.grid.kernels.state import add_free
-from gridweave.jit import kernel
-from gridweave.site.kernels.state import NO_LIMITS, NO_PLACE, enqueue
+from gridweave.grid.kernels.state import add_free, freed
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.state import HEAD, NO_LIMITS, NO_PLACE, enqueue
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -27,6 +28,13 @@ def job_arrived(state, slot, key, submit_ms, job_id, width, estimate_ms, sensiti
 
 
 @kernel
+def pass_and_placement(state, codes, now_ms):
+    """Run the pass of an instant; return how many jobs it started, and of the first what `placement_of` does."""
+    grid_pass(state, codes, now_ms)
+    return state.counters[0].n_started, placement_of(state, HEAD)
+
+
+@kernel_part
 def placement_of(state, number):
     """Return slot, end by estimate, number of fragments, first site and its nodes, of a job that was started."""
     slot = state.started[number]
@@ -39,7 +47,7 @@ def change_free(state, site, nodes):
     """Make so many nodes more of a site free (fewer, if negative)."""
     add_free(state, site, nodes)
     state.counters[0].free += nodes
-    state.counters[0].n_horizon = 0
+    freed(state)
 
 
 @kernel
@@ -50,4 +58,4 @@ def move_end(state, slot, end_ms):
         leave_blocks(state, place)
         join_blocks(state, slot, end_ms)
         state.end_ms[slot] = end_ms
-        state.counters[0].n_horizon = 0
+        freed(state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from gridweave.grid.kernels.links_placement import (
     ends_late_on_links,
     ends_on_one_site_by,
+    fits_now,
+    stays_settled,
     take_free_site,
     take_parts_in_order,
     take_site_ahead,
@@ -47,24 +49,49 @@ def grid_pass(state, codes, now_ms):
     Other than on one site, every pass is worked out anew: a job that starts on one site can move the head's reservation
     to another, and, under ``adaptive``, make a split pay that did not before. ``narrowest`` is a lower bound on the
     widths in the queue.
+
+    When the last pass started nothing, and nothing has started or ended since, nor any end moved, what could not start
+    then cannot now: each job would only end later, against the same shadow time and the same ends on single sites. So
+    only the jobs that are new are looked at.
     """
     counters = state.counters[0]
+    first_new = counters.first_new
     counters.n_started = 0
     counters.first_new = NEVER_MS
     if counters.n_waiting == 0 or counters.free < counters.narrowest:
         return
     head = HEAD
+    if first_new > head and counters.settled == state.waiting[head] and stays_settled(codes.net):
+        _pass_over_new(state, codes, first_new, now_ms)
+        return
     while head < counters.n_waiting and _place_head(state, codes, state.waiting[head], now_ms):
         begin_taken(state, codes, head, now_ms)
         head += 1
     if codes.backfills and head < counters.n_waiting and counters.free > 0:
         _reserve(state, codes, state.waiting[head])
-        _backfill(state, codes, head, now_ms)
+        _backfill(state, codes, head, head + 1, now_ms)
         _forget_reserved(state)
     if counters.n_started > 0:
         drop_started(state, HEAD)
+    else:
+        counters.settled = state.waiting[HEAD]
     if counters.n_waiting == 0:
         counters.narrowest = NEVER_MS
+
+
+@kernel
+def _pass_over_new(state, codes, first_new, now_ms):
+    """Make a pass in which no job can start but the new ones."""
+    counters = state.counters[0]
+    fits = False
+    for place in range(first_new, counters.n_waiting):
+        fits = fits or state.jobs[state.waiting[place]].width <= counters.free
+    if codes.backfills and fits:
+        _reserve(state, codes, state.waiting[HEAD])
+        _backfill(state, codes, HEAD, first_new, now_ms)
+        _forget_reserved(state)
+        if counters.n_started > 0:
+            drop_started(state, HEAD)
 
 
 @kernel_part
@@ -198,11 +225,13 @@ def _forget_reserved(state):
 
 
 @kernel
-def _backfill(state, codes, head, now_ms):
-    """Try every job behind the head, in the order of the queue."""
+def _backfill(state, codes, head, first, now_ms):
+    """Try every job behind the head from one place on, in the order of the queue."""
     counters = state.counters[0]
     narrowest = state.jobs[state.waiting[head]].width
-    for place in range(head + 1, counters.n_waiting):
+    if first > head + 1:
+        narrowest = min(narrowest, counters.narrowest)
+    for place in range(first, counters.n_waiting):
         slot = state.waiting[place]
         job = state.jobs[slot]
         if job.width <= counters.free and _place_behind_head(state, codes, slot, now_ms):
@@ -226,6 +255,9 @@ def _place_behind_head(state, codes, slot, now_ms):
     counters = state.counters[0]
     if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
         return True
+    if codes.adaptive and fits_now(state, codes.net, slot):
+        # That it is in the head's way there makes no split of it end sooner.
+        return False
     if not _may_pay_now(state, codes, slot, now_ms):
         return False
     # With all that is free, if that is out of the head's way; otherwise with what can be spared.

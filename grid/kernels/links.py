@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_part
-from gridweave.netmodel.kernels.choice import Choice
+from gridweave.jit import kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.overhead import local_exchange_ms, split_factor
-from gridweave.netmodel.kernels.state import ALL_TO_ALL, NO_COMMUNICATION, NetArrays
+from gridweave.netmodel.kernels.placements import Choice
+from gridweave.netmodel.kernels.state import ALL_TO_ALL, NO_COMMUNICATION, PART, NetArrays
 from gridweave.netmodel.kernels.transfers import transfer_ms
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import MAX_TIME_MS
@@ -40,6 +40,49 @@ JOB_DATA = np.dtype(
 """What a job reads and writes, and at which site that lies."""
 
 
+MEMO_ROWS = 256
+NO_JOB = np.int64(-(2**62))
+
+
+class Memo(NamedTuple):
+    """Where jobs go, as it was worked out before: as long as a head waits, the same question comes pass after pass.
+
+    Attributes
+    ----------
+    job_id : numpy.ndarray of int64, shape (rows,)
+        Of the job; `NO_JOB` if there is none. The rows are a power of 2.
+    available : numpy.ndarray of int64, shape (rows, sites)
+        The nodes that it might have.
+    n_parts : numpy.ndarray of int64, shape (rows,)
+        Parts of the best placement; 0 if there is none.
+    parts : numpy.ndarray of PART, shape (rows, sites)
+    """
+
+    job_id: npt.NDArray[np.int64]
+    available: npt.NDArray[np.int64]
+    n_parts: npt.NDArray[np.int64]
+    parts: npt.NDArray[np.void]
+
+
+def new_memo(sites: int) -> Memo:
+    """Return a memory of places with nothing in it.
+
+    Parameters
+    ----------
+    sites : int
+
+    Returns
+    -------
+    Memo
+    """
+    return Memo(
+        job_id=np.full(MEMO_ROWS, NO_JOB),
+        available=np.zeros((MEMO_ROWS, sites), np.int64),
+        n_parts=np.zeros(MEMO_ROWS, np.int64),
+        parts=np.zeros((MEMO_ROWS, sites), PART),
+    )
+
+
 class GridLinks(NamedTuple):
     """What the grid queue knows of the links between its sites, and of what its jobs send over them.
 
@@ -56,6 +99,10 @@ class GridLinks(NamedTuple):
     choice : Choice or None
         Room for choosing sites, if a job is split where it ends first; None if over the fewest sites. (Without it the
         code that chooses is not compiled, which takes most of the time.)
+    memo : Memo
+        Forgotten when the links change.
+    changed : numpy.ndarray of int64, shape (1,)
+        Whether the links have changed since the last pass.
     delay_ms : numpy.ndarray of float64, shape (sites,)
         Room: how long what a job moves keeps each site.
     room : numpy.ndarray of int64, shape (sites,)
@@ -81,6 +128,8 @@ class GridLinks(NamedTuple):
     staging: int
     exact_up_to: float
     choice: Choice | None
+    memo: Memo
+    changed: npt.NDArray[np.int64]
     delay_ms: npt.NDArray[np.float64]
     room: npt.NDArray[np.int64]
     taken_factor: npt.NDArray[np.float64]
@@ -120,7 +169,7 @@ def data_delay_ms(net, slot, submit_ms, site, when_ms):
     return there_ms + back_ms
 
 
-@kernel
+@kernel_apart
 def judge_taken(state, net, slot, when_ms):
     """Work out how long a job takes on the nodes in ``taken`` if it starts there at an instant.
 

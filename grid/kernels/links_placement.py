@@ -19,8 +19,8 @@ from gridweave.grid.kernels.placement import (
     take_split_in_order,
 )
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
-from gridweave.grid.kernels.site_order import nodes_of, site_of
-from gridweave.jit import kernel, kernel_part
+from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
+from gridweave.jit import kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.choice import choose_sites
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
@@ -55,7 +55,7 @@ def take_site_ahead(state, codes, net, slot, when_ms):
     return True
 
 
-@kernel
+@kernel_apart
 def _take_near_site(state, codes, slot, free, when_ms, shadow_ms):
     """Place a job on the site where it ends first, with its data; the selection decides between several."""
     net = codes.net
@@ -84,7 +84,7 @@ def take_parts_in_order(state, codes, net, slot, order, when_ms):
     return _take_parts_on_links(state, codes, net.choice, slot, order, when_ms)
 
 
-@kernel
+@kernel_apart
 def _take_parts_on_links(state, codes, choice, slot, order, when_ms):
     """Split a job over links: over the fewest sites, or, with room for choosing them, where it ends first."""
     net = codes.net
@@ -103,7 +103,7 @@ def take_parts(state, codes, net, slot, available, when_ms):
     return _take_available_parts(state, codes, net.choice, slot, available, when_ms)
 
 
-@kernel_part
+@kernel_apart
 def _take_available_parts(state, codes, choice, slot, available, when_ms):
     if choice is None:
         return take_split(state, codes, slot, available) and judge_taken(state, codes.net, slot, when_ms)
@@ -115,6 +115,9 @@ def _take_where_it_ends_first(state, codes, slot, available, when_ms):
     """Split a job so that it ends first; over the fewest sites, if those are more sites than it may have."""
     net = codes.net
     job = state.jobs[slot]
+    row = _remembered(net, job.job_id, available)
+    if row >= 0:
+        return _take_remembered(state, codes, slot, available, when_ms, row)
     for site in range(len(available)):
         delay_ms = data_delay_ms(net, slot, job.submit_ms, site, when_ms)
         net.delay_ms[site] = np.inf if delay_ms == NEVER_MS else float(delay_ms)
@@ -129,15 +132,63 @@ def _take_where_it_ends_first(state, codes, slot, available, when_ms):
         ROUNDS,
         net.choice,
     )
-    count = net.choice.n_best[0]
-    if not found:
+    return _take_remembered(state, codes, slot, available, when_ms, _remember(net, job.job_id, available, found))
+
+
+@kernel
+def _take_remembered(state, codes, slot, available, when_ms, row):
+    """Split a job as it was chosen; over the fewest sites, if those are more sites than it may have."""
+    memo = codes.net.memo
+    count = memo.n_parts[row]
+    if count == 0:
         return False
-    if count > fragments_allowed(codes, job.width):
-        return take_split(state, codes, slot, available) and judge_taken(state, net, slot, when_ms)
+    if count > fragments_allowed(codes, state.jobs[slot].width):
+        return take_split(state, codes, slot, available) and judge_taken(state, codes.net, slot, when_ms)
     for k in range(count):
-        state.taken[k] = net.choice.best[k]
+        state.taken[k] = memo.parts[row, k]
     state.counters[0].n_taken = count
-    return judge_taken(state, net, slot, when_ms)
+    return judge_taken(state, codes.net, slot, when_ms)
+
+
+@kernel_part
+def _row_for(memo, job_id, available):
+    """Return the one row in which the choice for a job and these nodes may stand."""
+    mixed = job_id
+    for site in range(len(available)):
+        mixed = mixed * 31 + available[site]
+    return mixed & (len(memo.job_id) - 1)
+
+
+@kernel
+def _remembered(net, job_id, available):
+    """Return the row with what was chosen before for this job and the same nodes; -1 if there is none.
+
+    Without data nothing else counts, as long as the links stay as they are.
+    """
+    if net.staging != NO_DATA:
+        return -1
+    memo = net.memo
+    row = _row_for(memo, job_id, available)
+    if memo.job_id[row] != job_id:
+        return -1
+    for site in range(len(available)):
+        if memo.available[row, site] != available[site]:
+            return -1
+    return row
+
+
+@kernel
+def _remember(net, job_id, available, found):
+    """Keep what was just chosen; return the row."""
+    memo = net.memo
+    row = _row_for(memo, job_id, available)
+    memo.job_id[row] = job_id
+    for site in range(len(available)):
+        memo.available[row, site] = available[site]
+    memo.n_parts[row] = net.choice.n_best[0] if found else 0
+    for k in range(memo.n_parts[row]):
+        memo.parts[row, k] = net.choice.best[k]
+    return row
 
 
 @kernel_part
@@ -149,6 +200,24 @@ def ends_late_on_links(state, net, slot, now_ms, shadow_ms):
 
 
 @kernel_part
+def fits_now(state, net, slot):
+    """Whether a job would end first on the single site that has the nodes for it now."""
+    if net is not None and net.staging != NO_DATA:
+        return False
+    return most_of(state.free_order) >= state.jobs[slot].width
+
+
+@kernel_part
+def stays_settled(net):
+    """Whether what could not start at the last pass cannot now either, as far as the links and the data go."""
+    if net is None:
+        return True
+    same = net.staging == NO_DATA and net.changed[0] == 0
+    net.changed[0] = 0
+    return same
+
+
+@kernel_part
 def ends_on_one_site_by(state, net, slot, when_ms, end_ms):
     """Whether, by the estimates of the running jobs, a job could end on one site by an instant, from another one on."""
     if net is not None and net.staging != NO_DATA:
@@ -156,7 +225,7 @@ def ends_on_one_site_by(state, net, slot, when_ms, end_ms):
     return fits_one_site_by(state, slot, end_ms - state.jobs[slot].estimate_ms)
 
 
-@kernel
+@kernel_apart
 def _ends_near_by(state, net, slot, when_ms, end_ms):
     """Look at each site by itself: a job with data ends at another instant on each."""
     width = state.jobs[slot].width

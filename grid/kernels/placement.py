@@ -231,7 +231,8 @@ def fits_one_site_by(state, slot, limit_ms):
         return True
     if width > counters.largest:
         return False
-    _look_ahead(state, width, limit_ms)
+    if counters.n_horizon == 0 or state.horizon_most[counters.n_horizon - 1] < width:
+        _look_ahead(state, width, limit_ms)
     for k in range(counters.n_horizon):
         if state.horizon_most[k] >= width:
             return state.horizon_ms[k] <= limit_ms

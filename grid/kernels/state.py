@@ -42,13 +42,15 @@ COUNTERS = np.dtype(
         ("spare", np.int64),
         ("n_horizon", np.int64),
         ("horizon_next", np.int64),
+        ("settled", np.int64),
     ],
     align=True,
 )
 """The numbers of a grid: ``free`` of ``nodes`` on all sites, nodes of the ``largest``, and how full each array is.
 
 ``spare`` is the sum of what ``spare_order`` holds, `UNKNOWN` if that is not up to date; ``horizon_next`` is the running
-job up to which the horizon is known.
+job up to which the horizon is known. ``settled`` is the head, by its slot, for which the last pass started nothing, if
+nothing has started, ended or moved since; otherwise `UNKNOWN`.
 """
 
 UNKNOWN = np.int64(-1)
@@ -172,6 +174,7 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
     )
     state.counters["nodes"] = state.counters["free"] = nodes.sum()
     state.counters["largest"] = nodes.max()
+    state.counters["settled"] = UNKNOWN
     state.counters["first_new"] = state.counters["narrowest"] = NEVER_MS
     return state
 
@@ -180,6 +183,13 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
 def is_full(state):
     """Whether the fragments of one more pass might not find room: a pass starts no more than one per node."""
     return state.counters[0].n_fragments + state.counters[0].nodes > len(state.fragments)
+
+
+@kernel_part
+def freed(state):
+    """Note that what is free on one site, now or later, has changed."""
+    state.counters[0].n_horizon = 0
+    state.counters[0].settled = UNKNOWN
 
 
 @kernel_part
@@ -214,8 +224,7 @@ def begin_taken(state, codes, place, now_ms):
     state.started[counters.n_started] = slot
     counters.n_started += 1
     state.waiting[place] = GONE
-    # What is free on one site, and when, has changed.
-    counters.n_horizon = 0
+    freed(state)
     return end_ms
 
 
@@ -245,4 +254,4 @@ def finish_job(state, place):
     for k in range(first, first + state.n_fragments[slot]):
         add_free(state, state.fragments[k].site, state.fragments[k].width)
     counters.free += state.jobs[slot].width
-    counters.n_horizon = 0
+    freed(state)

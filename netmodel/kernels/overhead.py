@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.state import ALL_TO_ALL, MASTER_WORKERS, NO_COMMUNICATION
 from gridweave.netmodel.kernels.traffic import exchanged
 
@@ -15,7 +15,7 @@ from gridweave.netmodel.kernels.traffic import exchanged
 OUT, BACK = np.int64(1), np.int64(2)
 
 
-@kernel
+@kernel_apart
 def split_factor(net, communication, parts, n_parts):
     """Return the factor by which the run time of a job grows in these parts, on links that nobody else uses.
 
@@ -36,11 +36,34 @@ def split_factor(net, communication, parts, n_parts):
     """
     if n_parts < 2 or communication.fraction <= 0.0 or communication.pattern == NO_COMMUNICATION:
         return 1.0
+    return _factor(net, communication, parts, n_parts, share_nothing(net, parts, n_parts))
+
+
+@kernel_part
+def share_nothing(net, parts, n_parts):
+    """Whether it is plain that no two paths between the parts have a link in common."""
+    return n_parts == 2 and net.apart[parts[0].site, parts[1].site]
+
+
+@kernel
+def least_split_factor(net, communication, parts, n_parts):
+    """Return what `split_factor` would be if no two paths between the parts had a link in common.
+
+    It is never more than that, to the last digit: all that is worked out with less load is less, or equal.
+    """
+    if n_parts < 2 or communication.fraction <= 0.0 or communication.pattern == NO_COMMUNICATION:
+        return 1.0
+    return _factor(net, communication, parts, n_parts, True)
+
+
+@kernel_part
+def _factor(net, communication, parts, n_parts, alone):
+    """Work the factor out; ``alone``: as if each path had its links for itself."""
     count_messages(net, communication, parts, n_parts, OUT)
-    ratio, busiest_ms = _exchange_ratio(net, communication, parts, n_parts)
+    ratio, busiest_ms = _exchange_ratio(net, communication, parts, n_parts, alone)
     if communication.pattern == MASTER_WORKERS:
         count_messages(net, communication, parts, n_parts, BACK)
-        back, back_ms = _exchange_ratio(net, communication, parts, n_parts)
+        back, back_ms = _exchange_ratio(net, communication, parts, n_parts, alone)
         ratio, busiest_ms = 0.5 * (ratio + back), max(busiest_ms, back_ms)
     # However much is overlapped, no step is over before the busiest link, or stream, has carried what is sent in one.
     return max(1.0 + communication.fraction * (ratio - 1.0), busiest_ms / step_ms(net, communication))
@@ -84,13 +107,14 @@ def count_messages(net, communication, parts, n_parts, exchange):
 
 
 @kernel
-def _exchange_ratio(net, communication, parts, n_parts):
+def _exchange_ratio(net, communication, parts, n_parts, alone):
     """Return what one exchange takes in these parts, as a multiple of what it takes on one site.
 
     Bulk-synchronous it takes as long as its slowest message, overlapped as long as the average of all. Returned too is
     how long the busiest link or stream carries it.
     """
-    _load_links(net, parts, n_parts)
+    if not alone:
+        _load_links(net, parts, n_parts)
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     local_ms = net.local_latency_ms + own_ms
     slowest_ms = local_ms
@@ -100,13 +124,23 @@ def _exchange_ratio(net, communication, parts, n_parts):
         for other in range(n_parts):
             count = net.messages[one * n_parts + other]
             if count > 0.0:
-                lag_ms, ms_per_bit = _path_cost(net, parts[one].site, parts[other].site)
+                site, target = parts[one].site, parts[other].site
+                # What each bit takes on the busiest link on the way, or in its stream.
+                ms_per_bit = net.stream_ms_per_bit[site, target]
+                if alone:
+                    ms_per_bit = max(ms_per_bit, count * net.narrowest_ms_per_bit[site, target])
+                else:
+                    path = site * len(net.lag_ms) + target
+                    for place in range(net.first[path], net.first[path + 1]):
+                        link = net.links[place]
+                        ms_per_bit = max(ms_per_bit, net.load[link] * net.ms_per_bit[link])
                 carried_ms = communication.bits * ms_per_bit
-                cost_ms = net.local_latency_ms + lag_ms + max(own_ms, carried_ms)
+                cost_ms = net.local_latency_ms + net.lag_ms[site, target] + max(own_ms, carried_ms)
                 busiest_ms = max(busiest_ms, carried_ms)
                 slowest_ms = max(slowest_ms, cost_ms)
                 more_ms += count * (cost_ms - local_ms)
-    _clear_links(net, parts, n_parts)
+    if not alone:
+        _clear_links(net, parts, n_parts)
     if net.overlapped:
         return 1.0 + more_ms / _all_messages(communication) / local_ms, busiest_ms
     return slowest_ms / local_ms, busiest_ms
@@ -139,17 +173,6 @@ def _clear_links(net, parts, n_parts):
                 path = parts[one].site * sites + parts[other].site
                 for place in range(net.first[path], net.first[path + 1]):
                     net.load[net.links[place]] = 0.0
-
-
-@kernel_part
-def _path_cost(net, site, other):
-    """Return what a message waits on its way, and what each of its bits takes on the busiest link or in its stream."""
-    path = site * len(net.lag_ms) + other
-    ms_per_bit = net.stream_ms_per_bit[site, other]
-    for place in range(net.first[path], net.first[path + 1]):
-        link = net.links[place]
-        ms_per_bit = max(ms_per_bit, net.load[link] * net.ms_per_bit[link])
-    return net.lag_ms[site, other], ms_per_bit
 
 
 @kernel_part

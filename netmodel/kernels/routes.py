@@ -220,3 +220,27 @@ def add_up_paths(first, links, latency_ms, jitter_ms, bandwidth_bps, loss, sums)
             least = min(least, bandwidth_bps[link])
             kept *= 1.0 - loss[link]
         sums[0, path], sums[1, path], sums[2, path], sums[3, path] = latency, jitter, least, 1.0 - kept
+
+
+@kernel
+def find_ways_apart(first, links, mark, apart):
+    """Find out whether the path from one site to another and the path back have no link in common.
+
+    Parameters
+    ----------
+    first, links : numpy.ndarray of int
+    mark : numpy.ndarray of int64, shape (links,)
+        Room: -1 everywhere at first.
+    apart : numpy.ndarray of bool, shape (sites, sites)
+        Is written.
+    """
+    sites = len(apart)
+    for one in range(sites):
+        for other in range(one, sites):
+            there, back = one * sites + other, other * sites + one
+            for place in range(first[there], first[there + 1]):
+                mark[links[place]] = there
+            common = False
+            for place in range(first[back], first[back + 1]):
+                common = common or mark[links[place]] == there
+            apart[one, other] = apart[other, one] = not common or one == other

@@ -48,6 +48,10 @@ class NetArrays(NamedTuple):
         What a message from one site to another takes but for its size; infinite where there is no path.
     stream_ms_per_bit : numpy.ndarray of float64, shape (sites, sites)
         What one stream takes for a bit at best, because packets are lost on the way.
+    narrowest_ms_per_bit : numpy.ndarray of float64, shape (sites, sites)
+        Of the narrowest link of each path; 0 where there is none.
+    apart : numpy.ndarray of bool, shape (sites, sites)
+        Whether the path there and the path back have no link in common.
     first : numpy.ndarray of int64, shape (sites x sites + 1,)
         Where the links of each path begin in ``links``; path number = from x sites + to.
     links : numpy.ndarray of uint32, shape (links of all paths,)
@@ -68,6 +72,8 @@ class NetArrays(NamedTuple):
 
     lag_ms: FloatArray
     stream_ms_per_bit: FloatArray
+    narrowest_ms_per_bit: FloatArray
+    apart: npt.NDArray[np.bool_]
     first: IntArray
     links: npt.NDArray[np.uint32]
     ms_per_bit: FloatArray

@@ -5,6 +5,8 @@ The ranks stand part after part, so a part is an interval of ranks, and every co
 
 from __future__ import annotations
 
+import numpy as np
+
 from gridweave.jit import kernel, kernel_part
 from gridweave.netmodel.kernels.state import ALL_TO_ALL
 
@@ -15,7 +17,9 @@ from gridweave.netmodel.kernels.state import ALL_TO_ALL
 @kernel_part
 def _in_step(rank, period, stay):
     """Return how many ranks before this one stand among the first ``stay`` of their period."""
-    return rank // period * stay + min(rank % period, stay)
+    # A division of 64 digits takes several times as long as one of 32, and ranks are fewer than 2^31.
+    periods = np.int64(np.uint32(rank) // np.uint32(period))
+    return periods * stay + min(rank - periods * period, stay)
 
 
 @kernel
@@ -30,6 +34,15 @@ def _shifted(first, end, to_first, to_end, period, shift):
     if low < high:
         count += high - low - (_in_step(high, period, stay) - _in_step(low, period, stay))
     return count
+
+
+@kernel
+def _shifted_around(first, end, to_first, to_end, width, shift):
+    """Return what `_shifted` does if all ranks are one period."""
+    stay = width - shift
+    forward = min(end, to_end - shift, stay) - max(first, to_first - shift)
+    around = min(end, to_end + stay) - max(first, to_first + stay, stay)
+    return max(np.int64(0), forward) + max(np.int64(0), around)
 
 
 @kernel
@@ -53,13 +66,22 @@ def exchanged(communication, first, end, to_first, to_end):
     columns = communication.columns
     plane = communication.rows * columns
     # Each rank sends to the next and to the previous one; the messages back are those that the others send forward.
+    if columns == communication.width:
+        # A ring.
+        count += _shifted_around(first, end, to_first, to_end, columns, np.int64(1))
+        count += _shifted_around(to_first, to_end, first, end, columns, np.int64(1))
+        return count
     if columns > 1:
         count += _shifted(first, end, to_first, to_end, columns, 1)
         count += _shifted(to_first, to_end, first, end, columns, 1)
+    if communication.planes > 1:
+        count += _shifted_around(first, end, to_first, to_end, communication.width, plane)
+        count += _shifted_around(to_first, to_end, first, end, communication.width, plane)
+    elif communication.rows > 1:
+        count += _shifted_around(first, end, to_first, to_end, plane, columns)
+        count += _shifted_around(to_first, to_end, first, end, plane, columns)
+        return count
     if communication.rows > 1:
         count += _shifted(first, end, to_first, to_end, plane, columns)
         count += _shifted(to_first, to_end, first, end, plane, columns)
-    if communication.planes > 1:
-        count += _shifted(first, end, to_first, to_end, communication.width, plane)
-        count += _shifted(to_first, to_end, first, end, communication.width, plane)
     return count

@@ -18,7 +18,7 @@ from gridweave.jit import kernel, kernel_part
 from gridweave.netmodel.kernels.contention import add_job_flows, all_slowdowns, drop_flows, share_links
 from gridweave.netmodel.kernels.state import Filling, Flows
 from gridweave.scenarios.kernels.heap import pop_end, push_end
-from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_done_ms, work_left, work_of
+from gridweave.site.kernels.rates import RATE_ONE, late_end_ms, rate_of, work_done_ms, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS, enqueue
 
 # Numba infers the types of kernels; their docstrings say them.
@@ -208,8 +208,7 @@ def _expect_late_ends(state, plan, run, now_ms):
             return
         slot = ending.slot
         left = work_left(run.left[slot], run.rate[slot], run.since_ms[slot], now_ms) + work_of(run.spare_ms[slot])
-        rate = run.rate[slot] if run.rate[slot] > 0 else RATE_ONE
-        end_ms = work_done_ms(left, rate, now_ms)
+        end_ms = late_end_ms(left, run.rate[slot], now_ms)
         if plan is None:
             move_end(state, slot, end_ms)
         else:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.topology import named
 from gridweave.scenarios import transform
 from gridweave.scenarios.communication_columns import with_communication, with_data
 from gridweave.scenarios.estimates import with_estimates
@@ -27,12 +28,14 @@ from gridweave.scenarios.scenario.reader import Draft, beside, read_draft
 from gridweave.scenarios.scenario.sharing import with_resources
 from gridweave.scenarios.scenario.structs import Scenario, Site, Transformation
 from gridweave.scenarios.workload import BoolArray, IntArray, Workload
+from gridweave.scenarios.world.links import check_reach, node_of_grid
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.shared_discipline import SharedNodes
 
 if TYPE_CHECKING:
+    from gridweave.netmodel.topology import Topology
     from gridweave.scenarios.grid_net import GridNet
 
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
@@ -65,7 +68,7 @@ class Built:
     remarks : tuple of str
         What was done to the workload on the way, for people.
     net : GridNet or None
-        The links between the sites, as the batch driver uses them.
+        The links between the sites.
     """
 
     scenario: Scenario
@@ -93,6 +96,13 @@ class Built:
         return policy_label(self.policy, self.net)
 
     @property
+    def grid_node(self) -> int | None:
+        """The node of the network at which the grid is, if there are messages that cross the links."""
+        if self.net is None or not self.needs_world:
+            return None
+        return node_of_grid(self.net, self.scenario.grid.at)
+
+    @property
     def needs_world(self) -> bool:
         """Whether this is more than the batch driver knows.
 
@@ -100,6 +110,7 @@ class Built:
         """
         return self.policy.mode != "local" and (
             self.policy.control != "full"
+            or self.scenario.grid.at is not None
             or self.shares_nodes
             or self.network != Network()
             or self.faults.any
@@ -132,6 +143,8 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     policy = grid_policy(scenario.grid, report)
     remarks = list(draft.remarks)
     network = read_network(draft)
+    if network is not None:
+        _check_place_of_grid(draft, network.topology)
     jobs = _workload(draft, policy, remarks)
     report.raise_if_any()
     assert jobs is not None, "a workload that cannot be built is a problem"
@@ -142,7 +155,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         net = grid_net(scenario, network, until_ms=until_ms, rng=rng_of(scenario, STREAM_LINKS))
         remarks.extend(network.remarks)
     sites = sites_of(scenario)
-    return Built(
+    built = Built(
         scenario=scenario,
         workload=workload,
         home=home_of(workload),
@@ -157,6 +170,28 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         remarks=tuple(remarks),
         net=net,
     )
+    _check_reach(built, report)
+    return built
+
+
+def _check_place_of_grid(draft: Draft, topology: Topology) -> None:
+    """Report a grid that is at no node of the network, and no site."""
+    at = draft.scenario.grid.at
+    if at is not None and at not in topology.nodes and at not in topology.sites:
+        draft.report.add(
+            ("grid", "at"), f"{at!r} is neither a node of the network nor a site; there are {named(topology.nodes)}"
+        )
+
+
+def _check_reach(built: Built, report: Report) -> None:
+    """Refuse links that cut a site off from the grid for ever, if messages cross them."""
+    if built.net is None or built.grid_node is None:
+        return
+    try:
+        check_reach(built.net, built.grid_node)
+    except InputError as error:
+        report.add(("net", "changes"), str(error))
+    report.raise_if_any()
 
 
 def owner_policy(site: Site) -> OwnerPolicy:

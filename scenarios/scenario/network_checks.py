@@ -87,7 +87,7 @@ def check_network(scenario: Scenario, report: Report) -> None:
         for path, text in _without_net(scenario):
             report.add(path, text)
         return
-    for path, text in (*_against_net(scenario), *_not_in_the_world(scenario)):
+    for path, text in _against_net(scenario):
         report.add(path, text)
 
 
@@ -97,7 +97,7 @@ def _is_idle(scenario: Scenario) -> bool:
     if grid.mode == "local":
         data = scenario.workload.data or DataTable()
         return grid.data == "none" or (data.input_site == AT_HOME and data.output_site == AT_HOME)
-    return grid.mode == "sharing" and grid.data == "none"
+    return grid.mode == "sharing" and grid.data == "none" and not is_in_world(scenario)
 
 
 def _without_net(scenario: Scenario) -> Iterator[tuple[Path, str]]:
@@ -124,6 +124,8 @@ def _against_net(scenario: Scenario) -> Iterator[tuple[Path, str]]:
     elif _is_idle(scenario):
         right = "leave it out, or choose the mode multi-site or adaptive"
         yield ("net",), f"is of no use under mode {grid.mode}, which splits no job, with no data to move; {right}"
+    if grid.mode == "local" and grid.at is not None:
+        yield ("grid", "at"), f"is {grid.at!r}, and under mode local there is no grid to be there; leave it out"
     if grid.overhead != GridTable().overhead:
         yield (
             ("grid", "overhead"),
@@ -139,6 +141,8 @@ def _against_net(scenario: Scenario) -> Iterator[tuple[Path, str]]:
             ("grid", "data"),
             f"is {grid.data!r}, which does not go with reserved starts; backfill is easy or none",
         )
+    if grid.data in ("blocking", "prefetch") and grid.control == "none" and grid.mode != "local":
+        yield ("grid", "data"), f"is {grid.data!r}, and control 'none' knows of no links; say 'none' here too"
     if grid.data in ("blocking", "prefetch") and scenario.workload.data is None:
         yield ("grid", "data"), f"is {grid.data!r}, and jobs have no data; add [workload.data], or say 'none'"
     for number, site in enumerate(scenario.sites):
@@ -146,28 +150,37 @@ def _against_net(scenario: Scenario) -> Iterator[tuple[Path, str]]:
             yield ("sites", number, "at"), f"stands beside net.attach.{site.name}; leave out one of them"
 
 
-def _not_in_the_world(scenario: Scenario) -> Iterator[tuple[Path, str]]:
-    """Yield what is played in the simulated world, whose messages know no links yet."""
-    world = "played in the simulated world, which knows no [net]"
-    why = f"is {world}"
-    if scenario.grid.control != "full":
-        yield ("grid", "control"), f"{scenario.grid.control!r} {why}; say 'full', or leave out [net]"
-    for place, table, default in (
-        ("network", scenario.network, NetworkTable()),
-        ("faults", scenario.faults, FaultsTable()),
-    ):
-        for key in table.__struct_fields__:
+def is_in_world(scenario: Scenario) -> bool:
+    """Whether messages are sent between the grid and its sites when a scenario is run, and so cross its network.
+
+    Parameters
+    ----------
+    scenario : Scenario
+
+    Returns
+    -------
+    bool
+        What `gridweave.scenarios.scenario.build.Built.needs_world` comes to, as far as the text alone tells.
+    """
+    if scenario.grid.mode == "local":
+        return False
+    sites = [site for site in scenario.sites if isinstance(site, Site)]
+    tables: tuple[tuple[msgspec.Struct, msgspec.Struct], ...] = (
+        (scenario.network, NetworkTable()),
+        (scenario.faults, FaultsTable()),
+    )
+    return (
+        scenario.grid.control != "full"
+        or scenario.grid.at is not None
+        or scenario.workload.to_grid != 1
+        or any(site.grid_share != 1 or site.own_users_first or site.discipline == "lomarc" for site in sites)
+        or any(
             # What lasts how long is of no account where nothing fails.
-            if getattr(table, key) != getattr(default, key) and not key.endswith("_lasts_ms"):
-                yield (place, key), f"{why}; leave out this or [net]"
-    if scenario.workload.to_grid != 1 and scenario.grid.mode != "local":
-        yield ("workload", "to_grid"), f"is {scenario.workload.to_grid:g}; users' own jobs are {world}; say 1"
-    for number, site in enumerate(scenario.sites):
-        if isinstance(site, Site):
-            if site.grid_share != 1:
-                yield ("sites", number, "grid_share"), f"{why}; leave out this or [net]"
-            if site.own_users_first:
-                yield ("sites", number, "own_users_first"), f"{why}; leave out this or [net]"
+            getattr(table, key) != getattr(default, key) and not key.endswith("_lasts_ms")
+            for table, default in tables
+            for key in table.__struct_fields__
+        )
+    )
 
 
 def _check_communication(scenario: Scenario, report: Report) -> None:

@@ -123,6 +123,8 @@ def run_world(built: Built, *, check: bool = False) -> WorldResult:
         network=built.network,
         faults=built.faults,
         rng=rng_of(built.scenario, STREAM_WORLD),
+        net=built.net,
+        grid_node=built.grid_node,
         check=check,
     )
 

@@ -37,7 +37,7 @@ DEFAULT_METRICS = (
     "makespan_ms",
 )
 
-NET_KEYS = ("split", "contention", "data")
+NET_KEYS = ("split", "contention", "data", "at")
 """Keys of ``[grid]`` that are for a network."""
 
 _MAX_INT = 2**63 - 1
@@ -286,6 +286,8 @@ class GridTable(_Table, frozen=True, kw_only=True):
         What jobs and transfers on the same links do to each other; that of ``[net]`` if left out.
     data : str
         Whether data is moved, and if so, while the nodes are held or before they are taken.
+    at : str, optional
+        The node of the network, or the site, at which the grid is: messages between it and the sites cross the links.
     """
 
     mode: Annotated[str, _one_of(MODES, "How jobs come to sites.")] = "adaptive"
@@ -308,6 +310,7 @@ class GridTable(_Table, frozen=True, kw_only=True):
     split: Annotated[str, _one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "fewest"
     contention: Annotated[str, _one_of(CONTENTIONS, "What jobs on the same links do to each other.")] | None = None
     data: Annotated[str, _one_of(DATA, "Whether and when the data of jobs is moved, with [net].")] = "none"
+    at: Annotated[str, Meta(description="Node or site at which the grid is, with [net].")] | None = None
 
 
 class NetworkTable(_Table, frozen=True, kw_only=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gridweave.errors import OptionError, UnavailableError
+from gridweave.scenarios.ray_joining import RAY_ERRORS, join_problem, knock, quietly
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import PlannedRun
 from gridweave.scenarios.sweep.work import Outcome, Work, perform
@@ -18,8 +18,6 @@ from gridweave.scenarios.sweep.work import Outcome, Work, perform
 Outcomes = Generator[tuple[PlannedRun, Outcome], None, None]
 
 _STORE_BYTES = 128 << 20  # for Ray's shared memory: what comes back is small, and it would take a third of all memory
-_PATIENCE_S = 5.0
-_QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
 def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers: int | None = None) -> Outcomes:
@@ -65,7 +63,7 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
 def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]:
     """Start Ray or join a cluster, and tell whether it is this sweep's own; one that is joined already is only used."""
     try:
-        with _quiet():
+        with quietly():
             import ray
     except ImportError:
         hint = "pip install 'gridweave[sweep]', or give --workers 1 to do without it"
@@ -74,45 +72,19 @@ def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]
         yield ray, False
         return
     if address is not None:
-        _knock(address)
+        knock(address)
     options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         options |= {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
     try:
-        with _quiet():
+        with quietly():
             try:
                 ray.init(**options)
-            except (ConnectionError, TimeoutError, ValueError, RuntimeError, AssertionError) as error:
-                where = "this machine" if address is None else address
-                told = " ".join(str(error).split()) or type(error).__name__
-                raise UnavailableError(f"--address: Ray cannot be used on {where}: {told}") from None
+            except RAY_ERRORS as error:
+                raise join_problem("this machine" if address is None else address, error) from None
         yield ray, address is None
     finally:
         ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Find out in a few seconds that nothing listens at an address; Ray would take many minutes."""
-    host, colon, port = address.strip().removeprefix("ray://").rpartition(":")
-    if not colon:
-        return  # auto, or what Ray knows better
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
-    except (OSError, ValueError, OverflowError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise UnavailableError(f"--address: no Ray cluster answers at {address}: {told}") from None
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Let Ray start without a report to its makers, and without remarks of its own, unless the user says so."""
-    added = [name for name in _QUIET if name not in os.environ]
-    os.environ.update({name: _QUIET[name] for name in added})
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | None, *, is_own: bool) -> Outcomes:

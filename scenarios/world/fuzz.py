@@ -7,15 +7,18 @@ repeated by itself: as a search of one run, with its seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
 from gridweave.errors import GridweaveError, OptionError
 from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.changes import Timetable, random_changes
+from gridweave.scenarios.grid_net import GridNet
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload import IntArray, Workload
+from gridweave.scenarios.world.links import check_reach, merged, node_of_grid
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.site.contract_core import OwnerPolicy
@@ -47,6 +50,10 @@ class WorldInputs:
     site_policies : tuple of SitePolicy or SharedNodes
     jobs : int
         How many jobs of the workload, one after the other, make up a run.
+    net : GridNet, optional
+        The links between the sites.
+    grid_node : int, optional
+        The node of the network at which the grid is; messages cross the links from and to there.
     """
 
     workload: Workload
@@ -55,6 +62,8 @@ class WorldInputs:
     policy: GridPolicy
     site_policies: tuple[Policy, ...]
     jobs: int = JOBS
+    net: GridNet | None = None
+    grid_node: int | None = None
 
 
 def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
@@ -73,12 +82,16 @@ def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
     Raises
     ------
     OptionError
-        If that is no job at all, or the scenario has links between its sites.
+        If that is no job at all.
+    InputError
+        If links of the scenario cut a site off from the grid for ever.
     """
     if jobs < 1:
         raise OptionError("jobs", f"is {jobs}; a run has at least 1 job")
-    if built.net is not None:
-        raise OptionError("net", "is not played in the simulated world; leave [net] and what is for it out")
+    grid_node = None
+    if built.net is not None and built.policy.mode != "local":
+        grid_node = node_of_grid(built.net, built.scenario.grid.at)
+        check_reach(built.net, grid_node)
     return WorldInputs(
         workload=built.workload,
         home=built.home,
@@ -86,7 +99,25 @@ def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
         policy=built.policy,
         site_policies=built.site_policies,
         jobs=jobs,
+        net=None if grid_node is None else built.net,
+        grid_node=grid_node,
     )
+
+
+class LinkFaults(msgspec.Struct, frozen=True, kw_only=True):
+    """How links fail by chance, beside what the scenario says of them.
+
+    Attributes
+    ----------
+    mean_up_ms, mean_down_ms : float
+        Of the exponential times of each cable between two failures and until repair.
+    factor : float
+        Which part of its bandwidth a cable has left meanwhile; 0 if it fails.
+    """
+
+    mean_up_ms: float
+    mean_down_ms: float
+    factor: float
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +132,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     owners : tuple of OwnerPolicy
     to_grid : float
         Part of the jobs that are submitted to the grid, rather than to the site of their user.
+    links : LinkFaults, optional
+        None if no more of them fail than the scenario says.
     """
 
     first: int
@@ -108,6 +141,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults
     owners: tuple[OwnerPolicy, ...]
     to_grid: float
+    links: LinkFaults | None = None
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +155,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
         Between the sites and the meta-scheduler.
     crashes, cuts, restarts : int
         Failures of sites and of their connections; jobs that were lost with a site and begun anew.
+    link_changes : int
+        Instants at which links of a network slowed, failed or came back.
     """
 
     runs: int = 0
@@ -131,6 +167,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int = 0
     cuts: int = 0
     restarts: int = 0
+    link_changes: int = 0
 
     def __add__(self, other: Tried) -> Tried:
         """Return the sums."""
@@ -266,7 +303,35 @@ def draw_conditions(inputs: WorldInputs, rng: np.random.Generator) -> Conditions
     )
     owners = tuple(_draw_owners(inputs.nodes, rng))
     to_grid = float(rng.choice((1.0, 1.0, 0.5, 0.9)))
-    return Conditions(first=first, network=network, faults=faults, owners=owners, to_grid=to_grid)
+    links = _draw_links(span_ms, rng) if inputs.net is not None else None
+    return Conditions(first=first, network=network, faults=faults, owners=owners, to_grid=to_grid, links=links)
+
+
+def _draw_links(span_ms: float, rng: np.random.Generator) -> LinkFaults | None:
+    """Draw how links fail, or that they do not."""
+    faults = LinkFaults(
+        mean_up_ms=float(rng.choice((1.0, 5.0))) * span_ms,
+        mean_down_ms=min(_LONGEST_MS, float(rng.choice((1e-4, 0.01, 0.1))) * span_ms),
+        factor=float(rng.choice((0.0, 0.0, 0.05))),
+    )
+    fail = bool(rng.random() < 0.7)
+    return faults if fail and faults.mean_up_ms > 0 and faults.mean_down_ms > 0 else None
+
+
+def _with_failures(net: GridNet, links: LinkFaults, submit_ms: IntArray, rng: np.random.Generator) -> GridNet:
+    """Return a network whose cables fail by chance too, from the first submission to the last."""
+    first_ms = int(submit_ms[0])
+    drawn = random_changes(
+        net.model.topology,
+        mean_up_ms=links.mean_up_ms,
+        mean_down_ms=links.mean_down_ms,
+        until_ms=int(submit_ms[-1]) - first_ms,
+        rng=rng,
+        factor=links.factor,
+    )
+    later = [replace(change, at_ms=change.at_ms + first_ms) for change in drawn]
+    timetable = Timetable.of(net.model.topology, later)
+    return replace(net, timetable=timetable if net.timetable is None else merged(net.timetable, timetable))
 
 
 def _draw_owners(nodes: tuple[int, ...], rng: np.random.Generator) -> Iterator[OwnerPolicy]:
@@ -299,6 +364,9 @@ def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Genera
     """
     rows = np.arange(conditions.first, min(len(inputs.workload), conditions.first + inputs.jobs))
     to_grid = rng.random(len(rows)) < conditions.to_grid
+    net = inputs.net
+    if net is not None and conditions.links is not None:
+        net = _with_failures(net, conditions.links, inputs.workload.submit_ms[rows], rng)
     return simulate_world(
         inputs.workload.take(rows),
         inputs.nodes,
@@ -310,6 +378,8 @@ def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Genera
         network=conditions.network,
         faults=conditions.faults,
         rng=rng,
+        net=net,
+        grid_node=inputs.grid_node,
         check=True,
     )
 
@@ -324,4 +394,5 @@ def _tried(result: WorldResult) -> Tried:
         crashes=result.crashes,
         cuts=result.cuts,
         restarts=result.restarts,
+        link_changes=result.link_changes,
     )

@@ -12,11 +12,16 @@ from gridweave.errors import OptionError
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.grid_net import GridNet
 from gridweave.scenarios.grid_simulator import GridResult, checked_home, checked_sensitivity
-from gridweave.scenarios.job_messages import job_messages
+from gridweave.scenarios.job_messages import job_messages, sends_of
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.world.lengths import Lengths, PlainLengths
+from gridweave.scenarios.world.link_world import play_links
 from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.routes import EvenRoutes, Routes
+from gridweave.scenarios.world.traffic import Traffic
 from gridweave.scenarios.world.world import Submission, World
 from gridweave.site.contract_core import ContractCore, OwnerPolicy
 from gridweave.site.disciplines import Policy
@@ -37,6 +42,8 @@ class WorldResult(GridResult):
         Failures of sites, and of their connections.
     restarts : int
         How often a job that worked was lost with a site and begun anew.
+    link_changes : int
+        Instants at which links of the network slowed, failed or came back.
     """
 
     messages: int
@@ -44,6 +51,7 @@ class WorldResult(GridResult):
     crashes: int
     cuts: int
     restarts: int
+    link_changes: int = 0
 
 
 def simulate_world(
@@ -59,6 +67,8 @@ def simulate_world(
     faults: Faults | None = None,
     rng: np.random.Generator | None = None,
     sensitivity: npt.ArrayLike | None = None,
+    net: GridNet | None = None,
+    grid_node: int | None = None,
     check: bool = False,
     channels: bool = False,
 ) -> WorldResult:
@@ -87,6 +97,11 @@ def simulate_world(
         For the selection ``random``, delays, losses and faults; of seed 0 if left out.
     sensitivity : array_like of float, shape (n,), optional
         As for `gridweave.scenarios.grid_simulator.simulate_grid`.
+    net : GridNet, optional
+        The links between the sites, as for `gridweave.scenarios.grid_simulator.simulate_grid`.
+    grid_node : int, optional
+        The node of the network at which the meta-scheduler is, if messages cross the links; what ``network`` says comes
+        on top of that. They do not, if left out.
     check : bool
         Whether the invariants of all cores are checked after every step, which is slow. The history of the run is
         checked always.
@@ -100,7 +115,10 @@ def simulate_world(
     Raises
     ------
     OptionError
-        If an array has not the length of the workload, or of the sites.
+        If an array has not the length of the workload, or of the sites, or the network does not go with the policy.
+    InputError
+        With a network: if a column of the workload makes no sense, a job runs over links that fail for ever, or a site
+        is cut off from the meta-scheduler for ever.
     ViolationError
         If something happened that must never happen: a fault of ours.
 
@@ -114,6 +132,44 @@ def simulate_world(
     """
     network, faults = network or Network(), faults or Faults()
     rng = rng or np.random.default_rng(0)
+    sites, for_grid = _sites(nodes, site_policies, owners)
+    # One stream of its own for the selection, so that it is the same whatever the network does.
+    selection = rng.spawn(1)[0]
+    sensitivities = checked_sensitivity(sensitivity, len(workload))
+    routes: Routes = EvenRoutes(network, rng)
+    lengths: Lengths = PlainLengths(
+        policy.split_length_ms, dict(zip(workload.job_id.tolist(), sensitivities.tolist(), strict=True))
+    )
+    played = None
+    if net is not None:
+        played = play_links(workload, for_grid, policy, net, grid_node, network, rng)
+        routes, lengths = played.routes or routes, played.traffic
+    meta = MetaCore(
+        for_grid,
+        policy,
+        rng=selection,
+        margin_ms=routes.margin_ms,
+        network=None if played is None else played.network,
+    )
+    world = World(
+        sites,
+        meta,
+        lengths,
+        routes=routes,
+        faults=faults,
+        rng=rng,
+        check=check,
+        channels=channels,
+        links=None if played is None else played.links,
+    )
+    world.run(_submissions(workload, len(nodes), policy, home, to_grid, sensitivities, net))
+    return _result(workload, nodes, policy, world, None if played is None else played.traffic)
+
+
+def _sites(
+    nodes: Sequence[int], site_policies: Sequence[Policy] | None, owners: Sequence[OwnerPolicy] | None
+) -> tuple[list[ContractCore], list[int]]:
+    """Return the sites, and how many nodes of each the grid may have."""
     policies: list[Policy] = list(site_policies) if site_policies is not None else [SitePolicy()] * len(nodes)
     owner_policies = list(owners) if owners is not None else [OwnerPolicy()] * len(nodes)
     if not len(nodes) == len(policies) == len(owner_policies):
@@ -124,14 +180,8 @@ def simulate_world(
         ContractCore(count, site_policy, owner=owner)
         for count, site_policy, owner in zip(nodes, policies, owner_policies, strict=True)
     ]
-    # One stream of its own for the selection, so that it is the same whatever the network does.
     for_grid = [owner.nodes_for_grid(count) for count, owner in zip(nodes, owner_policies, strict=True)]
-    meta = MetaCore(for_grid, policy, rng=rng.spawn(1)[0], margin_ms=network.margin_ms)
-    world = World(
-        sites, meta, policy.split_length_ms, network=network, faults=faults, rng=rng, check=check, channels=channels
-    )
-    world.run(_submissions(workload, len(nodes), policy, home, to_grid, sensitivity))
-    return _result(workload, nodes, policy, world)
+    return sites, for_grid
 
 
 def _submissions(
@@ -140,7 +190,8 @@ def _submissions(
     policy: GridPolicy,
     home: npt.ArrayLike | None,
     to_grid: npt.ArrayLike | None,
-    sensitivity: npt.ArrayLike | None,
+    sensitivities: npt.NDArray[np.float64],
+    net: GridNet | None,
 ) -> list[Submission]:
     """Return what the users hand in, in the order of submission."""
     count = len(workload)
@@ -148,38 +199,47 @@ def _submissions(
     grid = np.full(count, policy.mode != "local") if to_grid is None else np.asarray(to_grid, np.bool_)
     if grid.shape != (count,):
         raise OptionError("to_grid", f"has one entry for each of the {count} jobs")
-    sensitivities = checked_sensitivity(sensitivity, count)
+    sends = [None] * count if net is None else sends_of(workload)
     return [
-        Submission(submit_ms, job, run_ms, home_site, handed_in, sensitive)
-        for submit_ms, job, run_ms, home_site, handed_in, sensitive in zip(
+        Submission(submit_ms, job, run_ms, home_site, handed_in, sensitive, sent)
+        for submit_ms, job, run_ms, home_site, handed_in, sensitive, sent in zip(
             workload.submit_ms.tolist(),
             job_messages(workload),
             workload.run_ms.tolist(),
             homes.tolist(),
             grid.tolist(),
             sensitivities.tolist(),
+            sends,
             strict=True,
         )
     ]
 
 
-def _result(workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World) -> WorldResult:
+def _result(
+    workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: Traffic | None
+) -> WorldResult:
     ids = workload.job_id.tolist()
     parts = [world.fragments.get(job_id, ()) for job_id in ids]
     counts = np.array([len(part) for part in parts], np.int64)
+    start_ms = np.array([world.start_ms.get(job_id, NEVER) for job_id in ids], np.int64)
+    end_ms = np.array([world.end_ms.get(job_id, NEVER) for job_id in ids], np.int64)
     return WorldResult(
         workload=workload,
         nodes=np.array(nodes, np.int64),
         policy=policy,
-        start_ms=np.array([world.start_ms.get(job_id, NEVER) for job_id in ids], np.int64),
-        end_ms=np.array([world.end_ms.get(job_id, NEVER) for job_id in ids], np.int64),
+        start_ms=start_ms,
+        end_ms=end_ms,
         fragments=np.array([fragment for part in parts for fragment in part], FRAGMENT),
         first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
         n_fragments=counts,
         refused=tuple((job_id, world.refused[job_id]) for job_id in ids if job_id in world.refused),
-        messages=world.messages,
-        lost=world.lost,
+        messages=world.connections.messages,
+        lost=world.connections.lost,
         crashes=world.crashes,
         cuts=world.cuts,
         restarts=world.history.restarts,
+        link_changes=world.link_changes,
+        factor=None if traffic is None else traffic.factor,
+        slowdown=None if traffic is None else traffic.slowdowns(start_ms, end_ms),
+        transfer_ms=None if traffic is None else traffic.transfer_ms,
     )

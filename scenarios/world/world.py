@@ -7,7 +7,7 @@ history. It decides nothing: what starts where is the cores' doing, as it is liv
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,10 +24,14 @@ from gridweave.grid.messages import (
     ToSite,
 )
 from gridweave.grid.meta_core import MetaCore
+from gridweave.grid.sends import Sends
+from gridweave.scenarios.world.connections import GRID, Connections
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.lengths import Lengths
+from gridweave.scenarios.world.link_world import LinkWorld
+from gridweave.scenarios.world.network import Faults
+from gridweave.scenarios.world.routes import GRID_END, SITE_END, Routes
 from gridweave.scenarios.world.watchdog import LOOK_EVERY, Watchdog
-from gridweave.site.channel import Channel
 from gridweave.site.contract import (
     Answer,
     CommitHold,
@@ -36,22 +40,18 @@ from gridweave.site.contract import (
     Held,
     HoldEnded,
     HoldNodes,
+    RateMeasured,
     SiteRestarted,
     Started,
     ToGrid,
 )
 from gridweave.site.contract_core import OWN, ContractCore, ContractEvent
 from gridweave.site.kernels.rates import RATE_ONE, work_done_ms, work_left
+from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import ChangeRate, Job, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
 
-GRID = -1
-"""The place of the meta-scheduler, where others are the numbers of sites."""
-
-SITE_END, GRID_END = 0, 1
-"""The two ends of the connection of a site."""
-
 # What happens at an instant, in this order.
-_END, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _WAKE = range(7)
+_END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _WAKE, _RESEND = range(9)
 
 _MAX_ROUNDS = 10_000
 """So many times the sites and the grid may answer each other at one instant, and once more for every job."""
@@ -72,6 +72,8 @@ class Submission(msgspec.Struct, frozen=True):
         Whether it is handed to the grid, rather than to the user's site.
     sensitivity : float
         To the overhead of a split.
+    sends : Sends, optional
+        Over the links between the sites.
     """
 
     submit_ms: int
@@ -80,12 +82,14 @@ class Submission(msgspec.Struct, frozen=True):
     home: int
     to_grid: bool = True
     sensitivity: float = 1.0
+    sends: Sends | None = None
 
 
 class _Work(msgspec.Struct):
     """An attempt as it really is: which fragments were asked for, which have started, and since when the job works.
 
-    A job goes at the pace of its slowest fragment; ``left`` is its work as of ``since_ms``.
+    A job goes at the pace of its slowest fragment, times what links leave of it; ``left`` is its work as of
+    ``since_ms``.
     """
 
     fragments: dict[int, int]
@@ -94,6 +98,7 @@ class _Work(msgspec.Struct):
     start_ms: int | None = None
     is_dead: bool = False
     rates: dict[int, int] | None = None
+    on_links: int = RATE_ONE
     left: int = 0
     rate: int = RATE_ONE
     since_ms: int = 0
@@ -107,34 +112,39 @@ class World:
     ----------
     sites : sequence of ContractCore
     meta : MetaCore
-    stretch : callable (run_ms, n_fragments, sensitivity) -> int
-        How long a job that takes ``run_ms`` on one site takes in so many fragments.
-    network : Network
+    lengths : Lengths
+        How long jobs take.
+    routes : Routes
+        What messages go through.
     faults : Faults
     rng : numpy.random.Generator
-        For delays, losses and faults.
+        For faults.
     check : bool
         Whether the invariants of the cores are checked after every step, and all leases after every instant: slow.
     channels : bool
         Whether messages travel through channels even in a network that keeps order.
+    links : LinkWorld, optional
+        The links between the sites, if they change.
     """
 
     def __init__(
         self,
         sites: Sequence[ContractCore],
         meta: MetaCore,
-        stretch: Callable[[int, int, float], int],
+        lengths: Lengths,
         *,
-        network: Network,
+        routes: Routes,
         faults: Faults,
         rng: np.random.Generator,
         check: bool = False,
         channels: bool = False,
+        links: LinkWorld | None = None,
     ) -> None:
         self._sites = list(sites)
         self._meta = meta
-        self._stretch = stretch
-        self._network = network
+        self._lengths = lengths
+        self._links = links
+        self._longest_ms = 0
         self._faults = faults
         self._rng = rng
         self._check = check
@@ -143,10 +153,9 @@ class World:
         self._heap: list[tuple[int, int, int, int, Any]] = []
         self._sequence = 0
         self.now_ms = 0
-        self.messages = 0
-        self.lost = 0
         self.crashes = 0
         self.cuts = 0
+        self.link_changes = 0
         self.start_ms: dict[int, int] = {}
         self.end_ms: dict[int, int] = {}
         self.fragments: dict[int, Fragments] = {}
@@ -155,7 +164,6 @@ class World:
         self._work: dict[tuple[int, int], _Work] = {}
         n_sites = len(self._sites)
         self._down = [False] * n_sites
-        self._cut = [0] * n_sites
         self._site_wake_ms: list[int | None] = [None] * n_sites
         self._meta_wake_ms: int | None = None
         self._for_site: list[list[ContractEvent]] = [[] for _ in range(n_sites)]
@@ -164,11 +172,14 @@ class World:
         self._for_meta: list[GridEvent] = []
         self._meta_woken = False
         self._parked: list[list[ContractEvent]] = [[] for _ in range(n_sites)]
-        self._channels: list[tuple[Channel, Channel]] | None = None
-        if channels or not network.keeps_order or faults.any:
-            resend_ms = network.resend_ms
-            self._channels = [(Channel(resend_ms), Channel(resend_ms)) for _ in range(n_sites)]
-        self._channel_wake_ms: dict[int, int] = {}
+        self.connections = Connections(
+            routes,
+            self._down,
+            channels=channels or not routes.keeps_order or faults.any,
+            send=lambda when_ms, to, what: self._at(when_ms, _PACKET, to, what),
+            wake=lambda when_ms, site, end: self._at(when_ms, _RESEND, site, end),
+            deliver=self._delivered,
+        )
         self._open_jobs = 0
         self._faults_until_ms = 0
 
@@ -194,7 +205,10 @@ class World:
                 self._plan_fault(site, _FAIL, self._faults.crash_every_ms)
                 self._plan_fault(site, _CUT, self._faults.cut_every_ms)
         heap = self._heap
-        watchdog = Watchdog(self._longest_ms)
+        if self._links is not None:
+            for period, at_ms in enumerate(self._links.instants_ms):
+                self._at(at_ms, _LINKS, period)
+        watchdog = Watchdog(lambda: self._longest_ms * RATE_ONE // self._slowest)
         instants = 0
         while pending or heap:
             now_ms = heap[0][0] if heap else pending[-1].submit_ms
@@ -206,51 +220,46 @@ class World:
             while pending and pending[-1].submit_ms == now_ms:
                 self._hand_in(pending.pop())
             self._settle()
+            while self._lengths.stirred:
+                self._change_rates()
+                self._settle()
             if not pending and not self._open_jobs and self._is_quiet():
                 break
             instants += 1
             if not instants & (LOOK_EVERY - 1):
-                failing = any(self._down) or any(self._cut)
+                failing = any(self._down) or self.connections.any_cut
+                failing = failing or (self._links is not None and self._links.is_failing)
                 progress = len(pending), self._open_jobs, self.crashes, self.cuts, self.now_ms if failing else None
                 watchdog.look(self.now_ms, progress, open_jobs=self._open_jobs, works=self.history.is_working)
         self.history.check_complete(self.now_ms)
-
-    def _longest_ms(self) -> int:
-        """Return how long the longest of all jobs takes in as many fragments as there are sites."""
-        jobs = self._jobs.values()
-        longest_ms = max((self._stretch(s.job.estimate_ms, len(self._sites), s.sensitivity) for s in jobs), default=0)
-        return longest_ms * RATE_ONE // self._slowest
 
     def _at(self, when_ms: int, kind: int, place: int, what: Any = None) -> None:
         self._sequence += 1
         heapq.heappush(self._heap, (when_ms, kind, self._sequence, place, what))
 
     def _is_quiet(self) -> bool:
-        """Whether nothing is under way any more: no message, no hold."""
-        if self._channels is None:
-            return not any(kind == _PACKET for _, kind, *_ in self._heap)
-        return all(channel.is_idle for pair in self._channels for channel in pair) and not any(self._down)
+        """Whether nothing is under way any more: no message, and no site that is to come back."""
+        return self.connections.is_idle and not any(self._down)
 
     def _happens(self, entry: tuple[int, int, int, int, Any]) -> None:
         _, kind, _, place, what = entry
         if kind == _END:
             self._work_ends(what, place)
         elif kind == _PACKET:
-            self._arrives(place, what)
+            self.connections.arrive(self.now_ms, place, what)
+        elif kind == _RESEND:
+            self.connections.resend(self.now_ms, place, what)
         elif kind == _WAKE:
             # One that an earlier one has replaced is passed over, or it would leave another behind, and that again.
             if place == GRID:
                 if self._meta_wake_ms == self.now_ms:
                     self._meta_wake_ms = None
                     self._meta_woken = True
-            elif what is not None:
-                if self._channel_wake_ms.get(2 * place + what) == self.now_ms:
-                    del self._channel_wake_ms[2 * place + what]
-                    if not self._down[place]:
-                        self._send_packet(place, what)
             elif self._site_wake_ms[place] == self.now_ms:
                 self._site_wake_ms[place] = None
                 self._wake_site(place)
+        elif kind == _LINKS:
+            self._links_change(place)
         elif kind == _FAIL:
             self._fail(place)
         elif kind == _RETURN:
@@ -261,14 +270,14 @@ class World:
             for event in told:
                 self._tell_site(place, event)
             self._parked[place] = []
-            self._plan_channel_ends(place)
+            self.connections.resume(self.now_ms, place)
             self._plan_fault(place, _FAIL, self._faults.crash_every_ms)
         elif kind == _CUT:
             self.cuts += 1
-            self._cut[place] += 1
+            self.connections.cut(place)
             self._plan_fault(place, _MEND, self._faults.cut_lasts_ms, always=True)
         elif kind == _MEND:
-            self._cut[place] -= 1
+            self.connections.mend(place)
             self._plan_fault(place, _CUT, self._faults.cut_every_ms)
 
     def _plan_fault(self, site: int, kind: int, mean_ms: float, *, always: bool = False) -> None:
@@ -282,18 +291,36 @@ class World:
         """Have a user submit a job."""
         job_id = submission.job.job_id
         self._jobs[job_id] = submission
+        self._longest_ms = max(self._longest_ms, submission.job.estimate_ms)
         self.history.accepted(job_id)
         if submission.to_grid:
-            self._for_meta.append(GridJobSubmitted(submission.job, submission.sensitivity))
+            self._for_meta.append(GridJobSubmitted(submission.job, submission.sensitivity, submission.sends))
+            if self._links is not None:
+                self._for_meta += self._links.hopeless(self.now_ms, job_id)
             self._meta_woken = True
         else:
             self._tell_site(submission.home, JobSubmitted(submission.job))
 
-    def _plan_channel_ends(self, site: int) -> None:
-        """Have a site that is back go on with what it had to send."""
-        if self._channels is not None:
-            self._plan_channel(site, SITE_END)
-            self._plan_channel(site, GRID_END)
+    def _links_change(self, period: int) -> None:
+        """Have links slow, fail or come back, and tell the grid."""
+        assert self._links is not None, "links change that there are not"
+        events, cut_off = self._links.change(period)
+        self._for_meta += events
+        self._meta_woken = True
+        self.cuts += cut_off
+        self.link_changes += 1
+
+    def _change_rates(self) -> None:
+        """Let jobs go on as their links let them."""
+        for job_id, attempt, rate in self._lengths.rates(self.now_ms):
+            work = self._work[job_id, attempt]
+            work.on_links = rate
+            self._slowest = min(self._slowest, rate) or self._slowest
+            self._set_rate(job_id, attempt, work)
+            for site in work.fragments:
+                self._tell_site(site, RateMeasured(job_id, attempt, rate))
+        if self._links is not None:
+            self._links.check_all_move(self.now_ms)
 
     def _tell_site(self, site: int, event: ContractEvent) -> None:
         """Tell a site something; while it is down, its users wait, and what else there was is lost anyway."""
@@ -344,10 +371,7 @@ class World:
             if isinstance(command, ToGrid):
                 self._note_answer(site, command.answer)
                 answered = True
-                if self._channels is None:
-                    self._carry(GRID, site, command.answer)
-                else:
-                    self._channels[site][SITE_END].send(command.answer)
+                self.connections.put(self.now_ms, site, SITE_END, command.answer)
             elif isinstance(command, StartJob):
                 self._starts(site, command)
             elif isinstance(command, ChangeRate):
@@ -356,8 +380,8 @@ class World:
                 self._killed(site, command.job_id)
             elif isinstance(command, RefuseJob):
                 self._is_refused(command.job_id, command.reason)
-        if answered and self._channels is not None:
-            self._send_packet(site, SITE_END)
+        if answered:
+            self.connections.flush(self.now_ms, site, SITE_END)
         if self._check:
             core.check_invariants()
         self._plan_wake(site, core.next_wakeup_ms())
@@ -370,22 +394,21 @@ class World:
                 request = command.request
                 if isinstance(request, HoldNodes):
                     self._is_asked(command.site, request.job_id, request.attempt, request.width, request.start_ms)
+                    self._longest_ms = max(self._longest_ms, request.length_ms)
                 elif isinstance(request, EnqueueJob):
                     self._is_asked(command.site, request.job.job_id, request.attempt, request.job.width, None)
+                    self._longest_ms = max(self._longest_ms, request.job.estimate_ms)
                 elif isinstance(request, CommitHold):
                     self._is_committed(request)
-                if self._channels is None:
-                    self._carry(command.site, command.site, request)
-                else:
-                    self._channels[command.site][GRID_END].send(request)
-                    written.append(command.site)
+                self.connections.put(self.now_ms, command.site, GRID_END, request)
+                written.append(command.site)
             elif isinstance(command, ReportDone):
                 self.history.reported(self.now_ms, command.job_id, command.outcome)
                 self._open_jobs -= 1
             elif isinstance(command, ReportRefused):
                 self._is_refused(command.job_id, command.reason)
         for site in dict.fromkeys(written):
-            self._send_packet(site, GRID_END)
+            self.connections.flush(self.now_ms, site, GRID_END)
         if self._check:
             self._meta.check_invariants()
         wake_ms = self._meta.next_wakeup_ms()
@@ -402,6 +425,7 @@ class World:
         """Note which fragments make up a job; all of them are asked for in one step of the grid."""
         work = self._work.setdefault((job_id, attempt), _Work({}, set(), start_ms=start_ms))
         work.fragments[site] = width
+        self._lengths.asked(job_id, attempt)
 
     def _is_committed(self, request: CommitHold) -> None:
         """Note that a job may start; the same is said to each of its sites, and the first time counts."""
@@ -425,8 +449,9 @@ class World:
         submission = self._jobs[job_id]
         run_ms = min(submission.run_ms, submission.job.estimate_ms)
         fragments = tuple(work.fragments.items())
+        if attempt != OWN:
+            run_ms = self._lengths.begins(self.now_ms, job_id, attempt, fragments, run_ms)
         if len(fragments) > 1:
-            run_ms = self._stretch(run_ms, len(fragments), submission.sensitivity)
             for other in work.fragments:
                 self._tell_site(other, FragmentsMet(job_id, attempt))
         self.history.began(self.now_ms, job_id, attempt, fragments)
@@ -435,7 +460,7 @@ class World:
         work.end_ms = self.now_ms + run_ms
         self._at(work.end_ms, _END, attempt, job_id)
         if work.rates is not None:
-            self._set_rate(job_id, attempt, work, min(work.rates.values()))
+            self._set_rate(job_id, attempt, work)
 
     def _slows(self, site: int, command: ChangeRate) -> None:
         """Have a fragment, and with it its job, go on at another rate."""
@@ -448,14 +473,19 @@ class World:
         work.rates[site] = command.rate
         self._slowest = min(self._slowest, command.rate)
         if work.begun_ms >= 0:
-            self._set_rate(command.job_id, attempt, work, min(work.rates.values()))
+            self._set_rate(command.job_id, attempt, work)
 
-    def _set_rate(self, job_id: int, attempt: int, work: _Work, rate: int) -> None:
+    def _set_rate(self, job_id: int, attempt: int, work: _Work) -> None:
+        """Let a job go on at the rate that its sites and its links leave it, which may be 0."""
+        rate = min(work.rates.values()) if work.rates is not None else RATE_ONE
+        if work.on_links != RATE_ONE:
+            rate = rate * work.on_links // RATE_ONE
         if rate != work.rate:
             work.left = int(work_left(work.left, work.rate, work.since_ms, self.now_ms))
             work.rate, work.since_ms = rate, self.now_ms
             work.end_ms = int(work_done_ms(work.left, rate, self.now_ms))
-            self._at(work.end_ms, _END, attempt, job_id)
+            if work.end_ms < NEVER_MS:
+                self._at(work.end_ms, _END, attempt, job_id)
 
     def _work_ends(self, job_id: int, attempt: int) -> None:
         """Have a job end by itself."""
@@ -474,6 +504,7 @@ class World:
         """Take a job that works off all its nodes."""
         del self._work[job_id, attempt]
         self.history.stopped(self.now_ms, job_id, completed=completed)
+        self._lengths.ends(job_id)
         for site in work.fragments:
             self.history.left(self.now_ms, site, job_id)
             self._tell_site(site, JobFinished(job_id))
@@ -500,6 +531,7 @@ class World:
                 continue
             del self._work[job_id, attempt]
             self.history.stopped(self.now_ms, job_id, completed=False)
+            self._lengths.ends(job_id)
             for other in work.fragments:
                 if other != site:
                     self.history.left(self.now_ms, other, job_id)
@@ -519,14 +551,6 @@ class World:
         elif isinstance(answer, (HoldEnded, Started)):
             self.history.unheld(self.now_ms, site, answer.job_id, answer.attempt)
 
-    def _carry(self, to: int, site: int, message: Any) -> None:
-        """Carry a message over a network that keeps order."""
-        self.messages += 1
-        if self._network.latency_ms == 0:
-            self._delivered(to, site, message)
-        else:
-            self._at(self.now_ms + self._network.latency_ms, _PACKET, to, (site, message))
-
     def _delivered(self, to: int, site: int, message: Any) -> None:
         if to == GRID:
             self._for_meta.append(FromSite(site, message))
@@ -535,43 +559,3 @@ class World:
             self._meta_woken = self._meta_woken or not isinstance(message, Started)
         else:
             self._tell_site(to, message)
-
-    def _send_packet(self, site: int, end: int) -> None:
-        """Send what one end of a connection has to send, over a network that may lose or repeat it."""
-        assert self._channels is not None, "no channels in a network that keeps order"
-        packet = self._channels[site][end].packet(self.now_ms)
-        if packet is not None:
-            self.messages += 1
-            to = GRID if end == SITE_END else site
-            delays_ms = self._network.delays_ms(self._rng)
-            self.lost += not delays_ms
-            for delay_ms in delays_ms:
-                if delay_ms == 0:
-                    self._arrives(to, (site, packet))
-                else:
-                    self._at(self.now_ms + delay_ms, _PACKET, to, (site, packet))
-        self._plan_channel(site, end)
-
-    def _arrives(self, to: int, what: tuple[int, Any]) -> None:
-        site, message = what
-        if self._channels is None:
-            self._delivered(to, site, message)
-            return
-        if self._cut[site] or self._down[site]:
-            self.lost += 1
-            return
-        end = GRID_END if to == GRID else SITE_END
-        for new in self._channels[site][end].receive(self.now_ms, message):
-            self._delivered(to, site, new)
-        self._plan_channel(site, end)
-
-    def _plan_channel(self, site: int, end: int) -> None:
-        """See to it that an end of a connection is asked again when it has something to repeat or to acknowledge."""
-        assert self._channels is not None, "no channels in a network that keeps order"
-        wake_ms = self._channels[site][end].next_wakeup_ms()
-        key = 2 * site + end
-        scheduled_ms = self._channel_wake_ms.get(key)
-        if wake_ms is not None and (scheduled_ms is None or wake_ms < scheduled_ms):
-            wake_ms = max(wake_ms, self.now_ms + 1)
-            self._channel_wake_ms[key] = wake_ms
-            self._at(wake_ms, _WAKE, site, end)

@@ -18,6 +18,7 @@ from gridweave.site.kernels.state import (
     COMPRESS,
     FRESH,
     GIVE_BACK,
+    NEVER_MS,
     NO_PLACE,
     REPLAN,
     UNPLACED_MS,
@@ -92,6 +93,15 @@ def site_pass(state, queue, promises, planning, now_ms):
         conservative_pass(state, promises, None, now_ms)
     if planning is not None:
         plan_pass(state, planning.plan, planning.limits, planning.backfills, now_ms)
+
+
+@kernel
+def pass_and_outlook(state, queue, promises, planning, now_ms):
+    """Run the pass of an instant; return how many jobs it started, the first end by estimate, and the next start."""
+    site_pass(state, queue, promises, planning, now_ms)
+    counters = state.counters[0]
+    first_end_ms = state.running[0].end_ms if counters.n_running > 0 else NEVER_MS
+    return counters.n_started, first_end_ms, counters.next_start_ms
 
 
 @kernel_part

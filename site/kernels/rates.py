@@ -48,3 +48,12 @@ def work_done_ms(left, rate, now_ms):
     if rate == 0:
         return NEVER_MS
     return now_ms + (left + rate - 1) // rate
+
+
+@kernel_part
+def late_end_ms(left, rate, now_ms):
+    """Return when a job is expected to end that was to have ended by now: it goes on at its rate, or at 1 if that is 0.
+
+    ``left`` is its work as of now, by its estimate (docs/grid.md, "Late ends").
+    """
+    return work_done_ms(left, rate if rate > 0 else RATE_ONE, now_ms)

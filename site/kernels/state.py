@@ -259,6 +259,8 @@ def dequeue(state, place):
     """Take the job at this place out of the queue."""
     counters = state.counters[0]
     counters.n_waiting -= 1
+    if place < counters.first_new < NEVER_MS:
+        counters.first_new -= 1
     for i in range(place, counters.n_waiting):
         state.waiting[i] = state.waiting[i + 1]
 

@@ -9,8 +9,15 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import platformdirs
-from numba.core.caching import FunctionCache
+from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler, compile_result
 from numba.core.dispatcher import Dispatcher
+from numba.core.environment import lookup_environment
+
+# Numba's own classes are not typed.
+# mypy: disable-error-code="no-untyped-call, no-any-return"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,6 +26,105 @@ R = TypeVar("R")
 # a site's state is a tuple of arrays, and each call would count up and down for every one of them. Nor are the wrappers
 # made by which C code, or for a private kernel Python, could call them: they take a tenth of the time to compile.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
+
+
+# Numba brings every function to machine code, with all that it calls, and does so again in each function that calls it:
+# the innermost of ten levels would be optimised ten times. So what kernels call is kept as it was translated, and is
+# optimised and brought to machine code once, in the kernel that Python calls.
+
+
+class _Part(JITCodeLibrary):
+    """What other kernels call: for them to take in, without machine code of its own."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                function.linkage = "linkonce_odr"
+        self._finalized = True
+
+    def _get_module_for_linking(self) -> Any:
+        self._ensure_finalized()
+        return self._final_module
+
+    def serialize_using_object_code(self) -> tuple[str, str, bytes]:
+        return self.serialize_using_bitcode()
+
+    @classmethod
+    def of_bitcode(cls, codegen: Any, name: str, bitcode: bytes) -> _Part:
+        """Return what `serialize_using_bitcode` was given back."""
+        part = cls(codegen, name)
+        part._final_module = llvm.parse_bitcode(bitcode)
+        part._finalize_final_module()
+        return part
+
+    @property
+    def codegen(self) -> Any:
+        return _NoEnvironments
+
+
+class _NoEnvironments:
+    """A part has no place in memory, nor has its environment; the kernel that takes it in sets that."""
+
+    @staticmethod
+    def set_env(env_name: str, env: object) -> None:
+        pass
+
+
+class _Apart(_Part):
+    """A part that is never put in line."""
+
+    def _finalize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            # Its own function; those that it calls are no longer external.
+            if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                function.add_function_attribute("noinline")
+        super()._finalize_final_module()
+
+
+class _Whole(JITCodeLibrary):
+    """What Python calls: all of it is machine code."""
+
+    def _optimize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            # Nobody else calls what it has taken in, so what is not used of their arguments, and they have hundreds,
+            # need not be handed over.
+            if not function.is_declaration and function.linkage == llvm.Linkage.linkonce_odr:
+                function.linkage = "internal"
+        super()._optimize_final_module()
+
+    def _finalize_specific(self) -> None:
+        super()._finalize_specific()
+        for value in self._final_module.global_variables:
+            environment = lookup_environment(value.name) if value.name.startswith("_ZN08NumbaEnv") else None
+            if environment is not None:
+                self.codegen.set_env(value.name, environment)
+
+
+class _Compiler(Compiler):
+    """Numba's own, with one kind of library or the other."""
+
+    library: type[JITCodeLibrary]
+
+    def compile_extra(self, func: Any) -> Any:
+        self.state.library = self.library(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library.enable_object_caching()
+        return super().compile_extra(func)
+
+
+class _PartCompiler(_Compiler):
+    library = _Part
+
+
+class _ApartCompiler(_Compiler):
+    library = _Apart
+
+
+class _WholeCompiler(_Compiler):
+    library = _Whole
 
 
 class _PromptCache(FunctionCache):
@@ -30,7 +136,35 @@ class _PromptCache(FunctionCache):
 
     def load_overload(self, sig: object, target_context: Any) -> object:
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            return self._load_overload(sig, target_context)
+
+
+class _PartCacheImpl(CompileResultCacheImpl):
+    """Where parts are kept, beside the kernels of the same name."""
+
+    def get_filename_base(self, fullname: str, abiflags: str) -> str:
+        return f"{super().get_filename_base(fullname, abiflags)}-part"
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        (name, _, bitcode), fndesc, env, signature, objectmode, lifted, annotation, reload_init, _ = payload
+        library = _Part.of_bitcode(target_context.codegen(), name, bitcode)
+        return compile_result(
+            target_context=target_context,
+            typing_context=target_context.typing_context,
+            library=library,
+            environment=env,
+            entry_point=target_context.get_executable(library, fndesc, env),
+            fndesc=fndesc,
+            type_annotation=annotation,
+            signature=signature,
+            objectmode=objectmode,
+            lifted=lifted,
+            reload_init=reload_init,
+        )
+
+
+class _PartCache(_PromptCache):
+    _impl_class = _PartCacheImpl  # type: ignore[assignment]
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -47,12 +181,21 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     callable
         The same function, compiled. The plain one stays at hand as its ``py_func``.
     """
-    return _compiled(function)
+    return _compiled(function, _PartCompiler, forceinline=False)
 
 
 def kernel_part(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a short function of the innermost loops: as `kernel`, but put in line wherever a kernel calls it."""
-    return _compiled(function, forceinline=True)
+    return _compiled(function, _PartCompiler, forceinline=True)
+
+
+def kernel_apart(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a large function that is called from several places: as `kernel`, but never put in line.
+
+    The compiler makes a copy of what it calls where that seems to pay, and a copy of what that calls: of a search for
+    sites, which a pass calls in four places, a hundred thousand instructions that take minutes to compile.
+    """
+    return _compiled(function, _ApartCompiler, forceinline=False)
 
 
 def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
@@ -79,17 +222,29 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
     return cast("Callable[P, R]", function.compile(types))
 
 
-def _compiled(function: Callable[P, R], **options: Any) -> Callable[P, R]:
+def _compiled(function: Callable[P, R], compiler: type[_Compiler], *, forceinline: bool) -> Callable[P, R]:
+    # What does not say whether it is put in line has it from whatever calls it first.
+    options = {**_OPTIONS, "forceinline": forceinline}
+    njit: Any = numba.njit
     # A user's own choice of folder (NUMBA_CACHE_DIR) goes before ours; other users of numba are left alone.
-    chosen = numba.config.CACHE_DIR  # type: ignore[attr-defined]  # set from the environment, when numba is imported
+    config: Any = numba.config
+    chosen = config.CACHE_DIR  # set from the environment, when numba is imported
     try:
-        numba.config.CACHE_DIR = str(Path(chosen) / _STAMP if chosen else _FOLDER / _STAMP)  # type: ignore[attr-defined]
-        options["no_cpython_wrapper"] = function.__name__.startswith("_")
-        dispatcher = numba.njit(**_OPTIONS, **options)(function)
-        dispatcher._cache = _PromptCache(function)  # type: ignore[no-untyped-call]
-        return cast("Callable[P, R]", dispatcher)
+        config.CACHE_DIR = str(Path(chosen) / _STAMP if chosen else _FOLDER / _STAMP)
+        part: Any = njit(**options, no_cpython_wrapper=True, pipeline_class=compiler)(function)
+        if part is function:
+            # The user has switched compilation off.
+            return function
+        part._cache = _PartCache(function)
+        if function.__name__.startswith("_"):
+            return cast("Callable[P, R]", part)
+        whole = njit(**options, pipeline_class=_WholeCompiler)(function)
+        whole._cache = _PromptCache(function)
+        # Where another kernel calls it, it is the part that is called.
+        whole.get_call_template, whole.get_overload = part.get_call_template, part.get_overload
+        return cast("Callable[P, R]", whole)
     finally:
-        numba.config.CACHE_DIR = chosen  # type: ignore[attr-defined]
+        config.CACHE_DIR = chosen
 
 
 def _stamp() -> str:

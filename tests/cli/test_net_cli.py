@@ -133,6 +133,52 @@ def test_a_table_names_a_file_beside_it(shell: Shell, gml: Path) -> None:
     assert "4 nodes" in shell("net", "show", table)[1]
 
 
+@pytest.fixture
+def elsewhere(gml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder; the network is in the one that the environment names."""
+    monkeypatch.setenv("GRIDWEAVE_TOPOLOGIES", str(gml.parent))
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_network_is_found_in_the_folder_of_the_environment(shell: Shell, elsewhere: Path) -> None:
+    """What is not at hand is looked for by its name in $GRIDWEAVE_TOPOLOGIES; so is the file of a table."""
+    assert "4 nodes" in shell("net", "show", "zoo.gml")[1]
+    table = elsewhere / "named.toml"
+    table.write_text('[net]\nfile = "zoo.gml"\n')
+    assert "4 nodes" in shell("net", "show", table)[1]
+
+
+def test_sites_of_a_scenario_are_where_they_say(shell: Shell, elsewhere: Path) -> None:
+    """Sites stand at their node, and are ends of a way by their own names."""
+    (elsewhere / "three.toml").write_text(
+        'sites = [{name = "one", nodes = 4, at = "NL"}, {name = "two", nodes = 4, at = "BE"}]\n'
+        '[workload]\ngenerator = "ctc-sp2"\njobs = 5\n[grid]\nmode = "adaptive"\n[net]\nfile = "zoo.gml"\n'
+    )
+    status, out, err = shell("net", "show", "three.toml", "--json")
+    assert status == 0, err
+    assert json.loads(out)["sites"] == {"one": "NL", "two": "BE"}
+    assert json.loads(shell("net", "path", "three.toml", "one", "two", "--json")[1])[0]["nodes"] == ["NL", "BE"]
+
+
+def test_a_table_names_a_file_of_toml(shell: Shell, table: Path) -> None:
+    """The network of a table can be in another file of TOML."""
+    named = table.parent / "named.toml"
+    named.write_text('[net]\nfile = "plain.toml"\nattach = {alpha = "x"}\n')
+    assert "file: plain.toml: there is no such file" in shell("net", "show", named)[2]
+    (table.parent / "plain.toml").write_text(TOML.replace('attach = {alpha = "x", beta = "y"}\n', ""))
+    assert json.loads(shell("net", "show", named, "--json")[1])["sites"] == {"alpha": "x"}
+
+
+def test_a_network_of_the_catalogue(shell: Shell) -> None:
+    """Scenarios and topologies that ship are shown by their names; a scenario without a network is refused."""
+    assert json.loads(shell("net", "show", "european-grid", "--json")[1])["sites"]["lisbon"] == "Lisbon"
+    assert len(json.loads(shell("net", "show", "europe.toml", "--json")[1])["nodes"]) == 21
+    assert shell("net", "show", "two-sites")[2] == "gridweave: two-sites: has no table [net]\n"
+
+
 def test_all_problems_have_a_line(shell: Shell, table: Path) -> None:
     """A network that cannot be used ends with status 2 and a line for each problem, with the link."""
     table.write_text(

@@ -77,6 +77,7 @@ class NetRules:
     split: str = "fewest"
     staging: str = "none"
     data: dict[int, Data] = field(default_factory=dict)
+    draws: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -168,6 +169,8 @@ class Moment:
         fitting = [site for site in delays if delays[site] == min(delays.values())]
         if not fitting:
             return None
+        if self.rules.selection == "random":
+            return ((fitting[math.floor(self.rules.draws[job.id] * len(fitting))], job.width),)
 
         def rank(site: int) -> Fraction:
             if self.rules.selection == "best-fit":

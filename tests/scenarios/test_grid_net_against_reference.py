@@ -6,27 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import networkx as nx
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from builders import random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.build import topology_of_graph
-from gridweave.netmodel.changes import Change, Timetable
-from gridweave.netmodel.communication import PATTERNS, Communication
+from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.contention import add_job_flows
 from gridweave.netmodel.kernels.state import PART, new_flows
 from gridweave.netmodel.model import NetworkModel
-from gridweave.netmodel.routing import find_paths
 from gridweave.scenarios.grid_net import GridNet
 from gridweave.scenarios.grid_simulator import simulate_grid
-from gridweave.scenarios.workload import Workload
+from net_builders import PATTERN_NAMES, drawn_model, drawn_timetable, with_columns
 from reference.grid import Fragments
 from reference.grid_net import Data, Flow, NetRules, simulate_with_net
 from reference.model import Job
 
-PATTERN_NAMES = tuple(PATTERNS)
 MODES = ("sharing", "multi-site", "adaptive")
 
 
@@ -82,43 +78,16 @@ class Links:
         ]
 
 
-def drawn_model(rng: np.random.Generator, sites: int) -> NetworkModel:
-    """Return sites that hang together somehow, at speeds at which some jobs are slowed."""
-    graph: nx.Graph[int] = nx.path_graph(sites)
-    for one in range(sites):
-        for other in range(one + 2, sites):
-            if rng.random() < 0.1:
-                graph.add_edge(one, other)
-    for _, _, cable in graph.edges(data=True):
-        cable["latency_ms"] = float(rng.choice((0.01, 0.1, 7.0)))
-        cable["bandwidth_bps"] = float(rng.choice((1e8, 2e9, 5e9)))
-    topology = topology_of_graph(graph)
-    return NetworkModel(topology, find_paths(topology), str(rng.choice(("synchronous", "overlapped"))))
+class SameDraws:
+    """Stands for a generator whose draws are known."""
 
+    def __init__(self, draws: npt.NDArray[np.float64]) -> None:
+        self.draws = draws
 
-def drawn_timetable(rng: np.random.Generator, model: NetworkModel, until_ms: int) -> Timetable:
-    """Return cables that fail and slow, and are whole in the end."""
-    cables = int(model.topology.cable.max(initial=-1)) + 1
-    changes = []
-    for _ in range(4):
-        at_ms, cable = int(rng.integers(0, until_ms)), int(rng.integers(0, cables))
-        changes.append(Change(at_ms, "link", (cable,), float(rng.choice((0.0, 0.2)))))
-        changes.append(Change(at_ms + int(rng.integers(1, until_ms + 1)), "link", (cable,), 1.0))
-    changes += [Change(3 * until_ms, "link", (cable,), 1.0) for cable in range(cables)]
-    return Timetable.of(model.topology, changes)
-
-
-def with_columns(rng: np.random.Generator, workload: Workload, sites: int) -> Workload:
-    """Return jobs that communicate and have data."""
-    jobs = len(workload)
-    columns = {
-        "pattern": rng.integers(0, len(PATTERN_NAMES), jobs),
-        "communication_fraction": rng.choice((0.0, 0.02, 0.3, 0.8), jobs),
-        "message_bytes": rng.choice((0, 100, 200_000, 5_000_000), jobs),
-        **{f"{what}_bytes": rng.choice((0, 10**6, 10**8), jobs) for what in ("input", "output")},
-        **{f"{what}_site": rng.integers(0, sites, jobs) for what in ("input", "output")},
-    }
-    return workload.replace(columns=dict(workload.columns) | columns)
+    def random(self, count: int) -> npt.NDArray[np.float64]:
+        """Return the draws, one for each job."""
+        assert count == len(self.draws)
+        return self.draws
 
 
 def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: dict[str, Any], change: bool) -> float:
@@ -148,10 +117,12 @@ def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: di
         job_id: Data(*(columns[name][row] for name in ("input_bytes", "input_site", "output_bytes", "output_site")))
         for row, job_id in enumerate(ids)
     }
-    asked = NetRules(nodes=tuple(nodes), data=data, **rules)
+    draws = rng.random(len(ids))
+    asked = NetRules(nodes=tuple(nodes), data=data, draws=dict(zip(ids, draws.tolist(), strict=True)), **rules)
     want = simulate_with_net(jobs, asked, [(at_ms, Links(now, talk, widths)) for at_ms, now in net.periods()])
     options = {key: rules[key] for key in rules.keys() - {"contention", "split", "staging"}}
-    got = simulate_grid(workload, nodes, GridPolicy(**options), net=net)
+    chance: Any = SameDraws(draws)
+    got = simulate_grid(workload, nodes, GridPolicy(**options), rng=chance, net=net)
     ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
     assert {job_id for job_id, _ in got.refused} == want.refused
     assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
@@ -172,6 +143,8 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"mode": "multi-site", "lower_bound": 3, "max_fragments": ((6, 2), (12, 3)), "split": "earliest-end"}, False),
     ({"mode": "adaptive", "selection": "biggest-free", "order": "sjf"}, True),
     ({"mode": "multi-site", "backfill": "none"}, True),
+    *(({"mode": mode, "selection": "random", "contention": "dynamic"}, True) for mode in MODES[1:]),
+    *(({"mode": mode, "selection": "random", "staging": "prefetch"}, True) for mode in ("sharing", "adaptive")),
     *(
         ({"mode": mode, "contention": contention, "split": split}, True)
         for mode in MODES[1:]

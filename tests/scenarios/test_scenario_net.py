@@ -165,29 +165,25 @@ def test_the_schema_has_the_new_keys() -> None:
             "grid.contention: is 'static', and that of",
         ),
         (
-            [('"static"', '"static"\ncontrol = "limited"')],
-            "control",
-            "grid.control: 'limited' is played in the simulated",
+            [('"static"', '"static"\nat = "x"')],
+            'at = "x"',
+            "grid.at: 'x' is neither a node of the network nor a site; there are a, b",
         ),
         (
-            [("[grid]", "[network]\nloss = 0.1\n[grid]")],
-            "loss",
-            "network.loss: is played in the simulated world, which",
+            [
+                ("[grid]", "[workload.data]\ninput_bytes = 1e9\n[grid]"),
+                ('"static"', '"static"\ndata = "blocking"\ncontrol = "none"'),
+            ],
+            "data = ",
+            "grid.data: is 'blocking', and control 'none' knows of no links; say 'none' here too",
         ),
         (
-            [("[grid]", "[faults]\ncut_every_ms = 1e6\n[grid]")],
-            "cut_every",
-            "faults.cut_every_ms: is played in the simul",
-        ),
-        (
-            [("jobs = 20", "jobs = 20\nto_grid = 0.5")],
-            "to_grid",
-            "workload.to_grid: is 0.5; users' own jobs are played in",
-        ),
-        (
-            [("nodes = 32", "nodes = 32\ngrid_share = 0.5")],
-            "grid_share",
-            "sites.grid_share: is played in the simulated",
+            [
+                ('"static"', '"static"\nat = "a"'),
+                ("[net]\n", '[net]\nchanges = [{at_ms = 5000, action = "fail", link = ["a", "b"]}]\n'),
+            ],
+            "changes",
+            "net.changes: site beta has no path to the grid, which is at a, and back, from 5000 ms on, for ever",
         ),
         (
             [("[grid]", "[workload.data]\ninput_site = 'x'\n[grid]")],
@@ -209,6 +205,48 @@ def test_what_is_wrong_is_told_where_it_stands(
     found = problems(tmp_path, text)
     assert len(found) == 1, found
     assert found[0].startswith(f"{line_of(text, at)}: {told}"), found
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ('"static"', '"static"\ncontrol = "limited"'),
+        ('"static"', '"static"\ncontrol = "none"'),
+        ('"static"', '"static"\ncontrol = "limited"\nmode = "sharing"'),
+        ("[grid]", "[network]\nloss = 0.1\n[grid]"),
+        ("[grid]", "[faults]\ncut_every_ms = 1e6\n[grid]"),
+        ("jobs = 20", "jobs = 20\nto_grid = 0.5"),
+        ("nodes = 32", "nodes = 32\ngrid_share = 0.5"),
+        ('"static"', '"static"\nat = "beta"'),
+    ],
+)
+def test_a_network_goes_with_all_that_the_world_plays(tmp_path: Path, pair: tuple[str, str]) -> None:
+    """Less control, messages, faults, own users and owners are played with a network, whose links messages cross."""
+    path = tmp_path / "x.toml"
+    path.write_text(changed(pair).replace("nodes = 60", "nodes = 30\ndrop_wide = true"))
+    built = build_scenario(path)
+    assert built.net is not None
+    assert built.needs_world
+    assert built.grid_node == (1 if "at" in pair[1].split() else 0)
+
+
+def test_without_messages_there_are_none_to_cross_the_links(tmp_path: Path) -> None:
+    """A scenario that the batch driver runs has no place for the grid."""
+    path = tmp_path / "x.toml"
+    path.write_text(GOOD)
+    built = build_scenario(path)
+    assert not built.needs_world
+    assert built.grid_node is None
+
+
+def test_a_grid_is_at_no_place_without_a_network(tmp_path: Path) -> None:
+    """grid.at needs a network, and a grid."""
+    text = changed(('at = "a"\n', "")).partition("[workload.communication]")[0] + '[grid]\nat = "a"\n'
+    found = problems(tmp_path, text)
+    assert len(found) == 1
+    assert "grid.at: is 'a', and there is no network; add the table [net], or leave this out" in found[0]
+    found = problems(tmp_path, changed(('"static"', '"static"\nat = "a"\nmode = "local"')))
+    assert any("grid.at: is 'a', and under mode local there is no grid to be there" in problem for problem in found)
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

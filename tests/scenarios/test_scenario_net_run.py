@@ -18,7 +18,9 @@ from gridweave.scenarios.published.network_runs import overheads_of
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.catalogue import scenario_names
-from gridweave.scenarios.scenario.run import run_built, run_scenario
+from gridweave.scenarios.scenario.run import run_built, run_scenario, run_world
+from gridweave.scenarios.world.fuzz import fuzz, world_of
+from gridweave.scenarios.world.simulate import WorldResult
 
 SCENARIO = """\
 [[sites]]
@@ -179,3 +181,58 @@ def test_the_geant_scenario_runs_on_the_network_that_ships() -> None:
     built = build_scenario("geant", {"net.file": "europe.toml", "workload.jobs": 40} | changes)
     assert built.net is not None
     assert built.net.model.topology.sites == tuple(places)
+
+
+def test_less_control_runs_over_the_network(path: Path, tmp_path: Path) -> None:
+    """Under limited control, with messages over the links, jobs are split by the same model, and all is reported."""
+    run = run_of(path, "grid.control=limited", "grid.contention=dynamic", "grid.at=b")
+    result = run.result
+    assert isinstance(result, WorldResult)
+    assert result.multi_site.any()
+    assert result.messages > len(result.workload)
+    columns = network_columns(result)
+    assert columns["factor"][result.multi_site].min() > 1
+    assert (columns["factor"][~result.multi_site] == 1).all()
+    use = run.network_use()
+    assert use is not None
+    assert use.mean_factor == pytest.approx(columns["factor"][result.multi_site].mean())
+    run.write(tmp_path / "out", plots=False)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["world"]["messages"] == result.messages
+    assert summary["network"]["contention"] == "dynamic"
+    printed = CliRunner().invoke(app, ["run", str(path), "--set", "grid.control=limited"])
+    assert printed.exit_code == 0
+    assert "factor of multi-site jobs" in printed.output
+
+
+def test_both_drivers_give_one_schedule(path: Path) -> None:
+    """A scenario with a network that both drivers can run has the same starts, ends and factors in both."""
+    built = build_scenario(path, ["grid.contention=dynamic", "grid.data=prefetch", "workload.jobs=150"])
+    assert not built.needs_world
+    batch, world = run_built(built).result, run_world(built, check=True)
+    assert world.start_ms.tolist() == batch.start_ms.tolist()
+    assert world.end_ms.tolist() == batch.end_ms.tolist()
+    for name in COLUMNS:
+        assert network_columns(world)[name].tolist() == network_columns(batch)[name].tolist()
+
+
+def test_where_the_grid_is_decides_how_late_jobs_start(path: Path) -> None:
+    """With grid.at a scenario of full control has messages: jobs start later the farther their site is from there."""
+    slow = 'net.links=[{from="a", to="b", latency_ms=40, bandwidth="1 Gbps"}]'
+    sharing = "grid.mode=sharing", "workload.drop_wide=true", "workload.jobs=60", "workload.load=0.1", slow
+    delays = {}
+    for at in ("a", "b"):
+        result = run_of(path, *sharing, f"grid.at={at}").result
+        wait_ms = result.start_ms - result.workload.submit_ms
+        site = result.fragments["site"][result.first_fragment]
+        delays[at] = [int(wait_ms[site == number].min()) for number in (0, 1) if (site == number).any()]
+    assert delays["a"][0] == 0
+    assert delays["b"][0] == 41
+
+
+@pytest.mark.parametrize("name", ["european-grid", "link-cut", "data-grid"])
+def test_the_catalogue_is_searched(name: str) -> None:
+    """Every scenario with a network that ships can be played with all that fails, and holds."""
+    found = fuzz(world_of(build_scenario(name, ["workload.jobs=300"]), jobs=60), 2, 1)
+    assert found.violation is None
+    assert found.tried.jobs == 120

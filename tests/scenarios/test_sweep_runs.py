@@ -14,6 +14,7 @@ import pytest
 import gridweave
 from gridweave.errors import InputError, OptionError, ScenarioError, UnavailableError
 from gridweave.scenarios.load import save_workload
+from gridweave.scenarios.ray_joining import knock
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.sweep import identity, runner, work
 from gridweave.scenarios.sweep.identity import code_stamp
@@ -253,7 +254,7 @@ def test_where_to_run_is_checked(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(UnavailableError, match="no Ray cluster answers"):
-            runner._knock(f"ray://127.0.0.1:{taken.getsockname()[1]}")
+            knock(f"ray://127.0.0.1:{taken.getsockname()[1]}")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         gridweave.sweep("two-sites", overrides=SMALL, out=tmp_path / "file", workers=1)

@@ -153,8 +153,53 @@ def test_what_is_wrong_with_a_scenario_is_told(tmp_path: Path) -> None:
     assert "sites" in result.stderr
 
 
-def test_links_between_sites_are_not_passed_over() -> None:
-    """A scenario whose splits cost what its links make them cost is refused, rather than played without them."""
-    built = build_scenario("european-grid", ["workload.jobs=20"])
-    with pytest.raises(OptionError, match="net: is not played in the simulated world"):
-        world_of(built)
+NET = """
+[workload.communication]
+pattern = "ring"
+fraction = 0.05
+message_bytes = 1e7
+[net]
+nodes = [{name = "x"}, {name = "y"}, {name = "z"}]
+links = [
+  {from = "x", to = "y", latency_ms = 4, bandwidth = "10 Gbps", jitter_ms = 1},
+  {from = "y", to = "z", latency_ms = 4, bandwidth = "10 Gbps", loss = 1e-4},
+  {from = "z", to = "x", latency_ms = 20, bandwidth = "1 Gbps"},
+]
+attach = {a = "x", b = "y"}
+changes = [
+  {at_ms = 1000, action = "partition", nodes = ["x"]},
+  {at_ms = 900_000, action = "heal", nodes = ["x"]},
+]
+"""
+
+
+@pytest.mark.parametrize("control", ["full", "limited"])
+def test_links_are_searched_too(file: Path, control: str) -> None:
+    """With a network links fail by chance beside what the scenario says, and jobs are split over them."""
+    file.write_text(FILE + NET, encoding="utf-8")
+    inputs = world_of(build_scenario(file, [f"grid.control={control}", "grid.contention=dynamic"]), jobs=60)
+    assert inputs.net is not None
+    assert inputs.grid_node is not None
+    found = fuzz(inputs, 12, 3)
+    assert found.violation is None
+    assert min(found.tried.link_changes, found.tried.lost, found.tried.cuts, found.tried.multi_site) > 12
+    assert fuzz(inputs, 2, 5) == fuzz(inputs, 2, 5)
+
+
+def test_a_network_that_ends_in_pieces_is_not_searched(file: Path) -> None:
+    """Links that cut a site off for ever are told in one line, as a search would only find that."""
+    file.write_text(FILE + NET.replace('{at_ms = 900_000, action = "heal", nodes = ["x"]},', ""), encoding="utf-8")
+    result = invoke(file, "--runs", 2)
+    assert result.exit_code != 0
+    assert "has no path to the grid, which is at" in str(result.exception or result.output)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_violation_tells_how_links_failed(file: Path) -> None:
+    """What is printed of a violation names the failures of links, and its seed shows it again."""
+    file.write_text(FILE + NET, encoding="utf-8")
+    result = invoke(file, "--runs", 20, "--jobs", 60)
+    assert result.exit_code == 1
+    assert "  links: " in result.stdout
+    again = invoke(*shlex.split(result.stdout.partition("again: ")[2])[3:])
+    assert again.exit_code == 1

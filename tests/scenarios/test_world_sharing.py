@@ -14,8 +14,9 @@ from gridweave.scenarios.resources import assign_resources
 from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.lomarc_policy import VARIANTS
+from gridweave.site.lomarc_policy import VARIANTS, NodeKind
 from gridweave.site.shared_discipline import SharedNodes
+from gridweave.site.slowdown_tables import SlowdownModel
 
 NODES = 16
 
@@ -37,6 +38,20 @@ def test_a_core_step_by_step_is_the_batch_loop(name: str, backfill: str) -> None
     rows = np.arange(len(workload))
     start_ms, end_ms, _ = run_core(
         workload, rows, NODES, SharedNodes(sharing=policy), 0, (), lambda done, total: None, check=True
+    )
+    assert start_ms.tolist() == batch.start_ms.tolist()
+    assert end_ms.tolist() == batch.end_ms.tolist()
+
+
+@pytest.mark.parametrize("formula", ["printed", "measured"])
+def test_a_core_has_the_slowdowns_of_the_batch_loop(formula: str) -> None:
+    """Whichever way slowdowns are worked out, a `SiteCore` and the compiled loop have the same ones."""
+    workload = drawn(3)
+    kinds = (NodeKind(count=10), NodeKind(count=6, cores=2))
+    batch = simulate_shared(workload, kinds, "L-U1", model=SlowdownModel(formula)).schedule
+    policy = SharedNodes(sharing=VARIANTS["L-U1"], kinds=kinds, formula=formula)
+    start_ms, end_ms, _ = run_core(
+        workload, np.arange(len(workload)), NODES, policy, 0, (), lambda done, total: None, check=True
     )
     assert start_ms.tolist() == batch.start_ms.tolist()
     assert end_ms.tolist() == batch.end_ms.tolist()

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_done_ms, work_left, work_of
+from gridweave.site.kernels.rates import RATE_ONE, late_end_ms, rate_of, work_done_ms, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import MAX_TIME_MS
 
@@ -51,3 +51,10 @@ def test_a_rate_is_the_nearest_there_is(slowdown: float) -> None:
     rate = rate_of(slowdown)
     assert 1 <= rate <= RATE_ONE
     assert rate == 1 or abs(rate - RATE_ONE / slowdown) <= 0.5
+
+
+@given(left=st.integers(0, 10**12), rate=RATES, now_ms=st.integers(0, 10**12))
+def test_what_is_late_goes_on_at_its_rate(left: int, rate: int, now_ms: int) -> None:
+    """A late job is expected at its present rate, and one that stands still as if it went on at rate 1."""
+    assert late_end_ms(left, rate, now_ms) == work_done_ms(left, rate, now_ms)
+    assert late_end_ms(left, 0, now_ms) == work_done_ms(left, RATE_ONE, now_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.site.core import SiteCore
 from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.lomarc_policy import LomarcPolicy, NodeKind
@@ -118,14 +118,46 @@ def test_more_jobs_than_there_was_room_for_lose_nothing() -> None:
 
 def test_what_can_never_run_is_refused_with_a_reason() -> None:
     """A job that needs more cores, memory or kinds of CPU work than any node has is refused."""
-    core = SiteCore(2, SharedNodes(kinds=(NodeKind(count=1), NodeKind(count=1, cores=2, memory=2.0))))
-    wide = Resources(memory=1.5)
-    assert step(core, 0, submitted(1, 2, wide)) == [
-        RefuseJob(1, "it needs 2 nodes and the site has 1 with the cores and the memory that it needs")
-    ]
+    kinds = (NodeKind(count=1, memory=0.5), NodeKind(count=1, cores=2))
+    core = SiteCore(2, SharedNodes(kinds=kinds))
+    wide = Resources(memory=0.8)
+    assert step(core, 0, submitted(1, 2, wide)) == [RefuseJob(1, "it needs 2 nodes; 1 of this site are usable for it")]
     assert [type(c) for c in step(core, 0, submitted(2, 1, wide))] == [StartJob]
     (command,) = step(core, 0, submitted(3, 1, Resources(cpu_kind=7)))
     assert command == RefuseJob(3, "its kind of CPU work is 7; this site knows 0 to 1")
+    planned = SiteCore(2, SharedNodes(sharing=LomarcPolicy(backfill="conservative"), kinds=kinds))
+    (command,) = step(planned, 0, submitted(1, 1, wide))
+    assert "conservative backfilling needs that" in str(command)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cpu": 0.5},
+        {"cpu": 1.5, "network": -0.5},
+        {"cpu": float("nan")},
+        {"memory": 0.0},
+        {"memory": 1.1},
+        {"cores": 0},
+        {"cpu_kind": -1},
+        {"cache_bytes": -1},
+        {"message_bytes": -1},
+    ],
+)
+def test_needs_that_no_job_can_have_are_an_error(wrong: dict[str, float]) -> None:
+    """Fractions that do not sum to 1, memory above a node's and the like are refused by name, and change nothing."""
+    core = SiteCore(2, SharedNodes())
+    with pytest.raises(InputError, match=r"^job 1: "):
+        core.handle(0, submitted(1, 1, Resources(**wrong)))  # type: ignore[arg-type]
+    assert core.free == 2
+
+
+def test_measured_slowdowns_go_by_what_a_job_is() -> None:
+    """With a table of measured slowdowns a job on the CPU and one on the disk have those of their cells."""
+    core = SiteCore(1, SharedNodes(formula="measured"))
+    commands = step(core, 0, submitted(1, 1, ON_CPU), submitted(2, 1, ON_DISK))
+    rates = {c.job_id: c.rate for c in commands if isinstance(c, ChangeRate)}
+    assert rates == {2: round(RATE_ONE / 1.2)}
 
 
 def test_a_site_that_shares_makes_no_reservation() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json, Nodes, Trace
 from gridweave.cli.options import named_as_typed, split_names
 from gridweave.cli.output import check_folder, print_json, print_table, say
 from gridweave.cli.progress import Report, delayed_progress, interruptible
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from gridweave.site.lomarc_policy import LomarcPolicy
     from gridweave.site.slowdown_tables import SlowdownModel
 
-Trace = Annotated[
-    str,
-    typer.Argument(metavar="TRACE", help="A file (SWF or MuPSiE; plain, .gz or .xz), or the name of a trace."),
-]
-Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site; if left out, what the trace says.")]
 Resources = Annotated[
     str,
     typer.Option(
@@ -52,7 +48,6 @@ Out = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json there; made if need be."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the metrics for machines.")]
 
 
 def coschedule(

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at the network between sites, and at the ways through it.", no_args_is_help=True)
 
-MAX_BYTES = 1 << 26
-
-File = Annotated[
-    str, typer.Argument(metavar="FILE", help="GML or GraphML, or TOML with a table [net], such as a scenario.")
-]
+File = Annotated[str, typer.Argument(metavar="FILE", help="GML or GraphML, TOML with a table [net], or a scenario.")]
 Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
 
 
@@ -95,30 +91,10 @@ _LINK_HEADINGS = ("from", "to", "name", "latency [ms]", "bandwidth", "loss", "ji
 
 def _read(file: str) -> tuple[NetTable, Topology]:
     """Read a network, or end with all that is wrong with it."""
-    from gridweave.netmodel.build import parse_network
+    from gridweave.scenarios.scenario.network_files import network_of_file
 
-    folder = Path(file).parent
     with problems_as_lines():
-        return parse_network(_text_of(Path(file)), file, lambda name: _text_of(folder / name))
-
-
-def _text_of(path: Path) -> str:
-    """Return the text of a file."""
-    try:
-        if not path.exists():
-            raise InputError(f"{path}: there is no such file")
-        if not path.is_file():
-            raise InputError(f"{path}: is not a file")
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: is too large for a network, which has {MAX_BYTES:,} bytes at most")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is no text in UTF-8") from None
+        return network_of_file(file)
 
 
 def _end(topology: Topology, name: str) -> int:

@@ -20,6 +20,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):([0-5]\d)", re.ASCII)
 _PER_CENT = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%", re.ASCII)
+_BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(?:([kmgtp])(i?))?b?(/s)?", re.ASCII | re.IGNORECASE)
 _MAX_DIGITS = 15
 
 _LIMIT_KEYS = ("wider-than", "longer-than", "user", "days", "from", "to", "max-nodes", "max-jobs")
@@ -92,6 +93,30 @@ def parse_time_ms(option: str, text: str) -> int:
     if total_ms > MAX_TIME_MS:
         raise OptionError(option, f"{text!r} is more than {MAX_TIME_MS} ms, which no time may be")
     return round(total_ms)
+
+
+def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
+    """Return an amount of data such as ``64 GB``, ``1.5GiB`` or ``4096``, or a speed such as ``200 MB/s``, in bytes.
+
+    Examples
+    --------
+    >>> parse_bytes("--node-memory", "64 GB"), parse_bytes("--node-memory", "2GiB")
+    (64000000000.0, 2147483648.0)
+
+    Raises
+    ------
+    OptionError
+        If it is none, or nothing.
+    """
+    found = _BYTES.fullmatch(text.strip())
+    if found is None or bool(found.group(4)) > per_second:
+        example = "200 MB/s" if per_second else "64 GB or 64 GiB"
+        raise OptionError(option, f"{text!r} is no amount of data; write for example {example}")
+    base = 1024 if found.group(3) else 1000
+    value = float(found.group(1)) * float(base) ** " kmgtp".index((found.group(2) or " ").lower())
+    if value <= 0:
+        raise OptionError(option, f"{text!r} is nothing; more than 0")
+    return value
 
 
 def parse_limit(text: str, nodes: int) -> Limit:

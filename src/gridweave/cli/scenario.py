@@ -97,6 +97,7 @@ def _print_tried(found: FuzzReport) -> None:
         "crashes": "failures of sites",
         "cuts": "cuts of connections",
         "restarts": "jobs begun anew",
+        "link_changes": "changes of links",
     }
     print_table([(text, f"{getattr(found.tried, name):,}") for name, text in headings.items()])
 
@@ -108,6 +109,7 @@ def _print_violation(violation: Violation, repeat: str | None) -> None:
     for name, text in (
         ("network", str(conditions.network)),
         ("faults", str(conditions.faults)),
+        ("links", str(conditions.links)),
         ("owners", owners),
         ("to the grid", f"{conditions.to_grid:.0%} of the jobs, from number {conditions.first + 1} on"),
         ("again", repeat),

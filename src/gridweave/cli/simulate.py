@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json, Nodes, Trace
 from gridweave.cli.memory import give_back_large_arrays
 from gridweave.cli.options import named_as_typed, parse_reservation, policies, span_text
 from gridweave.cli.output import check_folder, print_json, print_table, say
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 _MIN_WIDTH = 80
 
 
-Trace = Annotated[
-    str,
-    typer.Argument(metavar="TRACE", help="A file (SWF or MuPSiE; plain, .gz or .xz), or the name of a trace."),
-]
-Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site; if left out, what the trace says.")]
 Discipline = Annotated[
     str,
     typer.Option(
@@ -99,7 +95,6 @@ Out = Annotated[
     typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots there; made if need be."),
 ]
 Plots = Annotated[bool, typer.Option(help="Whether to draw plots for --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the metrics for machines.")]
 
 
 def simulate(

@@ -1,0 +1,244 @@
+"""The network between the sites, as a meta-scheduler knows it: the links as they are now, and what each job sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError
+from gridweave.grid.kernels.links import JOB_DATA, NO_JOB, GridLinks, find_least_factors, new_memo
+from gridweave.grid.messages import LinksChanged, PathsMeasured
+from gridweave.grid.sends import Sends
+from gridweave.jit import prepared
+from gridweave.netmodel.changes import Timetable
+from gridweave.netmodel.communication import Communication
+from gridweave.netmodel.correction import correct
+from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays
+from gridweave.netmodel.measured import PairMeasured
+from gridweave.netmodel.model import NetworkModel, new_choice
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GridNetwork:
+    """The network of a grid, and what is made of it (docs/grid.md, "With a network").
+
+    Parameters
+    ----------
+    model : NetworkModel
+        Of all links as they are when none is slow or down; its sites are those of the grid, in their order.
+    earliest_end : bool
+        Whether a job is split where it ends first, rather than over the fewest sites.
+    staging : int
+        NO_DATA, BLOCKING or PREFETCH of `gridweave.grid.kernels.links`.
+    exact_up_to : int
+        As for `gridweave.netmodel.model.NetworkModel.choose_sites`.
+    """
+
+    model: NetworkModel
+    earliest_end: bool
+    staging: int
+    exact_up_to: int
+    _models: dict[tuple[float, ...], NetworkModel] = field(default_factory=dict, repr=False)
+
+    def model_with(self, factors: tuple[float, ...]) -> NetworkModel:
+        """Return the network when each cable has this part of its bandwidth; each state is worked out once.
+
+        Parameters
+        ----------
+        factors : tuple of float
+            One for each cable; 0 for one that is down.
+
+        Raises
+        ------
+        InputError
+            If they are not as many as the cables, or not parts.
+        """
+        model = self._models.get(factors)
+        if model is None:
+            cables = int(self.model.topology.cable.max(initial=-1)) + 1
+            if len(factors) != cables or not all(0 <= factor <= 1 for factor in factors):
+                raise InputError(f"factors are {len(factors)} numbers; one from 0 to 1 for each of the {cables} cables")
+            model = self.model
+            if any(factor != 1 for factor in factors):
+                found = self.model.paths
+                state = Timetable(self.model.topology, np.zeros(0, np.int64), np.array([factors]))
+                paths = state.paths_in(0, found.routes, k=found.k, segment_bytes=found.segment_bytes)
+                model = replace(self.model, topology=state.topology_in(0), paths=paths)
+            self._models[factors] = model
+        return model
+
+
+class LinksNow:
+    """The links as they are now: what is known to be slow or down, corrected by what was measured.
+
+    Parameters
+    ----------
+    network : GridNetwork
+    """
+
+    def __init__(self, network: GridNetwork) -> None:
+        self._network = network
+        self._factors: tuple[float, ...] | None = None
+        self._measured: tuple[PairMeasured, ...] = ()
+
+    def after(self, news: LinksChanged | PathsMeasured) -> NetArrays:
+        """Take in news, and return the paths as kernels read them.
+
+        A measurement corrects what the links are said to carry at the time; a path that is down stays down.
+        """
+        if isinstance(news, LinksChanged):
+            self._factors = news.factors
+        else:
+            self._measured = news.pairs
+        model = self._network.model if self._factors is None else self._network.model_with(self._factors)
+        return correct(model, self._measured).model.arrays
+
+
+def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
+    """Return what the grid queue knows of a network, with room for jobs that say nothing yet.
+
+    Parameters
+    ----------
+    network : GridNetwork
+    slots : int
+        Jobs that may wait or run at one time.
+    widest : int
+        Nodes of the widest job.
+
+    Returns
+    -------
+    GridLinks
+    """
+    sites = len(network.model.topology.sites)
+    return GridLinks(
+        paths=network.model.arrays,
+        communication=np.zeros(slots, COMMUNICATION),
+        data=np.zeros(slots, JOB_DATA),
+        staging=network.staging,
+        exact_up_to=float(network.exact_up_to),
+        choice=new_choice(sites, widest) if network.earliest_end else None,
+        memo=new_memo(sites),
+        changed=np.ones(1, np.int64),
+        delay_ms=np.zeros(sites),
+        room=np.zeros(sites, np.int64),
+        taken_factor=np.ones(1),
+        taken_data_ms=np.zeros(1, np.int64),
+        least_factor=np.ones(slots),
+        crossing_factor=np.zeros(slots),
+        factor=np.ones(slots),
+        data_ms=np.zeros(slots, np.int64),
+    )
+
+
+def more_slots(links: GridLinks, slots: int) -> GridLinks:
+    """Return links with room for more jobs.
+
+    Parameters
+    ----------
+    links : GridLinks
+    slots : int
+
+    Returns
+    -------
+    GridLinks
+    """
+    larger: dict[str, Any] = {}
+    for name in ("communication", "data", "least_factor", "crossing_factor", "factor", "data_ms"):
+        old = getattr(links, name)
+        larger[name] = np.zeros(slots, old.dtype)
+        larger[name][: len(old)] = old
+    return links._replace(**larger)
+
+
+class LinkSlots:
+    """Writes down, slot by slot, what jobs send.
+
+    Parameters
+    ----------
+    links : GridLinks
+        Of the type of those that will be written to.
+    """
+
+    def __init__(self, links: GridLinks) -> None:
+        self._find = prepared(find_least_factors, links, 0.0, 0.0)
+        self._least = least_crossing(links.paths)
+
+    def paths_changed(self, paths: NetArrays) -> None:
+        """Judge jobs from now on by other paths."""
+        self._least = least_crossing(paths)
+
+    def enter(self, links: GridLinks, slot: int, width: int, sends: Sends) -> None:
+        """Write down what the job of a slot sends.
+
+        Parameters
+        ----------
+        links : GridLinks
+        slot : int
+        width : int
+            Of the job.
+        sends : Sends
+        """
+        talk = sends.communication
+        links.communication[slot] = _shape_of(talk.pattern, width)
+        row = links.communication[slot]
+        row["fraction"], row["bits"] = talk.fraction, 8.0 * talk.message_bytes
+        links.data[slot] = msgspec.structs.astuple(sends.data)
+        one = slice(slot, slot + 1)
+        view = links._replace(
+            communication=links.communication[one],
+            least_factor=links.least_factor[one],
+            crossing_factor=links.crossing_factor[one],
+        )
+        self._find(view, *self._least)
+
+
+@lru_cache(maxsize=4096)
+def _shape_of(pattern: str, width: int) -> np.void:
+    """Return how jobs of a pattern and a width communicate, but for how much."""
+    record: np.void = Communication(pattern=pattern).records([width])[0]
+    return record
+
+
+def with_paths(links: GridLinks, paths: NetArrays) -> GridLinks:
+    """Return what the grid queue knows when the links have changed; all but the paths is shared.
+
+    Parameters
+    ----------
+    links : GridLinks
+    paths : NetArrays
+
+    Returns
+    -------
+    GridLinks
+    """
+    changed = links._replace(paths=paths)
+    changed.memo.job_id[:] = NO_JOB
+    changed.changed[0] = 1
+    find_least_factors(changed, *least_crossing(paths))
+    return changed
+
+
+def least_crossing(paths: NetArrays) -> tuple[float, float]:
+    """Return what a message takes at least between any two sites: its lag [ms], and what each bit takes [ms].
+
+    Parameters
+    ----------
+    paths : NetArrays
+    """
+    between = ~np.eye(len(paths.lag_ms), dtype=np.bool_)
+    return float(paths.lag_ms[between].min(initial=np.inf)), _least_ms_per_bit(paths, between)
+
+
+def _least_ms_per_bit(paths: NetArrays, between: npt.NDArray[np.bool_]) -> float:
+    """Return what a bit takes at least on the best path between any two sites."""
+    first = paths.first
+    widest = np.zeros(len(first) - 1)
+    if len(paths.links):
+        crossed = first[1:] > first[:-1]
+        widest[crossed] = np.maximum.reduceat(paths.ms_per_bit[paths.links], first[:-1][crossed])
+    return float(np.maximum(widest.reshape(between.shape), paths.stream_ms_per_bit)[between].min(initial=np.inf))

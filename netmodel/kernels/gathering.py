@@ -1,0 +1,213 @@
+"""Where to split a job if there are too many placements to try all of them (docs/netmodel.md, "Where to split").
+
+Sites are gathered around several starts, the nearest first, and the best placement of each start is improved by moving
+nodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.netmodel.kernels.placements import judge, largest_left, take_fewest_sites
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+NEAREST, NEAREST_AND_LARGE = np.int64(0), np.int64(1)
+
+
+@kernel
+def try_gathered(net, communication, free, length_ms, delay_ms, n_starts, n_rounds, choice):
+    """Try what is gathered around the sites with the most free nodes, and the fewest fragments; improve each."""
+    count = _find_starts(free, n_starts, choice)
+    choice.begun.n_rows[0] = choice.ended.n_rows[0] = 0
+    for place in range(count + 1):
+        n_last, last_ms, last_factor = _set_aside(choice)
+        if place == count:
+            take_fewest_sites(free, communication.width, choice.nodes)
+            judge(net, communication, length_ms, delay_ms, choice)
+        else:
+            for way in (NEAREST, NEAREST_AND_LARGE):
+                _gather(net, communication, free, choice, choice.starts[place], way)
+                judge(net, communication, length_ms, delay_ms, choice)
+                _level(free, choice.nodes)
+                judge(net, communication, length_ms, delay_ms, choice)
+        if _is_among(choice, choice.begun):
+            # What it came to has been kept, if it was the best.
+            choice.n_best[0] = 0
+            choice.end_ms[0] = np.inf
+        elif choice.n_best[0] > 1:
+            _add_to(choice, choice.begun)
+            _improve(net, communication, free, length_ms, delay_ms, count, n_rounds, choice)
+        _keep_better(choice, n_last, last_ms, last_factor)
+
+
+@kernel
+def _is_among(choice, placements):
+    """Whether the best so far is one of some placements."""
+    for row in range(placements.n_rows[0]):
+        same = placements.n_parts[row] == choice.n_best[0]
+        for place in range(choice.n_best[0] if same else 0):
+            one, other = placements.parts[row, place], choice.best[place]
+            same = same and one.site == other.site and one.width == other.width
+        if same:
+            return True
+    return False
+
+
+@kernel
+def _add_to(choice, placements):
+    """Add the best so far to some placements."""
+    row = placements.n_rows[0]
+    placements.n_parts[row] = choice.n_best[0]
+    for place in range(choice.n_best[0]):
+        placements.parts[row, place] = choice.best[place]
+    placements.n_rows[0] = row + 1
+
+
+@kernel
+def _find_starts(free, n_starts, choice):
+    """Write down the sites with the most free nodes; return how many."""
+    for site in range(len(free)):
+        choice.nodes[site] = 0
+    count = 0
+    while count < n_starts:
+        site = largest_left(free, choice.nodes)
+        if site < 0:
+            break
+        choice.nodes[site] = 1
+        choice.starts[count] = site
+        count += 1
+    return count
+
+
+@kernel
+def _set_aside(choice):
+    """Begin anew, and remember the best so far; return how many parts it has, its end and its factor."""
+    n_last, last_ms, last_factor = choice.n_best[0], choice.end_ms[0], choice.factor[0]
+    for place in range(n_last):
+        choice.last[place] = choice.best[place]
+    choice.n_best[0] = 0
+    choice.end_ms[0] = choice.factor[0] = np.inf
+    return n_last, last_ms, last_factor
+
+
+@kernel
+def _keep_better(choice, n_last, last_ms, last_factor):
+    """Take back what was set aside, unless what has been found since is better."""
+    fewer = choice.end_ms[0] == last_ms and choice.n_best[0] < n_last
+    if n_last == 0 or choice.end_ms[0] < last_ms or fewer:
+        return
+    for place in range(n_last):
+        choice.best[place] = choice.last[place]
+    choice.n_best[0] = n_last
+    choice.end_ms[0], choice.factor[0] = last_ms, last_factor
+
+
+@kernel
+def _level(free, nodes):
+    """Let the sites of a placement have as nearly the same number of nodes as what is free on them allows."""
+    missing, sites = np.int64(0), 0
+    for site in range(len(free)):
+        missing += nodes[site]
+        sites += nodes[site] > 0
+        nodes[site] = -1 if nodes[site] > 0 else 0
+    while missing > 0:
+        share = max(np.int64(1), missing // sites)
+        sites = 0
+        for site in range(len(free)):
+            if nodes[site] != 0 and missing > 0:
+                have = max(np.int64(0), nodes[site])
+                nodes[site] = have + min(share, free[site] - have, missing)
+                missing -= nodes[site] - have
+                sites += nodes[site] < free[site]
+
+
+@kernel
+def _gather(net, communication, free, choice, start, way):
+    """Place a job around a site: add the site whose farthest way to those taken is the shortest, until it fits.
+
+    In the second way, that distance is divided by the nodes that the site can give.
+    """
+    nodes = choice.nodes
+    for site in range(len(free)):
+        nodes[site] = 0
+        net.messages[site] = 0.0  # the farthest way from each site to those taken
+    missing = communication.width
+    taken = start
+    while taken >= 0:
+        nodes[taken] = min(free[taken], missing)
+        missing -= nodes[taken]
+        if missing == 0:
+            return
+        best, best_cost = -1, np.inf
+        for site in range(len(free)):
+            if nodes[site] == 0 and free[site] > 0:
+                far_ms = max(net.messages[site], _apart_ms(net, communication, taken, site))
+                net.messages[site] = far_ms
+                cost = far_ms if way == NEAREST else far_ms / min(free[site], missing)
+                if best < 0 or cost < best_cost:
+                    best, best_cost = site, cost
+        taken = best
+
+
+@kernel_part
+def _apart_ms(net, communication, one, other):
+    """Return what a message takes there and another one back, alone."""
+    least = net.local_ms_per_bit
+    there = max(net.stream_ms_per_bit[one, other], least, net.narrowest_ms_per_bit[one, other])
+    back = max(net.stream_ms_per_bit[other, one], least, net.narrowest_ms_per_bit[other, one])
+    return net.lag_ms[one, other] + net.lag_ms[other, one] + communication.bits * (there + back)
+
+
+@kernel
+def _improve(net, communication, free, length_ms, delay_ms, n_starts, n_rounds, choice):
+    """Move nodes from a part to another site while that lets the job end earlier: all, or half, a quarter, ... of them.
+
+    They move to sites that have a part, and to those that were started from.
+    """
+    sites = len(free)
+    nodes, mark = choice.nodes, choice.ahead
+    for site in range(sites):
+        nodes[site] = mark[site] = 0
+    for place in range(choice.n_best[0]):
+        nodes[choice.best[place].site] = choice.best[place].width
+        mark[choice.best[place].site] = 1
+    for place in range(n_starts):
+        mark[choice.starts[place]] = 1
+    # Where nodes may move to any site, it does not matter from where a placement was come to that no move improves.
+    everywhere = True
+    for site in range(sites):
+        everywhere = everywhere and (free[site] == 0 or mark[site] == 1)
+    improved = True
+    for _ in range(n_rounds):
+        if not improved:
+            if everywhere:
+                _add_to(choice, choice.ended)
+            return
+        improved = False
+        for one in range(sites):
+            for other in range(sites):
+                if nodes[one] == 0 or mark[other] == 0 or one == other:
+                    continue
+                if _move_some(net, communication, free, length_ms, delay_ms, choice, one, other):
+                    improved = True
+                    if everywhere and _is_among(choice, choice.ended):
+                        return
+
+
+@kernel
+def _move_some(net, communication, free, length_ms, delay_ms, choice, one, other):
+    """Move as many nodes as can be, or half of them and so on, if that is better; return whether it was."""
+    nodes = choice.nodes
+    moved = min(nodes[one], free[other] - nodes[other])
+    while moved > 0:
+        nodes[one] -= moved
+        nodes[other] += moved
+        if judge(net, communication, length_ms, delay_ms, choice):
+            return True
+        nodes[one] += moved
+        nodes[other] -= moved
+        moved //= 2
+    return False

@@ -1,0 +1,54 @@
+"""Networks, links that change and jobs that send, drawn at random."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+
+from gridweave.netmodel.build import topology_of_graph
+from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.communication import PATTERNS
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.routing import find_paths
+from gridweave.scenarios.workload import Workload
+
+PATTERN_NAMES = tuple(PATTERNS)
+
+
+def drawn_model(rng: np.random.Generator, sites: int) -> NetworkModel:
+    """Return sites that hang together somehow, at speeds at which some jobs are slowed."""
+    graph: nx.Graph[int] = nx.path_graph(sites)
+    for one in range(sites):
+        for other in range(one + 2, sites):
+            if rng.random() < 0.1:
+                graph.add_edge(one, other)
+    for _, _, cable in graph.edges(data=True):
+        cable["latency_ms"] = float(rng.choice((0.01, 0.1, 7.0)))
+        cable["bandwidth_bps"] = float(rng.choice((1e8, 2e9, 5e9)))
+    topology = topology_of_graph(graph)
+    return NetworkModel(topology, find_paths(topology), str(rng.choice(("synchronous", "overlapped"))))
+
+
+def drawn_timetable(rng: np.random.Generator, model: NetworkModel, until_ms: int) -> Timetable:
+    """Return cables that fail and slow, and are whole in the end."""
+    cables = int(model.topology.cable.max(initial=-1)) + 1
+    changes = []
+    for _ in range(4):
+        at_ms, cable = int(rng.integers(0, until_ms)), int(rng.integers(0, cables))
+        changes.append(Change(at_ms, "link", (cable,), float(rng.choice((0.0, 0.2)))))
+        changes.append(Change(at_ms + int(rng.integers(1, until_ms + 1)), "link", (cable,), 1.0))
+    changes += [Change(3 * until_ms, "link", (cable,), 1.0) for cable in range(cables)]
+    return Timetable.of(model.topology, changes)
+
+
+def with_columns(rng: np.random.Generator, workload: Workload, sites: int) -> Workload:
+    """Return jobs that communicate and have data."""
+    jobs = len(workload)
+    columns = {
+        "pattern": rng.integers(0, len(PATTERN_NAMES), jobs),
+        "communication_fraction": rng.choice((0.0, 0.02, 0.3, 0.8), jobs),
+        "message_bytes": rng.choice((0, 100, 200_000, 5_000_000), jobs),
+        **{f"{what}_bytes": rng.choice((0, 10**6, 10**8), jobs) for what in ("input", "output")},
+        **{f"{what}_site": rng.integers(0, sites, jobs) for what in ("input", "output")},
+    }
+    return workload.replace(columns=dict(workload.columns) | columns)

@@ -1,0 +1,277 @@
+"""Messages between the grid and its sites over the links of a network: times, losses, and links that fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import random_jobs, to_workload
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.build import parse_network
+from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.communication import PATTERNS
+from gridweave.netmodel.model import NetworkModel
+from gridweave.scenarios.grid_net import GridNet
+from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.world.links import LinkRoutes, check_reach, merged, node_of_grid
+from gridweave.scenarios.world.network import Network
+from gridweave.scenarios.world.routes import GRID_END, SITE_END
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.contract_core import OwnerPolicy
+
+ROW = """
+[net]
+nodes = [{name = "a"}, {name = "b"}, {name = "c"}, {name = "hub"}]
+links = [
+  {from = "a", to = "b", latency_ms = 10, bandwidth = "1 Gbps", back = {latency_ms = 20}},
+  {from = "b", to = "c", latency_ms = 5, bandwidth = "1 Mbps"%s},
+  {from = "b", to = "hub", latency_ms = 1, bandwidth = "1 Gbps"},
+]
+"""
+RING = list(PATTERNS).index("ring")
+
+
+def row_net(extra: str = "", changes: tuple[Change, ...] = (), **options: Any) -> GridNet:
+    """Return sites a, b and c in a row, with a node beside b; b and c are joined by a slow link."""
+    table, topology = parse_network(ROW % extra, "row.toml", read_text=str, sites=("a", "b", "c"))
+    timetable = Timetable.of(topology, changes) if changes else None
+    return GridNet(NetworkModel.of_table(table, topology), timetable, **options)
+
+
+def jobs(*rows: tuple[int, int, int], **columns: Any) -> Workload:
+    """Return jobs of (submit, width, length)."""
+    submit_ms, width, run_ms = zip(*rows, strict=True)
+    numbers = list(range(1, len(rows) + 1))
+    return Workload(numbers, submit_ms, width, run_ms, run_ms, columns={k: np.array(v) for k, v in columns.items()})
+
+
+def test_messages_take_the_path() -> None:
+    """A job starts when its site hears of it: after the latencies of the path and the size over the narrowest link."""
+    net = row_net()
+    only = [OwnerPolicy(grid_share=share) for share in (0.0, 0.0, 1.0)]
+    # 500 bytes take 4 ms at 1 Mbit/s.
+    for node, start_ms in (("a", 10 + 5 + 4), ("b", 5 + 4), ("c", 0), ("hub", 1 + 5 + 4)):
+        at = node_of_grid(net, node)
+        result = simulate_world(
+            jobs((0, 2, 100)), [2, 2, 2], GridPolicy(mode="sharing"), owners=only, net=net, grid_node=at
+        )
+        assert int(result.start_ms[0]) == start_ms, node
+        assert result.lost == 0
+
+
+def test_each_direction_has_its_own_latency() -> None:
+    """What a site says takes the way to the grid, what it is told the way back."""
+    routes = LinkRoutes(row_net(), 0, Network(), np.random.default_rng(0))
+    assert routes.arrivals_ms(100, 1, SITE_END, 1) == [100 + 20 + 1]
+    assert routes.arrivals_ms(100, 1, GRID_END, 1) == [100 + 10 + 1]
+    assert routes.arrivals_ms(100, 0, GRID_END, 1) == [100]
+    assert routes.keeps_order
+    # Twice there and back, over the longest way: a to c.
+    assert routes.margin_ms == 4 * (20 + 5 + 4)
+    assert routes.resend_ms(2) == 2 * (20 + 5 + 4) + 1000
+
+
+def test_a_large_packet_is_not_overtaken() -> None:
+    """Where latencies do not vary, messages arrive in the order in which they were sent."""
+    routes = LinkRoutes(row_net(), 1, Network(), np.random.default_rng(0))
+    (large_ms,) = routes.arrivals_ms(0, 2, GRID_END, 100)
+    (small_ms,) = routes.arrivals_ms(1, 2, GRID_END, 1)
+    assert large_ms == 5 + 400
+    assert small_ms == large_ms
+
+
+def test_jitter_and_loss_of_links_add_to_those_of_the_network() -> None:
+    """A path with jitter varies up to it; its losses and those of the network are independent of each other."""
+    net = row_net(", jitter_ms = 50, loss = 0.2")
+    routes = LinkRoutes(net, 1, Network(latency_ms=7, loss=0.5, jitter_ms=30), np.random.default_rng(1))
+    sent = [routes.arrivals_ms(0, 2, GRID_END, 1) for _ in range(4000)]
+    arrived = [when_ms for copies in sent for when_ms in copies]
+    assert 0.37 < len(arrived) / len(sent) < 0.43
+    assert min(arrived) >= 5 + 4 + 7
+    assert max(arrived) <= 5 + 4 + 7 + 50 + 30 + 1
+    assert max(arrived) - min(arrived) > 60
+    assert not routes.keeps_order
+    one_way_ms = 5 + 4 + 50 + 7 + 30
+    longest_ms = max(one_way_ms, 20 + 1 + 7 + 30)
+    assert routes.margin_ms == 4 * longest_ms + 2 * (2 * longest_ms + 1000)
+    untouched = LinkRoutes(net, 1, Network(), np.random.default_rng(1))
+    assert untouched.arrivals_ms(0, 0, GRID_END, 1) == [21]
+
+
+def test_the_grid_is_in_the_middle_if_nothing_is_said() -> None:
+    """The site with the least latencies to and from all others has the grid; a node or a site can be named."""
+    net = row_net()
+    assert node_of_grid(net, None) == net.model.topology.node_number("b")
+    assert node_of_grid(net, "hub") == net.model.topology.node_number("hub")
+    with pytest.raises(InputError, match="there is no node 'x'; there are a, b, c, hub"):
+        node_of_grid(net, "x")
+
+
+def test_a_cut_link_parts_a_site_from_the_grid_and_its_return_joins_them() -> None:
+    """While the link is down nothing gets through, and the site goes on by itself; then all that was said arrives."""
+    changes = (Change(50, "link", (1,), 0.0), Change(90_000, "link", (1,), 1.0))
+    net = row_net(changes=changes)
+    only = [OwnerPolicy(grid_share=share) for share in (0.0, 0.0, 1.0)]
+    workload = jobs((0, 2, 1_000), (10, 2, 1_000), (20_000, 2, 500))
+    result = simulate_world(
+        workload,
+        [2, 2, 2],
+        GridPolicy(mode="sharing"),
+        owners=only,
+        to_grid=[True, True, False],
+        home=[0, 0, 2],
+        net=net,
+        grid_node=1,
+        check=True,
+    )
+    assert result.start_ms[0] == 9
+    # Its own users need no grid; the second job of the grid waits until the end of the first has been told.
+    assert result.start_ms[2] == 20_000
+    assert result.start_ms[1] > 90_000
+    assert result.cuts == 1
+    assert result.link_changes == 2
+    assert result.lost > 0
+
+
+def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
+    """Routes follow the links as they are: slower over a slow link, longer around one that is down, back when it is."""
+    text = """
+    [net]
+    nodes = [{name = "a"}, {name = "b"}, {name = "c"}]
+    links = [
+      {from = "a", to = "b", latency_ms = 10, bandwidth = "1 Mbps"},
+      {from = "b", to = "c", latency_ms = 30, bandwidth = "1 Gbps"},
+      {from = "c", to = "a", latency_ms = 30, bandwidth = "1 Gbps"},
+    ]
+    """
+    table, topology = parse_network(text, "three.toml", read_text=str, sites=("a", "b", "c"))
+    changes = [Change(10, "link", (0,), 0.1), Change(20, "link", (0,), 0.0), Change(30, "link", (0,), 1.0)]
+    net = GridNet(NetworkModel.of_table(table, topology), Timetable.of(topology, changes))
+    routes = LinkRoutes(net, 0, Network(), np.random.default_rng(0))
+    assert not routes.keeps_order
+    found = []
+    for at_ms, model in net.periods():
+        assert routes.change(model) == []
+        found.append(routes.arrivals_ms(1000 * (at_ms + 1), 1, GRID_END, 1)[0] - 1000 * (at_ms + 1))
+    assert found == [14, 50, 61, 14]
+
+
+def test_a_site_that_is_cut_off_for_ever_is_refused() -> None:
+    """What runs there would never be heard of; and so is one of whose way back alone nothing is left."""
+    net = row_net(changes=(Change(50, "link", (1,), 0.0),))
+    with pytest.raises(InputError, match="site c has no path to the grid, which is at b, and back, from 50 ms on, for"):
+        check_reach(net, 1)
+    with pytest.raises(InputError, match="for ever"):
+        simulate_world(jobs((0, 1, 10)), [1, 1, 1], GridPolicy(), net=net, grid_node=1)
+    simulate_world(jobs((0, 1, 10)), [1, 1, 1], GridPolicy(), net=net)
+
+
+def test_of_two_timetables_the_worse_counts() -> None:
+    """Merged, each cable has at every instant the lesser of what the two leave it."""
+    topology = row_net().model.topology
+    one = Timetable.of(topology, [Change(10, "link", (0,), 0.5), Change(30, "link", (0,), 1.0)])
+    other = Timetable.of(topology, [Change(20, "x", (0, 1), 0.2), Change(30, "x", (1,), 0.0)])
+    both = merged(one, other)
+    assert both.instants_ms.tolist() == [10, 20, 30]
+    assert both.factors[:, :2].tolist() == [[1, 1], [0.5, 1], [0.2, 0.2], [0.2, 0.0]]
+
+
+def ring_jobs(*rows: tuple[int, int, int]) -> Workload:
+    """Return jobs that spend half of their time on large messages around a ring."""
+    count = len(rows)
+    return jobs(*rows, pattern=[RING] * count, communication_fraction=[0.5] * count, message_bytes=[10_000_000] * count)
+
+
+def test_a_job_stands_still_while_its_link_is_down() -> None:
+    """Under dynamic contention a split job goes on when its link is back, and is not killed at its limit for that."""
+    changes = (Change(5_000, "link", (0,), 0.0), Change(205_000, "link", (0,), 1.0))
+    net = row_net(changes=changes, contention="dynamic")
+    whole = row_net(contention="dynamic")
+    policy = GridPolicy(mode="multi-site")
+    workload = ring_jobs((0, 4, 10_000))
+    plain = simulate_world(workload, [2, 2, 1], policy, net=whole, check=True)
+    assert plain.factor is not None
+    assert plain.factor[0] > 1
+    for how in ({}, {"grid_node": 1}):
+        result = simulate_world(workload, [2, 2, 1], policy, net=net, check=True, **how)
+        late_ms = int(result.end_ms[0] - result.start_ms[0]) - int(plain.end_ms[0] - plain.start_ms[0])
+        assert late_ms == 200_000
+        assert result.restarts == 0
+        assert result.slowdown is not None
+        assert result.slowdown[0] == pytest.approx(1 + 200_000 / int(plain.end_ms[0] - plain.start_ms[0]))
+
+
+def test_a_job_whose_link_never_comes_back_is_named() -> None:
+    """Where a job would stand still for ever the run is refused with its name, as in the batch driver."""
+    net = row_net(changes=(Change(5_000, "link", (0,), 0.0),), contention="dynamic")
+    with pytest.raises(InputError, match="job 1 runs on several sites and gets nothing over the links from 5000 ms on"):
+        simulate_world(ring_jobs((0, 4, 10_000)), [2, 2, 1], GridPolicy(mode="multi-site"), net=net)
+
+
+def test_a_job_that_the_links_forbid_is_refused_also_when_it_is_tried_again() -> None:
+    """A job that could be split only while the link was there is refused when it is lost with a site after that."""
+    net = row_net(changes=(Change(5_000, "link", (0,), 0.0),))
+    policy = GridPolicy(mode="multi-site")
+    late = simulate_world(ring_jobs((6_000, 4, 10_000)), [2, 2, 1], policy, net=net)
+    assert [job_id for job_id, _ in late.refused] == [1]
+    for control in ("full", "limited"):
+        waiting = simulate_world(
+            ring_jobs((0, 4, 10_000), (1_000, 4, 10_000)),
+            [2, 2, 1],
+            GridPolicy(mode="multi-site", control=control),
+            net=net,
+            check=True,
+        )
+        assert [job_id for job_id, _ in waiting.refused] == [2]
+        assert waiting.start_ms[0] == 0
+
+
+def test_limited_control_sends_a_job_where_its_data_is() -> None:
+    """Of sites that can start it now the nearest to its input is taken, and the input takes its time on the links."""
+    data = {"input_bytes": [10**6], "input_site": [2], "output_bytes": [0], "output_site": [0]}
+    workload = jobs((0, 1, 1_000), **data)
+    for control in ("full", "limited"):
+        policy = GridPolicy(mode="sharing", control=control)
+        near = simulate_world(workload, [1, 1, 1], policy, net=row_net(data="blocking"), check=True)
+        assert near.fragments_of(0) == [(2, 1)]
+        far = simulate_world(
+            workload,
+            [1, 1, 1],
+            policy,
+            owners=[OwnerPolicy(), OwnerPolicy(), OwnerPolicy(grid_share=0.0)],
+            net=row_net(data="blocking"),
+            check=True,
+        )
+        assert far.fragments_of(0) == [(1, 1)]
+        assert far.transfer_ms is not None
+        # 8 Mbit at 1 Mbit/s, and 5 ms of latency.
+        assert far.transfer_ms[0] == 8_005
+        assert far.end_ms[0] == 9_005
+
+
+def test_no_control_knows_no_data() -> None:
+    """Under no control the grid knows no links, so data is refused."""
+    with pytest.raises(OptionError, match="data: is not moved under control 'none', which knows no links"):
+        simulate_world(jobs((0, 1, 10)), [1, 1, 1], GridPolicy(control="none"), net=row_net(data="blocking"))
+
+
+def test_links_of_one_latency_are_a_network_of_that_latency() -> None:
+    """Where every way takes as long as `Network` says, the run is the same, message by message."""
+    text = "[net]\nnodes = [{name = 'hub'}, {name = 'a'}, {name = 'b'}, {name = 'c'}]\n" + "".join(
+        f"[[net.links]]\nfrom = 'hub'\nto = '{site}'\nlatency_ms = 6.5\nbandwidth = '10 Gbps'\n" for site in "abc"
+    )
+    table, topology = parse_network(text, "star.toml", read_text=str, sites=("a", "b", "c"))
+    net = GridNet(NetworkModel.of_table(table, topology))
+    rng = np.random.default_rng(8)
+    for mode in ("sharing", "multi-site", "adaptive"):
+        drawn = random_jobs(rng, 40, 10, load=1.5, tick=50)
+        workload, policy = to_workload(drawn), GridPolicy(mode=mode)
+        for channels in (False, True):
+            even = simulate_world(workload, [4, 3, 3], policy, network=Network(latency_ms=7), channels=channels)
+            links = simulate_world(workload, [4, 3, 3], policy, net=net, grid_node=0, channels=channels, check=True)
+            assert links.start_ms.tolist() == even.start_ms.tolist()
+            assert links.end_ms.tolist() == even.end_ms.tolist()
+            assert links.messages == even.messages
