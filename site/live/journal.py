@@ -138,6 +138,11 @@ class Journal(JournalReader):
         return len(self._pending)
 
     @property
+    def is_replaced(self) -> bool:
+        """Whether another process has become its writer; nothing can be written any more."""
+        return self._is_replaced
+
+    @property
     def _has_unwritten(self) -> bool:
         return bool(self._pending) or self._unsure is not None
 

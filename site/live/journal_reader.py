@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.live import journal_tables as tables
-from gridweave.site.live.journal_records import ChannelState, Codec, Experience, Group, Input, Note, Submission
+from gridweave.site.live.journal_records import ChannelState, Codec, Experience, Group, Input, Note, Submission, Usage
 from gridweave.site.live.journal_store import Store
 from gridweave.site.live.journal_views import (
     read_channel,
@@ -22,6 +22,7 @@ from gridweave.site.live.journal_views import (
     read_inputs,
     read_story,
     read_submissions,
+    read_usage,
 )
 
 
@@ -155,6 +156,26 @@ class JournalReader:
             raise OptionError("last", f"is {last}; a number of jobs from 1 up")
         with self.reading() as connection:
             return read_experience(connection, user, job_class, last)
+
+    def usage(self, group: Group, *, last: int = 10_000) -> list[Usage]:
+        """Return what the newest jobs of a user and job class have used, one by one, in the order of their ends.
+
+        Parameters
+        ----------
+        group : Group
+            As `groups` gives it: None is a job without a user, or without a class.
+        last : int
+            At most so many.
+
+        Raises
+        ------
+        OptionError
+            If ``last`` is below 1.
+        """
+        if last < 1:
+            raise OptionError("last", f"is {last}; a number of jobs from 1 up")
+        with self.reading() as connection:
+            return read_usage(connection, group, last)
 
     def groups(self) -> list[Group]:
         """Return of which users and job classes there is experience, sorted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -197,23 +197,34 @@ class Codec:
         ------
         InputError
         """
-        return self._checked(message, (message,), self._decoder)
+        return self._checked(message, (message,), self._decoder)[0]
 
     def encode_all(self, messages: tuple[Any, ...]) -> bytes:
         """Return several messages as bytes, as `encode`."""
-        return self._checked(messages, messages, self._many)
+        return self._checked(messages, messages, self._many)[0]
 
-    def _checked(self, value: object, each: Iterable[object], decoder: msgspec.msgpack.Decoder[Any]) -> bytes:
+    def keep_all(self, messages: tuple[Any, ...]) -> tuple[bytes, tuple[Any, ...]]:
+        """Return several messages as bytes, as `encode`, and as they will be read back.
+
+        The two are equal, but not always alike: msgspec leaves out what *is* the default of a field, and a text or a
+        number of the caller may only be equal to it.
+        """
+        encoded, decoded = self._checked(messages, messages, self._many)
+        return encoded, tuple(decoded)
+
+    def _checked(
+        self, value: object, each: Iterable[object], decoder: msgspec.msgpack.Decoder[Any]
+    ) -> tuple[bytes, Any]:
         if self._types:
             for message in each:
                 if type(message) not in self._types:
                     raise InputError(f"{message!r:.100} is no {self._what} that this journal keeps")
         try:
             encoded = _ENCODER.encode(value)
-            decoder.decode(encoded)
+            decoded = decoder.decode(encoded)
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
             raise InputError(f"{self._what} {value!r:.100} cannot be kept: {error}") from error
-        return encoded
+        return encoded, decoded
 
     def decode(self, data: bytes, where: str) -> Any:
         """Return a message from its bytes.
@@ -256,9 +267,23 @@ def digest(value: object) -> bytes:
         raise InputError(f"{value!r:.100} cannot be kept: {error}") from error
 
 
+def experience_of(jobs: Sequence[Usage]) -> Experience:
+    """Return what jobs have used, all in all."""
+    return Experience(
+        count=len(jobs),
+        run_ms=spread(used.run_ms for used in jobs),
+        part_of_estimate=spread(used.run_ms / used.estimate_ms for used in jobs if used.estimate_ms > 0),
+        cpu=spread(used.cpu for used in jobs),
+        memory_bytes=spread(used.memory_bytes for used in jobs),
+        read_bytes=spread(used.read_bytes for used in jobs),
+        write_bytes=spread(used.write_bytes for used in jobs),
+    )
+
+
 def spread(values: Iterable[float | None]) -> Spread | None:
     """Return how values are spread; None if there is none."""
-    known = np.array([value for value in values if value is not None], np.float64)
+    # In order, so that the mean does not depend on the order in which they are given.
+    known = np.sort(np.array([value for value in values if value is not None], np.float64))
     if not len(known):
         return None
     p10, p50, p90, p99 = np.quantile(known, (0.1, 0.5, 0.9, 0.99)).tolist()

@@ -29,6 +29,7 @@ _ALLOWED = {
     "collections": {"OrderedDict", "defaultdict", "deque"},
     "copyreg": {"_reconstructor"},
     "gridweave.site.live.journal_snapshot": {"_view"},
+    "gridweave.site.live.launch": {"Call", "Launch", "Rank", "RankReport", "Usage"},
     "msgspec._utils": {"rebuild"},
     "numpy": {"ndarray", "dtype", "int64", "float64", "bool_"},
     "numpy._core.multiarray": {"_reconstruct", "scalar"},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, func, select
 
 from gridweave.errors import InputError
 from gridweave.site.live.journal_records import (
@@ -16,7 +17,8 @@ from gridweave.site.live.journal_records import (
     Input,
     Note,
     Submission,
-    spread,
+    Usage,
+    experience_of,
 )
 from gridweave.site.live.journal_tables import channels, inputs, notes, outbox, submissions, usage
 
@@ -80,16 +82,20 @@ def read_experience(
         query = query.where(usage.c.user == str(user))
     if job_class is not None:
         query = query.where(usage.c.job_class == str(job_class))
-    rows = connection.execute(query.order_by(usage.c.number.desc()).limit(last)).all()
-    return Experience(
-        count=len(rows),
-        run_ms=spread(row.run_ms for row in rows),
-        part_of_estimate=spread(row.run_ms / row.estimate_ms for row in rows if row.estimate_ms > 0),
-        cpu=spread(row.cpu for row in rows),
-        memory_bytes=spread(row.memory_bytes for row in rows),
-        read_bytes=spread(row.read_bytes for row in rows),
-        write_bytes=spread(row.write_bytes for row in rows),
+    return experience_of(_newest(connection, query, last))
+
+
+def read_usage(connection: Connection, group: Group, last: int) -> list[Usage]:
+    """Return what the newest jobs of exactly this user and class have used, in the order in which it was recorded."""
+    query = select(usage).where(
+        usage.c.user.is_not_distinct_from(group.user), usage.c.job_class.is_not_distinct_from(group.job_class)
     )
+    return _newest(connection, query, last)[::-1]
+
+
+def _newest(connection: Connection, query: Select[Any], last: int) -> list[Usage]:
+    rows = connection.execute(query.order_by(usage.c.number.desc()).limit(last)).mappings()
+    return [Usage(**{name: row[name] for name in Usage.__struct_fields__}) for row in rows]
 
 
 def read_groups(connection: Connection) -> list[Group]:

@@ -11,6 +11,9 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.messages import FromSite, GridEvent, GridJobSubmitted
+from gridweave.grid.sends import JobData, Sends
+from gridweave.netmodel.communication import Communication
+from gridweave.netmodel.measured import PairMeasured
 from gridweave.site.channel import Channel, Packet
 from gridweave.site.contract import (
     Answer,
@@ -44,6 +47,20 @@ def test_every_message_comes_back_as_it_was(union: Any) -> None:
         "outcome": "lost",
     }
     values["now_or_never"] = True
+    values["factors"] = (1.0, 0.25, 0.0)
+    values["pairs"] = (
+        PairMeasured(
+            origin="a",
+            target="b",
+            round_trip_ms=1.5,
+            least_ms=1.0,
+            bandwidth_bps=None,
+            round_trips=3,
+            bandwidths=0,
+            newest_ms=7,
+        ),
+    )
+    values["sends"] = Sends(Communication(fraction=0.1, message_bytes=1e6, pattern="ring"), JobData(input_bytes=2**53))
     codec = Codec(union, "event")
     for kind in union.__args__:
         required = [field.name for field in msgspec.structs.fields(kind) if field.required]

@@ -1,0 +1,120 @@
+"""How the actors of a grid are found, and how they call each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+
+logger = logging.getLogger("gridweave.live")
+
+NAMESPACE = "gridweave"
+GRID_ACTOR = "grid"
+
+SITE_LABEL = "gridweave.io/site"
+MACHINE_LABEL = "gridweave.io/machine"
+"""Labels of Ray nodes: which site a node belongs to, and which machine of it it is, if it has several."""
+
+CALL_S = 10.0
+"""After so long a call between actors counts as lost."""
+
+
+def site_actor(site: str) -> str:
+    """Return the name of a site's actor."""
+    return f"site:{site}"
+
+
+def agent_actor(site: str, agent: str) -> str:
+    """Return the name of the actor of a machine."""
+    return f"agent:{site}/{agent}"
+
+
+class Handles:
+    """Handles of actors by their names; one that does not answer is looked up again.
+
+    Parameters
+    ----------
+    namespace : str
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._known: dict[str, Any] = {}
+
+    async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
+        """Call a method of an actor.
+
+        Raises
+        ------
+        UnavailableError
+            If there is no answer. The call may have run all the same.
+        """
+        import ray
+
+        try:
+            handle = self._known.get(actor)
+            if handle is None:
+                handle = await asyncio.to_thread(ray.get_actor, actor, self._namespace)
+                self._known[actor] = handle
+            return await asyncio.wait_for(_result(getattr(handle, method).remote(*arguments)), timeout_s)
+        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+            self._known.pop(actor, None)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UnavailableError(f"actor {actor} does not answer: {reason}") from error
+
+
+async def _result(reference: Any) -> Any:
+    return await reference
+
+
+def endure(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Keep the works of an actor going; if one ends by an error, end the process, so that Ray starts the actor anew.
+
+    The state is in the journal, so the new one goes on where this one stood.
+    """
+    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+    for task in tasks:
+        task.add_done_callback(lambda done: _ended(name, done))
+    return tasks
+
+
+def _ended(name: str, task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.critical("%s cannot go on", name, exc_info=task.exception())
+        logging.shutdown()
+        os._exit(1)
+
+
+def journal_place(place: str) -> str:
+    """Return where a journal is to be; the folder of a file is made."""
+    if "://" not in place:
+        try:
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{place}: {error.strerror}; name a place in a folder that can be written") from error
+    return place
+
+
+def encode(value: object) -> bytes:
+    """Return what goes into a call: bytes of MessagePack are cheaper for Ray than objects."""
+    return msgspec.msgpack.encode(value)
+
+
+def actor_options(name: str, namespace: str, labels: dict[str, str]) -> dict[str, Any]:
+    """Return with which options an actor of a grid is made: found by its name, outliving who made it, started anew."""
+    return {
+        "name": name,
+        "namespace": namespace,
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_concurrency": 1000,
+        "num_cpus": 0,
+        "label_selector": labels,
+    }

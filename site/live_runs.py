@@ -1,0 +1,194 @@
+"""What is run of a job: which ranks on which machine, what has become of each part, and so of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import msgspec
+
+from gridweave.site.live.launch import Launch, Rank, total_usage
+from gridweave.site.live.launch import Usage as Used
+from gridweave.site.live_attempts import NO_PORT, Port
+from gridweave.site.live_messages import ConfirmRun, EndRun, RunEnded, StartRun
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.messages import NodeIntervals, StartJob
+from gridweave.site.program import DescribeJob, JobRequest
+
+MOST_CODES = 20
+"""So many ranks that did not end well are told of."""
+
+
+class Piece(msgspec.Struct):
+    """What one machine runs of a job; `in_doubt`: the machine was away, and may know nothing of it any more."""
+
+    launch: Launch
+    slots: tuple[int, ...]
+    has_started: bool = False
+    in_doubt: bool = False
+    end: RunEnded | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the machine runs nothing of it any more."""
+        return self.end is not None
+
+
+class Run(msgspec.Struct):
+    """An attempt of a job on this site, from its start until no machine runs anything of it.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    request : JobRequest
+    width : int
+        Its nodes on this site.
+    pieces : dict from str to Piece
+        By machine, in the order of the ranks.
+    is_own : bool
+        Whether the site's own users have submitted it.
+    ending : str
+        Why its machines were told to end it; empty if they were not.
+    killed : str
+        ``limit`` or ``cancelled`` if the site wanted it to end.
+    why_killed : str
+        Why, in one line.
+    port : Port
+        At which its ranks meet.
+    """
+
+    job_id: int
+    attempt: int
+    request: JobRequest
+    width: int
+    start_ms: int
+    pieces: dict[str, Piece]
+    is_own: bool = False
+    ending: str = ""
+    killed: str = ""
+    why_killed: str = ""
+    port: Port = NO_PORT
+
+    @property
+    def has_started(self) -> bool:
+        """Whether all its machines have begun."""
+        return all(piece.has_started for piece in self.pieces.values())
+
+    @property
+    def where(self) -> str:
+        """Its machines, for people."""
+        return ", ".join(self.pieces)
+
+    @property
+    def used(self) -> Used:
+        """What all its machines used of it."""
+        return total_usage(tuple(piece.end.used for piece in self.pieces.values() if piece.end is not None))
+
+    def meet(self, rendezvous: str) -> None:
+        """Have its ranks meet there."""
+        for piece in self.pieces.values():
+            piece.launch = msgspec.structs.replace(piece.launch, rendezvous=rendezvous)
+
+    def outcome(self) -> tuple[str, str]:
+        """Return how the whole ended, and why in one line.
+
+        What ended by itself, and well, has finished, even if it was to be ended at that moment. What was lost may
+        not have run to its limit.
+        """
+        ends = [piece.end for piece in self.pieces.values() if piece.end is not None]
+        found = {end.outcome: end.reason for end in reversed(ends)}
+        if set(found) == {"finished"}:
+            return "finished", ""
+        if "lost" in found and self.killed != "cancelled":
+            if self.request.program.if_lost == "fail":
+                return "failed", f"lost: {found['lost']}"
+            return "lost", found["lost"]
+        if self.killed and not found.keys() <= {"finished", "failed"}:
+            return self.killed, self.why_killed
+        worst = next(worst for worst in ("failed", "limit", "cancelled") if worst in found)
+        return worst, found[worst]
+
+
+def repeated_orders(runs: Iterable[Run], agents: Collection[str]) -> Iterator[StartRun | ConfirmRun | EndRun]:
+    """Yield what machines should run or end now, as far as they have not said that they do."""
+    for run in runs:
+        for agent, piece in run.pieces.items():
+            if agent not in agents or piece.is_over:
+                continue
+            if not piece.has_started:
+                yield StartRun(agent, piece.launch, piece.slots)
+            elif piece.in_doubt:
+                yield ConfirmRun(agent, run.job_id, run.attempt)
+            if run.ending:
+                yield EndRun(agent, run.job_id, run.attempt, run.ending)
+
+
+def make_run(
+    settings: SiteSettings, start: StartJob, described: DescribeJob, threads_per_node: int, now_ms: int
+) -> Run:
+    """Work out what each machine has to run.
+
+    Parameters
+    ----------
+    settings : SiteSettings
+        The nodes of the site are those of its first machine, then those of the next.
+    start : StartJob
+    described : DescribeJob
+    threads_per_node : int
+        How `StartJob.threads` counts.
+    now_ms : int
+
+    Returns
+    -------
+    Run
+        Ranks go up with the nodes. Where nodes are shared, a rank has its hardware threads, counted from 0 on its node.
+    """
+    nodes = [node for low, high in start.nodes for node in range(low, high)]
+    lanes = _lanes(start.threads, threads_per_node)
+    program = described.request.program
+    chosen = nodes[:1] if program.ranks == "first-node" else nodes
+    pieces: dict[str, Piece] = {}
+    first = 0
+    for agent in settings.agents:
+        here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + agent.nodes]
+        if here:
+            ranks = tuple(Rank(described.first_rank + number, number, lanes.get(node)) for number, node in here)
+            launch = _launch(settings.name, described, ranks)
+            pieces[agent.name] = Piece(launch, tuple(node - first for _, node in here))
+        first += agent.nodes
+    return Run(described.job_id, described.attempt, described.request, len(nodes), now_ms, pieces)
+
+
+def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
+    """Return the hardware threads of each node that are not all the job's."""
+    found: dict[int, list[int]] = {}
+    for low, high in threads:
+        for thread in range(low, high):
+            found.setdefault(thread // threads_per_node, []).append(thread % threads_per_node)
+    return {node: tuple(lanes) for node, lanes in found.items()}
+
+
+def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launch:
+    program = described.request.program
+    return Launch(
+        job_id=described.job_id,
+        attempt=described.attempt,
+        ranks=ranks,
+        size=described.size,
+        argv=program.argv,
+        call=program.call,
+        environment=program.environment,
+        working_directory=program.working_directory,
+        site=site,
+        sites=described.sites,
+        limit_ms=described.limit_ms,
+        grace_ms=program.grace_ms,
+        output_limit_bytes=program.output_limit_bytes,
+        end_on_failure=program.end_on_failure,
+    )
+
+
+def exit_codes_of(run: Run) -> tuple[tuple[int, int | None, int | None], ...]:
+    """Return rank, exit code and signal of those that did not end well, by rank; not of more than `MOST_CODES`."""
+    ranks = [rank for piece in run.pieces.values() if piece.end is not None for rank in piece.end.ranks]
+    bad = [(rank.rank, rank.exit_code, rank.signal) for rank in ranks if rank.exit_code != 0]
+    return tuple(sorted(bad, key=lambda code: code[0])[:MOST_CODES])

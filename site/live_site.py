@@ -1,0 +1,400 @@
+"""LiveSite: a site with the programs of its jobs and the machines that run them, as a state machine.
+
+Around a `ContractCore`, which decides, it keeps what is run where: it makes out of the start of a job what each machine
+has to run, and out of what the machines tell the end of a job. No clock, no I/O: the rules are in docs/live.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gridweave.site.checks import why_impossible
+from gridweave.site.contract import (
+    Answer,
+    CommitHold,
+    Ended,
+    EnqueueJob,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Refused,
+    ToGrid,
+    Withdrawn,
+)
+from gridweave.site.contract_core import ContractCore, ContractEvent
+from gridweave.site.live_attempts import NO_PORT, Expected, Ports
+from gridweave.site.live_messages import (
+    AgentForgotten,
+    AgentJoined,
+    ConfirmRun,
+    EndRun,
+    LiveSiteCommand,
+    LiveSiteEvent,
+    OwnCancelled,
+    OwnSubmitted,
+    RunEnded,
+    RunStarted,
+    StartRun,
+    TellGrid,
+)
+from gridweave.site.live_runs import Run, exit_codes_of, make_run, repeated_orders
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.messages import Job, JobCancelled, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
+from gridweave.site.program import (
+    Accepted,
+    Declined,
+    DescribeJob,
+    EndedJobs,
+    FragmentReport,
+    JobRecord,
+    Noted,
+    RecordUsage,
+    job_of,
+    request_problem,
+)
+
+OWN_IDS = 10**12
+"""A site numbers the jobs of its own users from so much times its place, counted from 1; the grid's stay below."""
+
+
+class LiveSite:
+    """A site that runs real programs.
+
+    Parameters
+    ----------
+    settings : SiteSettings
+
+    Examples
+    --------
+    >>> from gridweave.site.policy import SitePolicy
+    >>> from gridweave.site.live_messages import Agent
+    >>> from gridweave.site.program import JobRequest, Program
+    >>> settings = SiteSettings(name="north", number=0, agents=(Agent(name="n0", nodes=4),), policy=SitePolicy())
+    >>> site = LiveSite(settings)
+    >>> request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1000)
+    >>> for command in site.handle(0, OwnSubmitted("key", request)):
+    ...     print(type(command).__name__)
+    Noted
+    TellGrid
+    Noted
+    StartRun
+    Accepted
+    >>> site.records[1_000_000_000_001].state
+    'starting'
+    """
+
+    def __init__(self, settings: SiteSettings) -> None:
+        self.settings = settings
+        self.core = ContractCore(
+            settings.nodes, settings.policy, owner=settings.owner, rendezvous_ms=settings.rendezvous_ms
+        )
+        self.records: dict[int, JobRecord] = {}
+        self._ended = EndedJobs()
+        self._next_id = OWN_IDS * (settings.number + 1) + 1
+        self._users: dict[str, int] = {}
+        self._expected: dict[tuple[int, int], Expected] = {}
+        self._runs: dict[int, Run] = {}
+        self._ports = Ports(settings)
+        self._now_ms = 0
+        self._out: list[LiveSiteCommand] = []
+        self._inner: list[ContractEvent] = []
+        self._over: dict[int, Run] = {}
+        self._fresh: dict[int, str] = {}
+
+    def handle(self, now_ms: int, *events: LiveSiteEvent) -> list[LiveSiteCommand]:
+        """Take in what has happened and return what is to be done.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            None is a wakeup.
+
+        Returns
+        -------
+        list of LiveSiteCommand
+            In the order in which they are to be carried out.
+
+        Raises
+        ------
+        InputError
+            If time went backwards; nothing has changed then.
+        """
+        self.core.site.check(now_ms)
+        self._now_ms, self._out, self._inner, self._over, self._fresh = now_ms, [], [], {}, {}
+        for event in events:
+            self._take_in(event)
+        self._run_core(self._inner)
+        lost = self._settle_over()
+        if lost:
+            self._run_core([JobSubmitted(job) for job in lost])
+        self._out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
+        return self._out
+
+    @property
+    def n_open(self) -> int:
+        """Jobs of the site's own users that have not ended."""
+        return len(self.records) - len(self._ended.job_ids)
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+        return self.core.next_wakeup_ms()
+
+    def orders(self, *agents: str) -> Iterator[StartRun | ConfirmRun | EndRun]:
+        """Yield what machines should run or end now and have not said that they do: safe to repeat."""
+        return repeated_orders(self._runs.values(), set(agents))
+
+    def expects(self, agent: str, job_id: int, attempt: int) -> bool:
+        """Return whether a machine is thought to run a part of this attempt."""
+        run = self._runs.get(job_id)
+        piece = None if run is None or run.attempt != attempt else run.pieces.get(agent)
+        return piece is not None and not piece.is_over
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""
+        self.core.check_invariants()
+        running = {running.job.job_id for running in self.core.site.running()}
+        held = {job_id for job_id in running if self.core.part_state(job_id) in ("held", "committed")}
+        assert running - held == set(self._runs), "what runs is not what is run"
+        for run in self._runs.values():
+            assert not all(piece.is_over for piece in run.pieces.values()), f"job {run.job_id} is over and still here"
+        given = [expected.port for expected in self._expected.values()] + [run.port for run in self._runs.values()]
+        ports = [(port.agent, port.number) for port in given if port.number]
+        assert len(ports) == len(set(ports)), "a port is given twice"
+        assert sorted(ports) == sorted(self._ports.taken()), "a port is lost"
+        parts = {(job_id, self.core.attempt_of(job_id)) for job_id, _ in self._expected}
+        asked = {key for key, expected in self._expected.items() if expected.is_asked}
+        assert asked <= parts, "an attempt is expected that is not here"
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    def _take_in(self, event: LiveSiteEvent) -> None:
+        match event:
+            case OwnSubmitted():
+                self._submit(event)
+            case OwnCancelled(job_id=job_id):
+                self._cancel(job_id)
+            case DescribeJob():
+                self._expected.setdefault((event.job_id, event.attempt), Expected(event))
+            case HoldNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
+                expected = self._expected.get((job_id, event.attempt))
+                if expected is None:
+                    self._out.append(TellGrid(Refused(job_id, event.attempt, "the site was not told what it runs")))
+                elif not expected.is_asked:
+                    expected.is_asked = True
+                    self._inner.append(event)
+            case CommitHold(job_id=job_id, attempt=attempt):
+                if (job_id, attempt) in self._expected:
+                    self._expected[job_id, attempt].meeting = event.rendezvous
+                self._inner.append(event)
+            case RunStarted() | RunEnded():
+                self._told(event)
+            case AgentForgotten(agent=agent):
+                self._lose(agent, f"machine {agent} is gone for good")
+            case AgentJoined(agent=agent):
+                self._ports.reached_by(agent, event.host)
+                for run in self._runs.values():
+                    if agent in run.pieces:
+                        run.pieces[agent].in_doubt = True
+            case _:
+                self._inner.append(event)
+
+    def _submit(self, event: OwnSubmitted) -> None:
+        request = event.request
+        reason = request_problem(request)
+        job_id = self._next_id
+        if reason is None:
+            job = job_of(job_id, request, self._users)
+            reason = why_impossible(job)
+        if reason is not None:
+            self._out.append(Declined(event.key, reason))
+            return
+        self._next_id += 1
+        self.records[job_id] = JobRecord(job_id=job_id, request=request, submit_ms=self._now_ms)
+        self._fresh[job_id] = event.key
+        self._inner.append(JobSubmitted(job))
+        self._out.append(Noted(job_id, "submitted", f"to {self.settings.name}, {request.nodes} nodes"))
+
+    def _cancel(self, job_id: int) -> None:
+        """Take note that a user wants a job no more."""
+        record = self.records.get(job_id)
+        # Of one that was handed in at this very instant nobody knows the number: it was guessed.
+        if record is None or job_id in self._fresh or record.state not in ("waiting", "starting", "running"):
+            return
+        self._out.append(Noted(job_id, "cancelled", f"at {self.settings.name}"))
+        self._inner.append(JobCancelled(job_id))
+        run = self._runs.get(job_id) or self._over.get(job_id)
+        if run is None:
+            self._out.append(Noted(job_id, "ended", f"at {self.settings.name}: cancelled"))
+            self._end_record(record, "cancelled", "")
+        else:
+            run.killed, run.why_killed = "cancelled", "cancelled"
+
+    def _told(self, event: RunStarted | RunEnded) -> None:
+        """Take note of what a machine says; what it says of anything but the present attempt is passed over."""
+        if not self.expects(event.agent, event.job_id, event.attempt):
+            return
+        run = self._runs[event.job_id]
+        piece = run.pieces[event.agent]
+        record = self.records.get(event.job_id)
+        if isinstance(event, RunStarted):
+            piece.has_started, piece.in_doubt = True, False
+            if record is not None and record.state == "starting" and run.has_started:
+                # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
+                record.state = "running"
+                self._out.append(Noted(event.job_id, "runs", f"on {run.where}"))
+            return
+        if event.outcome == "cancelled" and not run.ending:
+            # Nobody here wanted that: the machine was shut down, or had lost what it knew.
+            event = msgspec.structs.replace(event, outcome="lost")
+        piece.has_started = True
+        piece.end = event
+        program = run.request.program
+        again = event.outcome == "lost" and program.if_lost == "requeue"
+        if again or (event.outcome != "finished" and program.end_on_failure):
+            self._end_pieces(run, f"its part on {event.agent} has ended: {event.outcome}")
+        if all(other.is_over for other in run.pieces.values()):
+            del self._runs[event.job_id]
+            self._ports.give(run.port)
+            self._over[event.job_id] = run
+            self._inner.append(JobFinished(event.job_id))
+
+    def _lose(self, agent: str, reason: str) -> None:
+        """Give up what a machine ran."""
+        for run in [run for run in self._runs.values() if agent in run.pieces]:
+            self._told(RunEnded(agent, run.job_id, run.attempt, "lost", reason))
+
+    def _end_pieces(self, run: Run, reason: str) -> None:
+        """Have all machines end what they run of a job."""
+        if not run.ending:
+            run.ending = reason
+            for agent, piece in run.pieces.items():
+                if not piece.is_over:
+                    self._out.append(EndRun(agent, run.job_id, run.attempt, reason))
+
+    # -- what the core decides ----------------------------------------------------------------------------------------
+
+    def _run_core(self, events: list[ContractEvent]) -> None:
+        for command in self.core.handle(self._now_ms, *events):
+            if isinstance(command, StartJob):
+                self._start(command)
+            elif isinstance(command, KillJob):
+                run = self._runs.get(command.job_id)
+                if run is not None:
+                    if not run.killed:
+                        run.killed = "limit" if command.reason == "reached its limit" else "cancelled"
+                        run.why_killed = command.reason
+                    self._end_pieces(run, command.reason)
+            elif isinstance(command, RefuseJob):
+                self._refuse(command)
+            elif isinstance(command, ToGrid):
+                self._answer(command.answer)
+
+    def _start(self, command: StartJob) -> None:
+        job_id = command.job_id
+        record = self.records.get(job_id)
+        meeting, port = "", NO_PORT
+        if record is not None:
+            record.attempt += 1
+            record.state, record.start_ms = "starting", self._now_ms
+            record.places = ((self.settings.name, record.request.nodes),)
+            size = 1 if record.request.program.ranks == "first-node" else record.request.nodes
+            sites = (self.settings.name,)
+            described = DescribeJob(job_id, record.attempt, record.request, record.request.limit_ms, 0, size, sites)
+        else:
+            expected = self._expected[job_id, self.core.attempt_of(job_id)]
+            described, meeting, port = expected.described, expected.meeting, expected.port
+            expected.port = NO_PORT
+        run = make_run(self.settings, command, described, self.core.site.threads_per_node, self._now_ms)
+        run.port = port
+        if len(described.sites) == 1:
+            run.port = self._ports.take(next(iter(run.pieces)))
+            meeting = run.port.meeting
+        run.meet(meeting)
+        self._runs[job_id] = run
+        self._out.append(Noted(job_id, "starting", f"on {run.where} of {self.settings.name}"))
+        self._out += [StartRun(agent, piece.launch, piece.slots) for agent, piece in run.pieces.items()]
+
+    def _refuse(self, command: RefuseJob) -> None:
+        record = self.records.get(command.job_id)
+        key = self._fresh.pop(command.job_id, None)
+        if record is None:
+            return
+        if key is None:
+            self._out.append(Noted(command.job_id, "ended", f"at {self.settings.name}: failed: {command.reason}"))
+            self._end_record(record, "failed", command.reason)
+        else:
+            del self.records[command.job_id]
+            self._out.append(Declined(key, command.reason))
+
+    def _answer(self, answer: Answer) -> None:
+        if isinstance(answer, Held):
+            answer = msgspec.structs.replace(answer, rendezvous=self._meeting_for(answer.job_id, answer.attempt))
+        elif isinstance(answer, Ended):
+            answer = self._ended_answer(answer)
+        if isinstance(answer, (Ended, Refused, HoldEnded, Withdrawn)):
+            expected = self._expected.pop((answer.job_id, answer.attempt), None)
+            if expected is not None:
+                self._ports.give(expected.port)
+        self._out.append(TellGrid(answer))
+
+    def _meeting_for(self, job_id: int, attempt: int) -> str:
+        """Return where the ranks of a job on several sites can meet, if its first rank is here."""
+        expected, grant = self._expected[job_id, attempt], self.core.grant_of(job_id)
+        if grant is None or expected.described.first_rank != 0:
+            return ""
+        run = make_run(self.settings, grant, expected.described, self.core.site.threads_per_node, self._now_ms)
+        expected.port = self._ports.take(next(iter(run.pieces)))
+        return expected.port.meeting
+
+    def _ended_answer(self, answer: Ended) -> Ended:
+        """Say how a job of the grid ended, and send ahead what is known of it."""
+        run = self._over.get(answer.job_id)
+        if run is None:
+            return answer
+        outcome, reason = run.outcome()
+        # Only this knows how it ended; but what the grid wanted ended, and so did, is not to be begun anew.
+        if answer.outcome in ("finished", "limit") or outcome == "finished":
+            answer = msgspec.structs.replace(answer, outcome=outcome)
+        self._out.append(
+            TellGrid(
+                FragmentReport(answer.job_id, answer.attempt, reason, exit_codes_of(run), run.used, tuple(run.pieces))
+            )
+        )
+        self._note_end(run, answer.outcome, reason)
+        return answer
+
+    # -- how jobs end -------------------------------------------------------------------------------------------------
+
+    def _settle_over(self) -> list[Job]:
+        """Enter the ends of the jobs of the site's own users; return those that are to be run again."""
+        again: list[Job] = []
+        for job_id, run in self._over.items():
+            record = self.records.get(job_id)
+            if record is None:
+                continue
+            outcome, reason = run.outcome()
+            record.used, record.exit_codes, record.agents = run.used, exit_codes_of(run), tuple(run.pieces)
+            if outcome == "lost":
+                record.state, record.start_ms = "waiting", None
+                self._out.append(Noted(job_id, "retried", reason))
+                again.append(job_of(job_id, record.request, self._users))
+                continue
+            self._note_end(run, outcome, reason)
+            self._end_record(record, outcome, reason)
+        return again
+
+    def _note_end(self, run: Run, outcome: str, reason: str) -> None:
+        self._out.append(
+            Noted(run.job_id, "ended", f"at {self.settings.name}: {outcome}" + (f": {reason}" * bool(reason)))
+        )
+        if outcome in ("finished", "limit"):
+            run_ms = self._now_ms - run.start_ms
+            self._out.append(RecordUsage(run.job_id, run.request, run.width, run_ms, run.used))
+
+    def _end_record(self, record: JobRecord, outcome: str, reason: str) -> None:
+        record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
+        self._ended.add(record.job_id, self.records)

@@ -1,0 +1,310 @@
+"""What a job runs, who asks for it, and what becomes of it: what live sites and the live grid know beyond the cores."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gridweave.site.live.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, launch_problem
+from gridweave.site.live.launch import Usage as Used
+from gridweave.site.messages import MAX_TIME_MS, MAX_WIDTH, Job, Resources
+
+Where = Literal["each-node", "first-node"]
+"""One rank on each node of a fragment, or one on its first node, as a batch script has it."""
+
+KEEP_ENDED = 5_000
+"""So many ended jobs of users are known without the journal."""
+
+State = Literal["waiting", "starting", "running", "ended", "refused"]
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job runs.
+
+    Attributes
+    ----------
+    argv : tuple of str
+        The command and its arguments, if `call` is not given.
+    call : Call, optional
+        The Python callable to run instead.
+    environment : dict from str to str
+    working_directory : str, optional
+        As for `gridweave.site.live.launch.Launch`.
+    ranks : str
+        See `Where`.
+    if_lost : str
+        What becomes of the job when a machine failed under it: ``requeue`` or ``fail``.
+    end_on_failure : bool
+        Whether all ranks are ended when one has failed.
+    grace_ms, output_limit_bytes : int
+    """
+
+    argv: tuple[str, ...] = ()
+    call: Call | None = None
+    environment: dict[str, str] = {}
+    working_directory: str | None = None
+    ranks: Where = "each-node"
+    if_lost: Literal["requeue", "fail"] = "requeue"
+    end_on_failure: bool = True
+    grace_ms: int = DEFAULT_GRACE_MS
+    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job sends over the links between sites, as its user says it (docs/netmodel.md).
+
+    Attributes
+    ----------
+    pattern : str
+        Who sends to whom: ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours``, ``master-workers``.
+    fraction : float
+        Part of its run time on one site that it spends sending and waiting for messages.
+    message_bytes : float
+    input_bytes, output_bytes : int
+        What it reads before its work, and writes after it.
+    input_site, output_site : str
+        The site where that lies.
+    """
+
+    pattern: str = "none"
+    fraction: float = 0.0
+    message_bytes: float = 0.0
+    input_bytes: int = 0
+    input_site: str = ""
+    output_bytes: int = 0
+    output_site: str = ""
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asks for.
+
+    Attributes
+    ----------
+    program : Program
+    nodes : int
+    limit_ms : int
+        How long it may run; by which it is planned.
+    name, user, job_class : str
+    priority, weight : float
+        As for `gridweave.site.messages.Job`.
+    resources : Resources, optional
+    sensitivity : float
+        To the overhead of a split, >= 0, where the grid knows of no links.
+    traffic : Traffic, optional
+        Counts where it knows of some.
+    """
+
+    program: Program
+    nodes: int = 1
+    limit_ms: int
+    name: str = ""
+    user: str = ""
+    job_class: str = ""
+    priority: float = 0.0
+    weight: float = 1.0
+    resources: Resources | None = None
+    sensitivity: float = 1.0
+    traffic: Traffic | None = None
+
+
+class DescribeJob(msgspec.Struct, frozen=True, tag=True):
+    """Tell a site what a job of the grid runs, ahead of the request for its nodes.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    request : JobRequest
+    limit_ms : int
+        How long it may run as it was placed.
+    first_rank, size : int
+        The number of this site's first rank, and how many ranks the whole job has.
+    sites : tuple of str
+        All its sites; rank 0 is on the first.
+    """
+
+    job_id: int
+    attempt: int
+    request: JobRequest
+    limit_ms: int
+    first_rank: int
+    size: int
+    sites: tuple[str, ...]
+
+
+class FragmentReport(msgspec.Struct, frozen=True, tag=True):
+    """Tell the grid how a fragment ended, ahead of the message that it has.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    reason : str
+        Why it ended as it did, in one line.
+    exit_codes : tuple of (int, int or None, int or None)
+        Of each rank that did not end well: its number, its exit code and the signal that ended it; 20 at most.
+    used : Used
+    agents : tuple of str
+        The machines that have its output.
+    """
+
+    job_id: int
+    attempt: int
+    reason: str
+    exit_codes: tuple[tuple[int, int | None, int | None], ...]
+    used: Used
+    agents: tuple[str, ...]
+
+
+class JobRecord(msgspec.Struct, kw_only=True):
+    """What is known of a job of a user.
+
+    Attributes
+    ----------
+    job_id : int
+    request : JobRequest
+    state : str
+        See `State`.
+    submit_ms : int
+    start_ms, end_ms : int, optional
+        Of the last attempt.
+    attempt : int
+        How often it was begun.
+    places : tuple of (str, int)
+        Sites and nodes of its last attempt.
+    outcome : str
+        Once it has ended: ``finished``, ``failed``, ``limit`` or ``cancelled``.
+    reason : str
+    exit_codes : tuple
+        As in `FragmentReport`.
+    used : Used
+    agents : tuple of str
+    """
+
+    job_id: int
+    request: JobRequest
+    state: State = "waiting"
+    submit_ms: int
+    start_ms: int | None = None
+    end_ms: int | None = None
+    attempt: int = 0
+    places: tuple[tuple[str, int], ...] = ()
+    outcome: str = ""
+    reason: str = ""
+    exit_codes: tuple[tuple[int, int | None, int | None], ...] = ()
+    used: Used = Used()
+    agents: tuple[str, ...] = ()
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    """Tell the user that the job was taken in, under which number."""
+
+    key: str
+    job_id: int
+
+
+class Declined(msgspec.Struct, frozen=True, tag=True):
+    """Tell the user that the job was not taken in, and why."""
+
+    key: str
+    reason: str
+
+
+class Noted(msgspec.Struct, frozen=True, tag=True):
+    """Write an event into the story of a job."""
+
+    job_id: int
+    kind: str
+    detail: str = ""
+
+
+class RecordUsage(msgspec.Struct, frozen=True, tag=True):
+    """Write down what a job has used, as experience with its user and class."""
+
+    job_id: int
+    request: JobRequest
+    width: int
+    run_ms: int
+    used: Used
+
+
+class EndedJobs(msgspec.Struct):
+    """The jobs of users that have ended, the oldest first; so many are known without the journal.
+
+    Attributes
+    ----------
+    job_ids : list of int
+        Those that are known still.
+    count : int
+        Of all that ever ended.
+    """
+
+    job_ids: list[int] = []
+    count: int = 0
+
+    def add(self, job_id: int, records: dict[int, JobRecord]) -> None:
+        """Take in one, and forget the records of the oldest if there are too many."""
+        self.count += 1
+        self.job_ids.append(job_id)
+        if len(self.job_ids) > KEEP_ENDED:
+            for aged in self.job_ids[: KEEP_ENDED // 10]:
+                records.pop(aged, None)
+            del self.job_ids[: KEEP_ENDED // 10]
+
+
+def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
+    """Return what a core knows of a job.
+
+    Parameters
+    ----------
+    job_id : int
+    request : JobRequest
+    users : dict from str to int
+        The numbers of users; a new one gets the next.
+    """
+    return Job(
+        job_id=job_id,
+        width=request.nodes,
+        estimate_ms=request.limit_ms,
+        user=users.setdefault(request.user, len(users)),
+        priority=request.priority,
+        weight=request.weight,
+        resources=request.resources,
+    )
+
+
+def request_problem(request: JobRequest) -> str | None:
+    """Return what is wrong with a request that no site could run, in one line, or None.
+
+    Parameters
+    ----------
+    request : JobRequest
+
+    Returns
+    -------
+    str or None
+
+    Examples
+    --------
+    >>> request_problem(JobRequest(program=Program(argv=("true",)), nodes=0, limit_ms=1000))
+    'nodes is 0; a whole number from 1 to 10000000'
+    """
+    if not 1 <= request.nodes <= MAX_WIDTH:
+        return f"nodes is {request.nodes}; a whole number from 1 to {MAX_WIDTH}"
+    if not 1 <= request.limit_ms <= MAX_TIME_MS:
+        return f"limit_ms is {request.limit_ms}; a time from 1 to {MAX_TIME_MS} ms"
+    if not 0 <= request.sensitivity <= 1e6:
+        return f"sensitivity is {request.sensitivity}; a number from 0 to 1e6"
+    program = request.program
+    return launch_problem(
+        Launch(
+            job_id=0,
+            attempt=0,
+            ranks=(Rank(0),),
+            argv=program.argv,
+            call=program.call,
+            environment=program.environment,
+            working_directory=program.working_directory,
+            grace_ms=program.grace_ms,
+            output_limit_bytes=program.output_limit_bytes,
+        )
+    )

@@ -1,0 +1,251 @@
+"""Machines without processes: what runs on them is a number and a time, and is written into a history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import UnavailableError
+from gridweave.scenarios.world.history import History, ViolationError
+from gridweave.site.live.launch import FragmentEnded, FragmentEvent, FragmentStarted, Launch, Usage
+
+if TYPE_CHECKING:
+    from virtual_time import VirtualLoop
+
+Key = tuple[int, int]
+
+
+class Fragment(msgspec.Struct):
+    """What a machine runs, or has run, of an attempt."""
+
+    launch: Launch
+    begun_ms: int | None = None
+    outcome: str = ""
+    reason: str = ""
+    is_told: bool = False
+
+
+class Machine:
+    """A machine: its folder and its processes, which outlive its agent."""
+
+    def __init__(self, works: Works, number: int, site: int, name: str, nodes: int) -> None:
+        self.works, self.number, self.site, self.name, self.nodes = works, number, site, name, nodes
+        self.folder: dict[Key, Fragment] = {}
+        self.slots: dict[Key, tuple[int, ...]] = {}
+        self.runner: FakeRunner | None = None
+        self.is_up = True
+
+    @property
+    def running(self) -> list[Key]:
+        """What has processes."""
+        return [key for key, fragment in self.folder.items() if fragment.begun_ms is not None and not fragment.outcome]
+
+    def end(self, key: Key, outcome: str, reason: str) -> None:
+        """Have a fragment end."""
+        fragment = self.folder[key]
+        if fragment.outcome:
+            return
+        fragment.outcome, fragment.reason = outcome, reason
+        if outcome == "lost":
+            self.works.lost.add(key[0])
+        if fragment.begun_ms is not None:
+            self.works.left(self, key, outcome)
+        if self.runner is not None:
+            self.runner.tell(key)
+
+    def crash(self, *, wiped: bool) -> None:
+        """Lose all processes, and, if wished, the folder."""
+        self.is_up = False
+        self.runner = None
+        for key in self.running:
+            self.end(key, "lost", "the machine was started anew while it ran")
+        if wiped:
+            self.works.lost |= {job_id for job_id, _ in self.folder}
+            self.folder = {}
+
+
+class Works:
+    """What all machines run, as it really is.
+
+    Parameters
+    ----------
+    loop : VirtualLoop
+    rng : numpy.random.Generator
+    history : History
+    """
+
+    def __init__(self, loop: VirtualLoop, rng: np.random.Generator, history: History) -> None:
+        self.loop, self.rng, self.history = loop, rng, history
+        self._here: dict[Key, dict[Machine, tuple[int, int]]] = {}
+        self._since: dict[Key, int] = {}
+        self._works: set[Key] = set()
+        self.finished: set[int] = set()
+        self.failed: set[int] = set()
+        self.limited: set[int] = set()
+        self.lost: set[int] = set()
+
+    def began(self, machine: Machine, key: Key, launch: Launch) -> None:
+        """Note that a machine runs its part; all of a job begin to work when the last is there."""
+        now_ms = self.loop.now_ms()
+        slots = tuple((slot, slot + 1) for slot in machine.slots[key])
+        self.history.occupied(now_ms, machine.number, *key, slots, len(slots))
+        here = self._here.setdefault(key, {})
+        here[machine] = len(slots), len(launch.ranks)
+        self._since.setdefault(key, now_ms)
+        if sum(ranks for _, ranks in here.values()) < (launch.size or 0):
+            self._at(launch.limit_ms or 0, machine, key, "limit")
+            return
+        self.history.began(now_ms, *key, tuple((each.number, width) for each, (width, _) in here.items()))
+        self._works.add(key)
+        run_ms = int(launch.environment["RUN_MS"])
+        for number, each in enumerate(sorted(here, key=lambda each: each.number)):
+            # Of one that fails the others only see that it does not answer any more.
+            outcome = launch.environment["OUTCOME"]
+            if number == 0 or outcome == "finished":
+                self._at(run_ms, each, key, outcome)
+            self._at(launch.limit_ms or 0, each, key, "limit")
+
+    def _at(self, span_ms: int, machine: Machine, key: Key, outcome: str) -> None:
+        fragment = machine.folder[key]
+
+        def due() -> None:
+            is_here = machine.folder.get(key) is fragment and not fragment.outcome
+            # What works together goes on only together, but for what ends at this very instant.
+            if is_here and (outcome != "finished" or key in self._works or key[0] in self.finished):
+                machine.end(key, outcome, "")
+
+        self.loop.call_later(span_ms / 1000, due)
+
+    def left(self, machine: Machine, key: Key, outcome: str) -> None:
+        """Note that a part has ended."""
+        now_ms = self.loop.now_ms()
+        if key in self._works:
+            self._works.discard(key)
+            self.history.stopped(now_ms, key[0], completed=outcome == "finished")
+            if outcome == "finished":
+                self.finished.add(key[0])
+        {"failed": self.failed, "limit": self.limited}.get(outcome, set()).add(key[0])
+        self.history.left(now_ms, machine.number, key[0])
+        del self._here[key][machine]
+        if not self._here[key]:
+            del self._here[key]
+            del self._since[key]
+
+    def check_alone(self, since_ms: int, patience_ms: int) -> None:
+        """Check that no part waits for others for longer than it may, when nothing has failed since an instant."""
+        now_ms = self.loop.now_ms()
+        for key, begun_ms in self._since.items():
+            if key not in self._works and now_ms - max(begun_ms, since_ms) > patience_ms:
+                raise ViolationError(f"{now_ms} ms: a part of job {key} is alone since {begun_ms} ms")
+
+
+class FakeRunner:
+    """Stands for the agent's `Machine`: starts, ends and finds again fragments of a `Machine` of this file."""
+
+    def __init__(self, root: Machine, environment: Mapping[str, str] | None = None) -> None:
+        self.machine = root
+        self.root = root
+        self._events: asyncio.Queue[FragmentEvent] = asyncio.Queue()
+        self._forgotten: set[Key] = set()
+        self._told: set[Key] = set()
+
+    async def open(self) -> None:
+        """Take the folder."""
+        if not self.machine.is_up:
+            raise UnavailableError("the machine is down")
+        self.machine.runner = self
+
+    async def adopt(self) -> None:
+        """Find again what is there."""
+        for key, fragment in self.machine.folder.items():
+            if fragment.begun_ms is None and not fragment.outcome:
+                self.machine.end(key, "lost", "it was written down and never started")
+            elif fragment.begun_ms is not None:
+                self._tell_started(key)
+            if fragment.outcome:
+                self.tell(key)
+        await asyncio.sleep(0)
+
+    def knows(self, job_id: int, attempt: int) -> bool:
+        """Return whether a fragment is or was here."""
+        return (job_id, attempt) in self.machine.folder or (job_id, attempt) in self._forgotten
+
+    async def start(self, launch: Launch) -> None:
+        """Start a fragment, after a while."""
+        key = launch.job_id, launch.attempt
+        if self.knows(*key):
+            return
+        machine, works = self.machine, self.machine.works
+        fragment = machine.folder[key] = Fragment(launch)
+        by = self
+
+        def begin() -> None:
+            # A fork server that is asked goes on without its runner, or not.
+            gone = machine.runner is not by and works.rng.random() < 0.5
+            if machine.folder.get(key) is fragment and not fragment.outcome and machine.is_up and not gone:
+                fragment.begun_ms = works.loop.now_ms()
+                works.began(machine, key, launch)
+                if machine.runner is not None:
+                    machine.runner.started(key)
+
+        works.loop.call_later(works.rng.exponential(0.02), begin)
+        await asyncio.sleep(0)
+
+    async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
+        """End a fragment, or keep it from starting."""
+        key = job_id, attempt
+        if key in self._forgotten:
+            return
+        if key not in self.machine.folder:
+            self.machine.folder[key] = Fragment(Launch(job_id=job_id, attempt=attempt, ranks=()))
+        if reason == "reached its limit":
+            self.machine.works.limited.add(job_id)
+        machine = self.machine
+        fragment = machine.folder[key]
+        if fragment.begun_ms is None:
+            machine.end(key, "cancelled", reason)
+        else:
+            machine.works.loop.call_later(
+                machine.works.rng.exponential(0.02),
+                lambda: machine.end(key, "cancelled", reason) if machine.folder.get(key) is fragment else None,
+            )
+        await asyncio.sleep(0)
+
+    async def forget(self, job_id: int, attempt: int) -> None:
+        """Remove what is kept of a fragment."""
+        fragment = self.machine.folder.pop((job_id, attempt), None)
+        assert fragment is None or fragment.outcome, "it has not ended"
+        self._forgotten.add((job_id, attempt))
+        await asyncio.sleep(0)
+
+    async def events(self) -> AsyncIterator[FragmentEvent]:
+        """Yield what happens."""
+        while True:
+            yield await self._events.get()
+
+    def started(self, key: Key) -> None:
+        """Tell of a start."""
+        self._tell_started(key)
+
+    def _tell_started(self, key: Key) -> None:
+        self._events.put_nowait(FragmentStarted(*key, self.machine.folder[key].begun_ms or 0))
+
+    def tell(self, key: Key) -> None:
+        """Tell of an end, once."""
+        if key not in self._told:
+            self._told.add(key)
+            fragment = self.machine.folder[key]
+            end: Any = FragmentEnded(
+                *key,
+                fragment.outcome,
+                fragment.reason,
+                (),
+                Usage(cpu_s=1.0),
+                fragment.begun_ms,
+                self.machine.works.loop.now_ms(),
+            )
+            self._events.put_nowait(end)

@@ -1,0 +1,160 @@
+"""The agent of a machine: what it tells is told until it was heard, and what it is asked it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gridweave.errors import OptionError, UnavailableError
+from gridweave.site.live import agent as agent_module
+from gridweave.site.live.agent import AgentDriver
+from gridweave.site.live.launch import FragmentEnded, FragmentStarted, Launch, Rank, Usage
+from gridweave.site.live.orders import ENCODER, REPORTS
+from gridweave.site.live_messages import AgentJoined, ConfirmRun, EndRun, RunEnded, RunStarted, StartRun
+
+
+class NoProcesses:
+    """Stands for the agent's runner: keeps what it was told, and has nothing running."""
+
+    def __init__(self, root: Path, environment: object = None) -> None:
+        self.root, self.started, self.cancelled, self.forgotten = root, [], [], []  # type: ignore[var-annotated]
+        self.here: set[tuple[int, int]] = set()
+        self.queue: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def open(self) -> None:
+        """Take the folder."""
+
+    async def adopt(self) -> None:
+        """Find nothing."""
+
+    async def start(self, launch: Launch) -> None:
+        """Keep a launch."""
+        self.started.append(launch)
+
+    async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
+        """Keep a wish to end."""
+        self.cancelled.append((job_id, attempt, reason))
+
+    async def forget(self, job_id: int, attempt: int) -> None:
+        """Keep what was forgotten."""
+        self.forgotten.append((job_id, attempt))
+
+    def knows(self, job_id: int, attempt: int) -> bool:
+        """Return whether a fragment is here."""
+        return (job_id, attempt) in self.here
+
+    async def events(self) -> Any:
+        """Yield what the test says."""
+        while True:
+            yield await self.queue.get()
+
+
+class Site:
+    """Hears reports, or fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.failures = 0
+        self.news = asyncio.Event()
+
+    async def report(self, data: bytes) -> None:
+        """Hear of something."""
+        if self.failures:
+            self.failures -= 1
+            raise UnavailableError("the site is away")
+        self.heard += REPORTS.decode(data)
+        self.news.set()
+
+    async def until(self, count: int) -> list[Any]:
+        """Return what was heard, when there is so much."""
+        while len(self.heard) < count:
+            self.news.clear()
+            await self.news.wait()
+        return self.heard
+
+
+def made(site: Site, monkeypatch: pytest.MonkeyPatch, root: Path, **more: Any) -> tuple[AgentDriver, NoProcesses]:
+    """Return an agent without processes, and what stands for its runner."""
+    monkeypatch.setattr(agent_module, "Machine", NoProcesses)
+    monkeypatch.setattr(agent_module, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(agent_module, "_LONGEST_PAUSE_S", 0.0)
+    agent = AgentDriver("n0", root, site.report, environment={}, **more)
+    runner: Any = agent.runner
+    return agent, runner
+
+
+def start(job_id: int = 1, *lanes: tuple[int, ...] | None, agent: str = "n0") -> StartRun:
+    """Return an order to start ranks, each on a node of its own and with these threads of it."""
+    ranks = tuple(Rank(number, number, threads) for number, threads in enumerate(lanes or (None,)))
+    return StartRun(agent, Launch(job_id=job_id, attempt=1, ranks=ranks), tuple(range(len(ranks))))
+
+
+@pytest.mark.asyncio
+async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens while the site is away is told when it is back, in order; what has ended is kept for a while."""
+    site = Site()
+    site.failures = 3
+    agent, runner = made(site, monkeypatch, tmp_path, keep_ended=1, host="here")
+    await agent.open()
+    running = asyncio.ensure_future(agent.run())
+    for job_id in (1, 2):
+        runner.queue.put_nowait(FragmentStarted(job_id, 1, 5))
+        runner.queue.put_nowait(FragmentEnded(job_id, 1, "finished", "", (), Usage(cpu_s=2.0), 5, 9))
+    heard = await site.until(5)
+    assert heard[0] == AgentJoined("n0", "here")
+    assert heard[1:] == [
+        report
+        for job_id in (1, 2)
+        for report in (RunStarted("n0", job_id, 1), RunEnded("n0", job_id, 1, "finished", used=Usage(cpu_s=2.0)))
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert runner.forgotten == [(1, 1)]
+    running.cancel()
+
+
+@pytest.mark.asyncio
+async def test_orders_are_carried_out_and_those_for_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks have the hardware threads that the system knows; an order that cannot be read is an error of the caller."""
+    agent, runner = made(Site(), monkeypatch, tmp_path, threads=((0, 4), (1, 5)))
+    await agent.order(ENCODER.encode([start(1, (1,), None), EndRun("n0", 2, 1, "why"), start(3, agent="n1")]))
+    assert [[rank.threads for rank in launch.ranks] for launch in runner.started] == [[(4,), (1, 5)]]
+    assert runner.cancelled == [(2, 1, "why")]
+    with pytest.raises(msgspec.MsgspecError):
+        await agent.order(b"garbage")
+    free, runner = made(Site(), monkeypatch, tmp_path)
+    await free.order(ENCODER.encode([start(1, (1,), None)]))
+    assert [rank.threads for rank in runner.started[0].ranks] == [None, None]
+
+
+@pytest.mark.asyncio
+async def test_a_machine_says_what_it_still_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is here runs; what is not was lost, and no order that comes late starts it any more."""
+    site = Site()
+    agent, runner = made(site, monkeypatch, tmp_path)
+    runner.here = {(1, 1)}
+    running = asyncio.ensure_future(agent.run())
+    await agent.order(ENCODER.encode([ConfirmRun("n0", 1, 1), ConfirmRun("n0", 2, 3)]))
+    reason = "machine n0 knows nothing of it any more"
+    assert await site.until(2) == [RunStarted("n0", 1, 1), RunEnded("n0", 2, 3, "lost", reason)]
+    assert runner.cancelled == [(2, 3, reason)]
+    running.cancel()
+
+
+def test_output_is_that_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a file, nothing where there is none, and an error for a stream that no rank has."""
+    agent, _ = made(Site(), monkeypatch, tmp_path)
+    folder = tmp_path / "jobs" / "7.1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.out").write_bytes(b"0123456789")
+    assert agent.output(7, 1, 0, "out", 3, 4) == b"3456"
+    assert agent.output(7, 1, 0, "err", 0, 4) == b""
+    for wrong in ((7, 1, 0, "../x", 0, 4), (7, 1, -1, "out", 0, 4), (7, 1, 0, "out", -1, 4)):
+        with pytest.raises(OptionError):
+            agent.output(*wrong)

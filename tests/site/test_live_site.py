@@ -1,0 +1,582 @@
+"""A live site: own jobs and the grid's, several machines, what they tell, what is lost, and what is wanted no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridweave.errors import InputError, OptionError
+from gridweave.site.contract import (
+    CancelJob,
+    CommitHold,
+    Ended,
+    EnqueueJob,
+    FragmentsMet,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Refused,
+    ReleaseHold,
+    SiteChanged,
+    Started,
+    WithdrawJob,
+    Withdrawn,
+)
+from gridweave.site.live.journal_records import Codec, digest
+from gridweave.site.live.journal_snapshot import dump_core, load_core
+from gridweave.site.live.launch import RankReport
+from gridweave.site.live.launch import Usage as Used
+from gridweave.site.live_messages import (
+    Agent,
+    AgentForgotten,
+    AgentJoined,
+    ConfirmRun,
+    EndRun,
+    LiveSiteEvent,
+    OwnCancelled,
+    OwnSubmitted,
+    RunEnded,
+    RunStarted,
+    StartRun,
+    TellGrid,
+)
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.live_site import LiveSite
+from gridweave.site.messages import Job
+from gridweave.site.policy import SitePolicy
+from gridweave.site.program import (
+    Accepted,
+    Declined,
+    DescribeJob,
+    FragmentReport,
+    JobRequest,
+    Noted,
+    Program,
+    RecordUsage,
+)
+
+OWN = 1_000_000_000_001
+TWO = (Agent(name="a", nodes=2, ports=(2000, 2002)), Agent(name="b", nodes=2, ports=(3000, 3001)))
+
+
+def site(*agents: Agent, **more: Any) -> LiveSite:
+    """Return a site of two machines with two nodes each, or of these."""
+    return LiveSite(SiteSettings(name="north", number=0, agents=agents or TWO, policy=SitePolicy(), **more))
+
+
+def request(nodes: int = 1, *, limit_ms: int = 1000, **program: Any) -> JobRequest:
+    """Return a request for a job."""
+    return JobRequest(program=Program(argv=("true",), **program), nodes=nodes, limit_ms=limit_ms)
+
+
+def own(nodes: int = 1, *, key: str = "key", **more: Any) -> OwnSubmitted:
+    """Return the submission of a job of the site's own users."""
+    return OwnSubmitted(key, request(nodes, **more))
+
+
+def described(job_id: int, width: int, *, attempt: int = 1, first: int = 0, others: int = 0) -> DescribeJob:
+    """Return what the grid says of a job, with so many ranks on other sites."""
+    sites = ("north", "south") if first == 0 else ("south", "north")
+    return DescribeJob(
+        job_id, attempt, request(width + others), 1000, first, width + others, sites if others else ("north",)
+    )
+
+
+def do(core: LiveSite, now_ms: int, *events: Any) -> list[Any]:
+    """Return what a site commands; its state must hold."""
+    commands = core.handle(now_ms, *events)
+    core.check_invariants()
+    return list(commands)
+
+
+def of(commands: list[Any], *kinds: type) -> list[Any]:
+    """Return the commands, or the messages to the grid, of some kinds."""
+    flat = [command.message if isinstance(command, TellGrid) else command for command in commands]
+    return [command for command in flat if isinstance(command, kinds)]
+
+
+def ended(agent: str, job_id: int, outcome: str = "finished", *, attempt: int = 1, **more: Any) -> RunEnded:
+    """Return that a machine runs nothing of a job any more."""
+    return RunEnded(agent, job_id, attempt, outcome, **more)  # type: ignore[arg-type]
+
+
+def state(core: LiveSite, job_id: int = OWN) -> tuple[str, str, int]:
+    """Return how it stands with a job of the site's own users."""
+    record = core.records[job_id]
+    return record.state, record.outcome, record.attempt
+
+
+# -- jobs of the site's own users -------------------------------------------------------------------------------------
+
+
+def test_a_job_over_two_machines_is_told_to_both_and_ends_with_the_last() -> None:
+    """Ranks go up over the machines; the job runs when both say so, and has ended when both have said that."""
+    core = site()
+    starts = of(do(core, 0, own(3)), StartRun)
+    assert [(start.agent, start.slots, [rank.rank for rank in start.launch.ranks]) for start in starts] == [
+        ("a", (0, 1), [0, 1]),
+        ("b", (0,), [2]),
+    ]
+    assert {start.launch.rendezvous for start in starts} == {"127.0.0.1:2000"}
+    assert {(start.launch.size, start.launch.limit_ms, start.launch.attempt) for start in starts} == {(3, 1000, 1)}
+    do(core, 1, RunStarted("a", OWN, 1))
+    assert state(core) == ("starting", "", 1)
+    do(core, 2, RunStarted("b", OWN, 1))
+    assert state(core) == ("running", "", 1)
+    do(core, 3, ended("a", OWN, used=Used(cpu_s=1.0)))
+    assert state(core) == ("running", "", 1)
+    commands = do(core, 10, ended("b", OWN, used=Used(cpu_s=2.0)))
+    assert state(core) == ("ended", "finished", 1)
+    (usage,) = of(commands, RecordUsage)
+    assert (usage.width, usage.run_ms, usage.used.cpu_s) == (3, 10, 3.0)
+    assert core.records[OWN].agents == ("a", "b")
+
+
+def test_a_batch_script_has_one_rank_on_its_first_node() -> None:
+    """With ranks on the first node alone the job has all its nodes, and one process."""
+    core = site()
+    (start,) = of(do(core, 0, own(4, ranks="first-node")), StartRun)
+    assert (start.agent, start.slots, start.launch.size) == ("a", (0,), 1)
+    assert core.core.site.free == 0
+    do(core, 1, ended("a", OWN))
+    assert core.core.site.free == 4
+
+
+def test_a_job_that_no_site_can_run_is_declined() -> None:
+    """What is too wide, or no program, gets a reason and no number."""
+    core = site()
+    nothing = OwnSubmitted("nothing", JobRequest(program=Program(), limit_ms=1))
+    answers = of(do(core, 0, own(5, key="wide"), own(1, key="short", limit_ms=0), nothing, own()), Declined, Accepted)
+    assert sorted(answer.key for answer in answers if isinstance(answer, Declined)) == ["nothing", "short", "wide"]
+    assert [record.state for record in core.records.values()] == ["starting"]
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    """When one part fails the other machines are told to end theirs; the exit codes are kept, by rank."""
+    core = site()
+    do(core, 0, own(4), RunStarted("a", OWN, 1))
+    failed = ended("b", OWN, "failed", reason="rank 2 exited with 3", ranks=(RankReport(2, 1, 1, exit_code=3),))
+    commands = do(core, 5, failed)
+    assert of(commands, EndRun) == [EndRun("a", OWN, 1, "its part on b has ended: failed")]
+    assert state(core)[0] == "starting"
+    do(core, 6, ended("a", OWN, "cancelled", ranks=(RankReport(0, 1, 1, signal=15), RankReport(1, 1, 1, exit_code=0))))
+    assert state(core) == ("ended", "failed", 1)
+    assert core.records[OWN].exit_codes == ((0, None, 15), (2, 3, None))
+    assert core.records[OWN].reason == "rank 2 exited with 3"
+
+
+def test_a_rank_that_fails_may_leave_the_others_alone() -> None:
+    """If the job wants it so the other parts run to their end."""
+    core = site()
+    do(core, 0, own(4, end_on_failure=False))
+    assert of(do(core, 5, ended("b", OWN, "failed")), EndRun) == []
+    do(core, 9, ended("a", OWN))
+    assert state(core) == ("ended", "failed", 1)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_part_that_is_lost_has_all_of_it_run_again(goes_on: bool) -> None:
+    """The other parts are ended, whatever the job says of failures, and the job begins anew as its next attempt."""
+    core = site()
+    do(core, 0, own(4, end_on_failure=not goes_on))
+    assert len(of(do(core, 5, ended("b", OWN, "lost", reason="killed")), EndRun)) == 1
+    commands = do(core, 6, ended("a", OWN, "cancelled"))
+    assert state(core) == ("starting", "", 2)
+    assert {start.launch.attempt for start in of(commands, StartRun)} == {2}
+    assert [note.kind for note in of(commands, Noted)] == ["retried", "starting"]
+
+
+def test_a_job_may_choose_to_fail_rather_than_to_run_again() -> None:
+    """A job that must not begin twice has failed when it was lost, and says why."""
+    core = site()
+    do(core, 0, own(1, if_lost="fail"), ended("a", OWN, "lost", reason="killed"))
+    do(core, 1, ended("a", OWN, "lost", reason="killed"))
+    assert state(core) == ("ended", "failed", 1)
+    assert core.records[OWN].reason == "lost: killed"
+
+
+def test_a_job_that_is_at_its_limit_is_ended() -> None:
+    """Machines are told at the limit; how the job ended is `limit`, whatever they make of it."""
+    core = site()
+    do(core, 0, own(3, limit_ms=50))
+    assert core.next_wakeup_ms() == 50
+    assert of(do(core, 50), EndRun) == [EndRun(agent, OWN, 1, "reached its limit") for agent in "ab"]
+    do(core, 51, ended("a", OWN, "cancelled"))
+    do(core, 52, ended("b", OWN, "limit"))
+    assert state(core) == ("ended", "limit", 1)
+
+
+def test_what_ended_by_itself_is_not_called_killed() -> None:
+    """A job that had finished when it was to be ended has finished; one that was lost meanwhile runs again."""
+    core = site()
+    do(core, 0, own(1, limit_ms=50), own(1, key="lost", limit_ms=50))
+    do(core, 50)
+    do(core, 60, ended("a", OWN), ended("a", OWN + 1, "lost"))
+    assert state(core) == ("ended", "finished", 1)
+    assert state(core, OWN + 1) == ("starting", "", 2)
+
+
+def test_a_wish_to_end_is_heard_at_every_stage() -> None:
+    """Waiting, starting, running, and at the very instant at which the job is lost: it does not run again."""
+    core = site()
+    do(core, 0, own(4), own(4, key="waits"))
+    assert state(core, OWN + 1) == ("waiting", "", 0)
+    do(core, 1, OwnCancelled(OWN + 1))
+    assert state(core, OWN + 1) == ("ended", "cancelled", 0)
+    assert len(of(do(core, 2, OwnCancelled(OWN)), EndRun)) == 2
+    assert of(do(core, 3, OwnCancelled(OWN)), EndRun) == []
+    do(core, 4, ended("a", OWN, "cancelled"), ended("b", OWN, "lost"))
+    assert state(core) == ("ended", "cancelled", 1)
+    for wish_first in (True, False):
+        core = site()
+        do(core, 0, own(1), RunStarted("a", OWN, 1))
+        events = [OwnCancelled(OWN), ended("a", OWN, "lost")]
+        do(core, 1, *(events if wish_first else events[::-1]))
+        assert state(core) == ("ended", "cancelled", 1)
+
+
+def test_a_number_that_was_guessed_ends_nothing() -> None:
+    """Of a job that was handed in at this instant nobody can know the number."""
+    core = site()
+    do(core, 0, own(1), OwnCancelled(OWN), OwnCancelled(77))
+    assert state(core) == ("starting", "", 1)
+
+
+def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest leave; those that wait or run stay."""
+    monkeypatch.setattr("gridweave.site.program.KEEP_ENDED", 20)
+    core = site()
+    do(core, 0, own(2, key="stays"))
+    for number in range(1, 50):
+        do(core, number, own(1, key=str(number)), ended("b", OWN + number))
+        do(core, number, ended("b", OWN + number))
+    assert OWN in core.records
+    assert len(core.records) <= 22
+
+
+# -- machines ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_machines_say_late_twice_or_of_others_changes_nothing() -> None:
+    """Only what the present attempt's own machines say counts, and only once."""
+    core = site()
+    do(core, 0, own(3))
+    for stray in (
+        ended("b", OWN, attempt=7),
+        ended("c", OWN),
+        ended("a", 99),
+        RunStarted("a", OWN, 2),
+        RunStarted("nobody", 5, 5),
+    ):
+        assert do(core, 1, stray) == []
+    do(core, 2, ended("b", OWN, "failed"))
+    assert do(core, 3, ended("b", OWN), RunStarted("b", OWN, 1)) == []
+    do(core, 4, ended("a", OWN, "cancelled"), ended("a", OWN, "finished"))
+    assert state(core) == ("ended", "failed", 1)
+
+
+def test_a_machine_that_is_back_is_asked_and_told() -> None:
+    """What it had begun is asked about, until it has answered; what it had not is ordered again, as are ends."""
+    core = site(Agent(name="a", nodes=4))
+    do(core, 0, own(1), own(1, key="2"), own(1, key="3"), RunStarted("a", OWN, 1))
+    do(core, 1, RunStarted("a", OWN, 1), RunStarted("a", OWN + 1, 1))
+    assert [type(order) for order in core.orders("a")] == [StartRun]
+    do(core, 2, AgentJoined("a", "here"), OwnCancelled(OWN + 1))
+    kinds = [(type(order), getattr(order, "job_id", OWN + 2)) for order in core.orders("a", "b")]
+    assert kinds == [(ConfirmRun, OWN), (ConfirmRun, OWN + 1), (EndRun, OWN + 1), (StartRun, OWN + 2)]
+    do(core, 3, RunStarted("a", OWN, 1), ended("a", OWN + 1, "lost"), RunStarted("a", OWN + 2, 1))
+    assert list(core.orders("a")) == []
+    assert [core.records[OWN + number].state for number in range(3)] == ["running", "ended", "running"]
+
+
+def test_a_greeting_that_comes_late_or_twice_loses_nothing() -> None:
+    """A machine that joined long ago and is heard of again only now is asked, and not believed to know nothing."""
+    core = site()
+    do(core, 0, AgentJoined("a", "here"))
+    do(core, 1, own(1))
+    do(core, 2, RunStarted("a", OWN, 1))
+    do(core, 3, AgentJoined("a", "here"))
+    assert state(core) == ("running", "", 1)
+
+
+def test_what_nobody_here_wanted_to_end_was_lost() -> None:
+    """A machine that was shut down ends its jobs: they run again, and are not called cancelled."""
+    core = site()
+    do(core, 0, own(1))
+    do(core, 1, ended("a", OWN, "cancelled", reason="ended by a signal"))
+    assert state(core) == ("starting", "", 2)
+
+
+def test_a_machine_that_is_given_up_loses_all_that_it_ran() -> None:
+    """What is begun there and what is not begins anew; jobs elsewhere go on."""
+    core = site()
+    do(core, 0, own(2), own(2, key="2"), RunStarted("a", OWN, 1))
+    do(core, 1, AgentForgotten("a"))
+    assert (state(core), state(core, OWN + 1)) == (("starting", "", 2), ("starting", "", 1))
+
+
+def test_machines_are_told_apart() -> None:
+    """A site has at least one machine, and no two of the same name."""
+    for agents in ((), (Agent(name="a", nodes=1), Agent(name="a", nodes=2))):
+        with pytest.raises(OptionError, match="agents"):
+            SiteSettings(name="north", number=0, agents=agents, policy=SitePolicy())
+
+
+# -- ports ------------------------------------------------------------------------------------------------------------
+
+
+def meetings(commands: list[Any]) -> list[str]:
+    """Return where the ranks of the jobs that start are to meet."""
+    return [start.launch.rendezvous for start in of(commands, StartRun)]
+
+
+def test_ports_are_given_to_one_job_at_a_time() -> None:
+    """Each job on a machine has a port of its own while there are any; one that ended leaves it to the next."""
+    core = site(Agent(name="a", nodes=4, ports=(2000, 2002)))
+    starts = [meetings(do(core, 0, own(1, key=str(number)))) for number in range(3)]
+    assert starts == [["127.0.0.1:2000"], ["127.0.0.1:2001"], [""]]
+    do(core, 1, ended("a", OWN), AgentJoined("a", "north7"))
+    assert meetings(do(core, 2, own(1, key="next"))) == ["north7:2000"]
+
+
+def test_the_first_site_of_a_job_says_where_its_ranks_meet() -> None:
+    """The port is taken with the hold, told with its answer, kept through the start, and given back at the end."""
+    core = site()
+    held = of(do(core, 0, described(7, 2, others=2), HoldNodes(7, 1, 2, 1000, 50)), Held)
+    assert held == [Held(7, 1, "127.0.0.1:2000")]
+    do(core, 10, CommitHold(7, 1, "127.0.0.1:2000"))
+    assert meetings(do(core, 50)) == ["127.0.0.1:2000"]
+    do(core, 60, ended("a", 7))
+    assert list(core._ports.taken()) == []
+
+
+def test_ranks_on_other_sites_meet_where_the_grid_says() -> None:
+    """A site that is not the first has no port for the job; if the first has none either there is none at all."""
+    for meeting in ("south1:9000", ""):
+        core = site()
+        (held,) = of(do(core, 0, described(7, 2, first=3, others=3), HoldNodes(7, 1, 2, 1000, 50)), Held)
+        assert held.rendezvous == ""
+        do(core, 10, CommitHold(7, 1, meeting))
+        (start,) = of(do(core, 50), StartRun)
+        assert (start.launch.rendezvous, [rank.rank for rank in start.launch.ranks]) == (meeting, [3, 4])
+        assert (start.launch.size, start.launch.sites) == (5, ("south", "north"))
+
+
+def test_a_hold_that_is_followed_by_the_next_at_once_leaves_no_port_behind() -> None:
+    """After a cut a release and the next attempt come together; the port of the first goes back."""
+    core = site()
+    do(core, 0, described(7, 2, others=2), HoldNodes(7, 1, 2, 1000, 50))
+    commands = do(core, 5, ReleaseHold(7, 1), described(7, 2, attempt=2, others=2), HoldNodes(7, 2, 2, 1000, 90))
+    assert of(commands, HoldEnded, Held) == [HoldEnded(7, 1), Held(7, 2, "127.0.0.1:2000")]
+    assert list(core._ports.taken()) == [("a", 2000)]
+
+
+def test_a_meeting_of_an_attempt_that_is_over_is_not_that_of_the_next() -> None:
+    """A commitment that came too late says nothing of a later attempt on this site alone."""
+    core = site()
+    do(core, 0, described(7, 2, first=1, others=1), HoldNodes(7, 1, 2, 1000, 50))
+    do(core, 51)
+    do(core, 60, CommitHold(7, 1, "south1:9000"))
+    assert meetings(do(core, 70, described(7, 2, attempt=2), HoldNodes(7, 2, 2, 1000))) == ["127.0.0.1:2000"]
+
+
+# -- jobs of the grid -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_the_grid_starts_as_it_was_described_and_its_end_is_told() -> None:
+    """The site tells that it started; at the end first how, then that it has ended; nothing of it is left."""
+    core = site()
+    commands = do(core, 0, described(7, 2), HoldNodes(7, 1, 2, 1000))
+    assert of(commands, Started) == [Started(7, 1, 0)]
+    assert len(of(commands, StartRun)) == 1
+    commands = do(core, 9, ended("a", 7, "failed", reason="it broke", ranks=(RankReport(1, 1, 1, exit_code=2),)))
+    assert of(commands, FragmentReport, Ended) == [
+        FragmentReport(7, 1, "it broke", ((1, 2, None),), Used(), ("a",)),
+        Ended(7, 1, 9, "failed"),
+    ]
+    assert (core._expected, core._runs, core.records) == ({}, {}, {})
+
+
+@pytest.mark.parametrize(("outcome", "told"), [("finished", "finished"), ("limit", "limit"), ("lost", "lost")])
+def test_how_a_job_of_the_grid_ended_is_told_as_it_was(outcome: str, told: str) -> None:
+    """What the machines say is what the grid hears."""
+    core = site()
+    do(core, 0, described(7, 1), HoldNodes(7, 1, 1, 1000))
+    assert of(do(core, 9, ended("a", 7, outcome)), Ended) == [Ended(7, 1, 9, told)]
+
+
+def test_what_the_grid_wants_no_more_is_ended_at_every_stage() -> None:
+    """A wait is withdrawn, a hold released, a run ended; one that had finished by itself has finished."""
+    core = site()
+    do(core, 0, described(1, 4), HoldNodes(1, 1, 4, 1000))
+    do(core, 1, described(2, 4), EnqueueJob(Job(job_id=2, width=4, estimate_ms=9), 1, 10**6))
+    assert of(do(core, 2, WithdrawJob(2, 1)), Withdrawn) == [Withdrawn(2, 1)]
+    assert of(do(core, 3, CancelJob(1, 1)), EndRun) == [EndRun(agent, 1, 1, "cancelled") for agent in "ab"]
+    do(core, 4, ended("a", 1, "cancelled"))
+    assert of(do(core, 5, ended("b", 1, "cancelled")), Ended) == [Ended(1, 1, 5, "cancelled")]
+    do(core, 6, described(3, 4), HoldNodes(3, 1, 4, 1000))
+    do(core, 7, CancelJob(3, 1))
+    assert of(do(core, 8, ended("a", 3), ended("b", 3)), Ended) == [Ended(3, 1, 8, "finished")]
+    do(core, 9, described(4, 4, others=1), HoldNodes(4, 1, 4, 1000, 50))
+    assert of(do(core, 10, CancelJob(4, 1)), HoldEnded) == [HoldEnded(4, 1)]
+    assert core._expected == {}
+
+
+def test_a_part_that_stays_alone_is_ended_as_unmet() -> None:
+    """Without word that all have met, the part is ended after the time of the rendezvous; with it, it runs on."""
+    for met in (False, True):
+        core = site(rendezvous_ms=30)
+        do(core, 0, described(7, 2, others=2), HoldNodes(7, 1, 2, 1000, 50))
+        do(core, 10, CommitHold(7, 1))
+        do(core, 50)
+        do(core, 60, *([FragmentsMet(7, 1)] if met else []))
+        assert len(of(do(core, 80), EndRun)) == (0 if met else 1)
+        outcome = of(do(core, 90, ended("a", 7, "finished" if met else "cancelled")), Ended)[0].outcome
+        assert outcome == ("finished" if met else "unmet")
+
+
+def test_what_was_not_described_is_refused() -> None:
+    """A request for an attempt of which the site does not know what it runs cannot be granted; an old word is none."""
+    core = site()
+    reason = "the site was not told what it runs"
+    assert of(do(core, 0, HoldNodes(7, 1, 1, 1000)), Refused) == [Refused(7, 1, reason)]
+    stale = do(core, 1, described(7, 1), EnqueueJob(Job(job_id=7, width=1, estimate_ms=9), 2, 10**6))
+    assert of(stale, Refused) == [Refused(7, 2, reason)]
+
+
+def test_a_refusal_forgets_what_was_described() -> None:
+    """What the site has no nodes for leaves nothing behind."""
+    core = site()
+    commands = do(core, 0, described(7, 9), HoldNodes(7, 1, 9, 1000))
+    assert [refusal.attempt for refusal in of(commands, Refused)] == [1]
+    assert core._expected == {}
+
+
+def test_own_jobs_are_what_the_grid_is_told_of_as_taken() -> None:
+    """The grid hears how many nodes are not its to have, before anything else."""
+    core = site()
+    assert of(do(core, 0, own(3)), SiteChanged) == [SiteChanged(3, 1)]
+
+
+def test_time_only_goes_on() -> None:
+    """An instant before the last is refused, and nothing has changed."""
+    core = site()
+    do(core, 5, own(1))
+    with pytest.raises(InputError, match="time only goes on"):
+        core.handle(4, own(1, key="2"))
+    core.check_invariants()
+    assert len(core.records) == 1
+
+
+# -- anything in any order --------------------------------------------------------------------------------------------
+
+JOBS = (1, 2, 3, OWN, OWN + 1, OWN + 2)
+numbers = st.integers(0, 3)
+outcomes = st.sampled_from(["finished", "failed", "limit", "cancelled", "lost"])
+agents = st.sampled_from(["a", "b", "c"])
+programs = st.builds(
+    request,
+    st.integers(1, 5),
+    limit_ms=st.sampled_from([1, 5, 40]),
+    ranks=st.sampled_from(["each-node", "first-node"]),
+    if_lost=st.sampled_from(["requeue", "fail"]),
+    end_on_failure=st.booleans(),
+)
+jobs = st.sampled_from(JOBS)
+grid_jobs = st.sampled_from(JOBS[:3])
+attempts = st.integers(1, 3)
+kinds = st.sampled_from(["hold", "queue"])
+
+
+def asked(
+    job_id: int, attempt: int, wanted: JobRequest, others: int, start_ms: int | None, kind: str
+) -> tuple[DescribeJob, EnqueueJob | HoldNodes]:
+    """Return a description and the request that follows it."""
+    width = wanted.nodes
+    sites = ("north",) if start_ms is None or not others else ("north", "south")
+    word = DescribeJob(job_id, attempt, wanted, wanted.limit_ms, 0, width + (others if len(sites) > 1 else 0), sites)
+    if kind == "queue":
+        return word, EnqueueJob(Job(job_id=job_id, width=width, estimate_ms=wanted.limit_ms), attempt, 30)
+    return word, HoldNodes(job_id, attempt, width, wanted.limit_ms, start_ms)
+
+
+anything = st.one_of(
+    st.tuples(st.builds(OwnSubmitted, st.text(min_size=1, max_size=3), programs)),
+    st.builds(
+        asked,
+        grid_jobs,
+        attempts,
+        programs,
+        numbers,
+        st.none() | st.integers(0, 60),
+        kinds,
+    ),
+    st.tuples(
+        st.one_of(
+            st.builds(OwnCancelled, jobs),
+            st.builds(RunStarted, agents, jobs, attempts),
+            st.builds(RunEnded, agents, jobs, attempts, outcomes),
+            st.builds(AgentJoined, agents.filter(lambda name: name != "c"), st.just("here")),
+            st.builds(AgentForgotten, agents),
+            st.builds(CommitHold, grid_jobs, attempts, st.sampled_from(["", "south1:9000"])),
+            st.builds(ReleaseHold, grid_jobs, attempts),
+            st.builds(CancelJob, grid_jobs, attempts),
+            st.builds(WithdrawJob, grid_jobs, attempts),
+            st.builds(FragmentsMet, grid_jobs, attempts),
+        )
+    ),
+)
+steps = st.lists(st.tuples(st.integers(0, 20), st.lists(anything, max_size=4)), max_size=25)
+
+
+@given(steps, st.integers(0, 25))
+def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[int, list[Any]]], kept: int) -> None:
+    """After any events the invariants hold; what was recorded gives the same commands again, from a snapshot too."""
+    core, codec = site(rendezvous_ms=15), Codec(LiveSiteEvent, "event")
+    now_ms, recorded, snapshot = 0, [], b""
+    for number, (later_ms, groups) in enumerate(told):
+        if number == kept:
+            snapshot = dump_core(core)
+            recorded = []
+        now_ms += later_ms
+        encoded, events = codec.keep_all(tuple(event for group in groups for event in group))
+        recorded.append((now_ms, encoded, digest(core.handle(now_ms, *events))))
+        core.check_invariants()
+        assert core.next_wakeup_ms() is None or core.next_wakeup_ms() > now_ms  # type: ignore[operator]
+    again = site(rendezvous_ms=15)
+    if snapshot:
+        load_core(again, snapshot, "here")
+    for instant_ms, encoded, decided in recorded:
+        assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
+    assert msgspec.msgpack.encode(list(again.records.values())) == msgspec.msgpack.encode(list(core.records.values()))
+    assert list(again.orders("a", "b")) == list(core.orders("a", "b"))
+
+
+@given(steps)
+def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None:
+    """When every machine says that its parts have ended, and no more comes, nothing is left on any node."""
+    core = site(rendezvous_ms=15)
+    now_ms = 0
+    for later_ms, groups in told:
+        now_ms += later_ms
+        core.handle(now_ms, *(event for group in groups for event in group))
+    for _ in range(200):
+        orders = list(core.orders("a", "b"))
+        now_ms = max(now_ms, core.next_wakeup_ms() or 0)
+        ends = {
+            (order.agent, order.launch.job_id, order.launch.attempt)
+            if isinstance(order, StartRun)
+            else (order.agent, order.job_id, order.attempt)
+            for order in orders
+        } | {(agent, run.job_id, run.attempt) for run in core._runs.values() for agent in run.pieces}
+        if not ends and core.next_wakeup_ms() is None:
+            break
+        do(core, now_ms, *(RunEnded(*end, "finished") for end in sorted(ends)))
+    assert core.core.site.free == 4
+    assert list(core._ports.taken()) == []
+    assert core._expected == {}
+    assert {record.state for record in core.records.values()} <= {"ended"}

@@ -1,0 +1,99 @@
+"""An event loop whose time passes in no time, and processes in it that can be killed between any two awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+
+CURRENT: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+    """Instead of waiting it lets the time pass."""
+
+    now_s = 1000.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise RuntimeError("everybody waits, and nothing is to come")
+        self.now_s += max(0.0, timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop in virtual time; what is given to a thread takes a random while, and is not done if its process died.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._virtual = _Selector()
+        super().__init__(self._virtual)
+        self._rng = rng
+        # A flush is done, and then heard of; in between its process may die.
+        self.slowest_s = 0.05
+
+    def time(self) -> float:
+        """Return the instant in s."""
+        return self._virtual.now_s
+
+    def now_ms(self) -> int:
+        """Return the instant in ms."""
+        return int(self.time() * 1000)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Do something after a while, and tell of it after another."""
+        future = self.create_future()
+        process = CURRENT.get()
+        done_s, heard_s = sorted(self._rng.exponential(self.slowest_s / 4, 2))
+
+        def do() -> None:
+            if process is not None and not process.is_alive:
+                return
+            try:
+                settle = functools.partial(future.set_result, func(*args))
+            except Exception as error:
+                settle = functools.partial(future.set_exception, error)
+            self.call_later(heard_s, lambda: None if future.done() else settle())
+
+        self.call_later(done_s, do)
+        return future
+
+
+class Process:
+    """What runs and dies together."""
+
+    def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
+        self.name = name
+        self.is_alive = True
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._on_error = on_error
+
+    def spawn(self, work: Coroutine[Any, Any, Any], *, endless: bool = False) -> asyncio.Task[Any]:
+        """Do something in this process; what is endless and fails all the same is an error of the program."""
+        context = contextvars.copy_context()
+        context.run(CURRENT.set, self)
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if endless:
+            task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if self.is_alive and not task.cancelled():
+            self._on_error(task.exception() or RuntimeError(f"{self.name} has ended"))
+
+    def kill(self) -> None:
+        """End it at once, wherever it is."""
+        self.is_alive = False
+        for task in list(self._tasks):
+            task.cancel()
