@@ -11,6 +11,7 @@ import typer
 
 from gridweave import __version__
 from gridweave.cli.coschedule import coschedule
+from gridweave.cli.experience import experience
 from gridweave.cli.models import register as register_models
 from gridweave.cli.net import app as net_app
 from gridweave.cli.reproduce import reproduce
@@ -41,6 +42,7 @@ app.command("run")(run_scenario)
 app.command("sweep")(sweep)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(net_app, name="net")
+app.command("experience")(experience)
 app.command("reproduce")(reproduce)
 
 
