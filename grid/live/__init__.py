@@ -1,0 +1,1 @@
+"""The live grid: the meta-scheduler as an actor, and what starts it."""

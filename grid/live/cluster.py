@@ -1,0 +1,302 @@
+"""A whole grid on a Ray cluster: which actors there are, and where."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gridweave.errors import OptionError, UnavailableError
+from gridweave.grid.live.ray_grid import MetaActor
+from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.net_links import GridNetwork
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.disciplines import Policy
+from gridweave.site.live.clock import Clock
+from gridweave.site.live.probing import ProbePlan
+from gridweave.site.live.ray_agent import NodeAgent
+from gridweave.site.live.ray_names import (
+    GRID_ACTOR,
+    MACHINE_LABEL,
+    NAMESPACE,
+    SITE_LABEL,
+    actor_options,
+    agent_actor,
+    encode,
+    site_actor,
+)
+from gridweave.site.live.ray_site import SiteActor
+from gridweave.site.live_messages import Agent
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.policy import SitePolicy
+from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+
+FIRST_PORT = 20_000
+PORTS_EACH = 200
+"""So many ports for the ranks of jobs to meet at are kept for each machine of the grid, from the first on."""
+
+START_S = 60.0
+COMPILE_S = 600.0
+"""So long the first start of a discipline may take: its kernels are compiled, once on a machine."""
+
+Answer = Accepted | Declined
+
+
+class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A site as it is to be started.
+
+    Attributes
+    ----------
+    name : str
+    nodes : int
+    machines : int
+        On how many Ray nodes; the nodes are divided among them as evenly as possible.
+    virtual : bool
+        Whether nodes are only counted; otherwise the cores of a machine are divided among its nodes.
+    policy : SitePolicy or SharedNodes
+    owner : OwnerPolicy
+    journal : str
+        URL of its journal; empty: a file in its folder.
+    """
+
+    name: str
+    nodes: int
+    machines: int = 1
+    virtual: bool = True
+    policy: Policy = SitePolicy()
+    owner: OwnerPolicy = OwnerPolicy()
+    journal: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.machines <= self.nodes:
+            raise OptionError("machines", f"is {self.machines} at {self.name}; from 1 to its {self.nodes} nodes")
+
+
+class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A grid as it is to be started.
+
+    Attributes
+    ----------
+    folder : str
+        Where journals, jobs and their output are, on every machine.
+    sites : tuple of SitePlan
+    policy : GridPolicy
+    clock : Clock
+    namespace : str
+        Of its actors.
+    labelled : bool
+        Whether the Ray nodes carry labels that say which site they belong to; otherwise all is put anywhere.
+    journal : str
+        URL of the meta-scheduler's journal; empty: a file in the folder.
+    seed, margin_ms, retry_ms, network
+        As for `GridSettings`.
+    probes : ProbePlan, optional
+        How often the ways between sites are measured; None: never.
+    rendezvous_ms : int
+        As for `SiteSettings`.
+    """
+
+    folder: str
+    sites: tuple[SitePlan, ...]
+    policy: GridPolicy
+    clock: Clock = Clock()
+    namespace: str = NAMESPACE
+    labelled: bool = True
+    journal: str = ""
+    seed: int = 0
+    margin_ms: int = 500
+    retry_ms: int = 60_000
+    network: GridNetwork | None = None
+    probes: ProbePlan | None = None
+    rendezvous_ms: int = 30_000
+
+    def settings(self) -> GridSettings:
+        """Return what its meta-scheduler is made of."""
+        sites = tuple((site.name, site.owner.nodes_for_grid(site.nodes)) for site in self.sites)
+        return GridSettings(
+            sites=sites,
+            policy=self.policy,
+            seed=self.seed,
+            margin_ms=self.margin_ms,
+            retry_ms=self.retry_ms,
+            network=self.network,
+        )
+
+    def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
+        """Return how a site of it probes, and which other sites: those after it, on their first machines."""
+        later = range(number + 1, len(self.sites))
+        return self.probes, tuple((self.sites[k].name, self.site_settings(k).agents[0].name) for k in later)
+
+    def site_settings(self, number: int) -> SiteSettings:
+        """Return what a site of it is made of."""
+        site = self.sites[number]
+        before = sum(other.machines for other in self.sites[:number])
+        agents = []
+        for machine in range(site.machines):
+            nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
+            low = FIRST_PORT + (before + machine) * PORTS_EACH
+            ports = (low, low + PORTS_EACH) if low + PORTS_EACH <= 65_536 else (0, 0)
+            agents.append(Agent(name=f"m{machine}", nodes=nodes, ports=ports))
+        return SiteSettings(
+            name=site.name,
+            number=number,
+            agents=tuple(agents),
+            policy=site.policy,
+            owner=site.owner,
+            rendezvous_ms=self.rendezvous_ms,
+        )
+
+
+class RunningGrid:
+    """A grid that runs on Ray; made by `start_grid` or `find_grid`.
+
+    Parameters
+    ----------
+    plan : GridPlan
+    actors : dict from str to actor handle
+    """
+
+    def __init__(self, plan: GridPlan, actors: dict[str, Any]) -> None:
+        self.plan = plan
+        self.actors = actors
+        self._made: set[str] = set()
+
+    def make(self, kind: type[Any], name: str, labels: dict[str, str], *arguments: object) -> None:
+        """Make an actor of the grid, or find it if it runs."""
+        import ray
+
+        try:
+            self.actors[name] = ray.get_actor(name, self.plan.namespace)
+        except ValueError:
+            options = actor_options(name, self.plan.namespace, labels)
+            self.actors[name] = ray.remote(kind).options(get_if_exists=True, **options).remote(*arguments)
+            self._made.add(name)
+
+    def wait_for(self, names: Sequence[str], timeout_s: float) -> None:
+        """Wait until actors can be called; if one cannot, end those that were made here.
+
+        Raises
+        ------
+        UnavailableError
+        """
+        import ray
+
+        waiting = {name: self.actors[name].ready.remote() for name in names}
+        for name, reference in waiting.items():
+            try:
+                ray.get(reference, timeout=timeout_s)
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
+                # What ran before is not ours to end.
+                self.actors = {made: self.actors[made] for made in self._made}
+                self.stop()
+                raise UnavailableError(f"actor {name} is not ready: {reason}") from error
+
+    def submit(
+        self, requests: Sequence[tuple[str, JobRequest]], *, site: str | None = None
+    ) -> list[Accepted | Declined]:
+        """Hand in jobs, to the grid or to a site as one of its own users; return what became of each.
+
+        Raises
+        ------
+        UnavailableError
+            If there was no answer; the same keys may be handed in again.
+        """
+        import ray
+
+        actor = self.actors[GRID_ACTOR if site is None else site_actor(site)]
+        try:
+            data = ray.get(actor.submit.remote(encode(list(requests))), timeout=START_S)
+        except ray.exceptions.RayError as error:
+            raise UnavailableError(
+                f"the grid does not answer: {type(error).__name__}; hand in the same again"
+            ) from error
+        return msgspec.msgpack.decode(data, type=list[Answer])
+
+    def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
+        """Return what the grid knows of jobs."""
+        import ray
+
+        from gridweave.grid.live.ray_grid import Page
+
+        data = ray.get(self.actors[GRID_ACTOR].records.remote(list(job_ids)), timeout=START_S)
+        return msgspec.msgpack.decode(data, type=Page).jobs
+
+    def stop(self, *, end_jobs: bool = True) -> None:
+        """Take the grid down: its actors, and what it runs, unless that is to go on."""
+        import ray
+
+        order = sorted(self.actors, key=lambda name: (not name.startswith("agent:"), name))
+        for name in order:
+            arguments = (end_jobs,) if name.startswith("agent:") else ()
+            # One that does not answer is ended all the same; its journal is whole at every instant.
+            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+                ray.get(self.actors[name].stop.remote(*arguments), timeout=START_S)
+            ray.kill(self.actors[name])
+        self.actors = {}
+
+
+def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any] = NodeAgent) -> RunningGrid:
+    """Start the actors of a grid on the Ray cluster that this process is connected to; those that run stay.
+
+    Parameters
+    ----------
+    plan : GridPlan
+    timeout_s : float
+        How long to wait until all can be called.
+    machine : type
+        What is to be the agent of a machine.
+
+    Returns
+    -------
+    RunningGrid
+
+    Raises
+    ------
+    UnavailableError
+        If an actor is not ready in time: no node has its label, or its journal is not to be had.
+    """
+    grid = RunningGrid(plan, {})
+    compiled: set[str] = set()
+    for number in range(len(plan.sites)):
+        _make_machines(grid, number, machine)
+    # These compile nothing: one that is not there soon has no node to be on.
+    grid.wait_for(list(grid.actors), timeout_s)
+    for number, site in enumerate(plan.sites):
+        name = site_actor(site.name)
+        settings = plan.site_settings(number)
+        journal = site.journal or str(Path(plan.folder) / site.name / "site.journal")
+        labels = _labels(plan, site, settings.agents[0].name)
+        grid.make(SiteActor, name, labels, settings, journal, plan.clock, plan.namespace)
+        if site.policy.discipline not in compiled:
+            # The first of its discipline may have to compile it; the others find that done.
+            compiled.add(site.policy.discipline)
+            grid.wait_for([name], max(timeout_s, COMPILE_S))
+    journal = plan.journal or str(Path(plan.folder) / "grid.journal")
+    grid.make(MetaActor, GRID_ACTOR, {}, plan.settings(), journal, plan.clock, plan.namespace)
+    grid.wait_for([GRID_ACTOR], max(timeout_s, COMPILE_S))
+    grid.wait_for(list(grid.actors), timeout_s)
+    return grid
+
+
+def _make_machines(grid: RunningGrid, number: int, machine: type[Any]) -> None:
+    """Make the agents of the machines of a site."""
+    plan, site = grid.plan, grid.plan.sites[number]
+    settings = plan.site_settings(number)
+    for agent in settings.agents:
+        probing = plan.probing(number) if agent is settings.agents[0] else (None, ())
+        folder = str(Path(plan.folder) / site.name / agent.name)
+        what = (site.name, agent, folder, plan.namespace, site.virtual, *probing, plan.clock)
+        grid.make(machine, agent_actor(site.name, agent.name), _labels(plan, site, agent.name), *what)
+
+
+def _labels(plan: GridPlan, site: SitePlan, machine: str) -> dict[str, str]:
+    """Return which labels a Ray node must have for an actor of this machine."""
+    if not plan.labelled:
+        return {}
+    labels = {SITE_LABEL: site.name}
+    return labels | {MACHINE_LABEL: machine} if site.machines > 1 else labels

@@ -1,0 +1,366 @@
+"""LiveGrid: the meta-scheduler with the programs of its jobs and what has become of them, as a state machine.
+
+Around a `MetaCore`, which decides, it keeps what a live grid must know beyond that. No clock, no I/O: docs/live.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from numpy.random import PCG64, Generator
+
+from gridweave.errors import InputError
+from gridweave.grid.live_messages import (
+    FromLiveSite,
+    GridCancelled,
+    GridSettings,
+    GridSubmitted,
+    LiveGridCommand,
+    LiveGridEvent,
+    TellSite,
+)
+from gridweave.grid.messages import (
+    FromSite,
+    GridCommand,
+    GridEvent,
+    GridJobCancelled,
+    GridJobSubmitted,
+    PathsMeasured,
+    ReportDone,
+    ReportRefused,
+    ToSite,
+)
+from gridweave.grid.meta_core import MetaCore
+from gridweave.grid.sends import JobData, Sends
+from gridweave.netmodel.communication import Communication
+from gridweave.netmodel.measured import Measurements
+from gridweave.site.contract import (
+    Answer,
+    CommitHold,
+    Ended,
+    EnqueueJob,
+    FragmentsMet,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Refused,
+    Started,
+    Withdrawn,
+)
+from gridweave.site.live.launch import total_usage
+from gridweave.site.live_messages import Probed
+from gridweave.site.program import (
+    Accepted,
+    Declined,
+    DescribeJob,
+    EndedJobs,
+    FragmentReport,
+    JobRecord,
+    Noted,
+    RecordUsage,
+    Traffic,
+    job_of,
+    request_problem,
+)
+
+
+class LiveGrid:
+    """The meta-scheduler of a grid whose sites run real programs.
+
+    Parameters
+    ----------
+    settings : GridSettings
+
+    Examples
+    --------
+    >>> from gridweave.grid.policy import GridPolicy
+    >>> from gridweave.site.program import JobRequest, Program
+    >>> grid = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site")))
+    >>> request = JobRequest(program=Program(argv=("true",)), nodes=6, limit_ms=1000)
+    >>> commands = grid.handle(0, GridSubmitted("key", request))
+    >>> [(c.site, type(c.message).__name__) for c in commands if isinstance(c, TellSite)]
+    [(0, 'DescribeJob'), (0, 'HoldNodes'), (1, 'DescribeJob'), (1, 'HoldNodes')]
+    >>> grid.records[1].places
+    (('north', 4), ('south', 2))
+    """
+
+    def __init__(self, settings: GridSettings) -> None:
+        self.settings = settings
+        rng = Generator(PCG64(settings.seed)) if settings.policy.selection == "random" else None
+        self.core = MetaCore(
+            [nodes for _, nodes in settings.sites],
+            settings.policy,
+            rng=rng,
+            margin_ms=settings.margin_ms,
+            retry_ms=settings.retry_ms,
+            network=settings.network,
+        )
+        self.measured = Measurements()
+        self.records: dict[int, JobRecord] = {}
+        self._names = [name for name, _ in settings.sites]
+        self._ended = EndedJobs()
+        self._next_id = 1
+        self._users: dict[str, int] = {}
+        # Of jobs on several sites: which have started, and where their ranks meet.
+        self._met: dict[int, set[int]] = {}
+        self._meeting: dict[int, str] = {}
+        self._now_ms = 0
+        self._out: list[LiveGridCommand] = []
+        self._fresh: dict[int, str] = {}
+
+    def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
+        """Take in what has happened and return what is to be done.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            None is a wakeup.
+
+        Returns
+        -------
+        list of LiveGridCommand
+            In the order in which they are to be carried out.
+
+        Raises
+        ------
+        InputError
+            If time went backwards, or a site is none of this grid; nothing has changed then.
+        """
+        told = [FromSite(event.site, Started(0, 0, 0)) for event in events if isinstance(event, FromLiveSite)]
+        self.core.check(now_ms, tuple(told))
+        self._now_ms, self._out, self._fresh = now_ms, [], {}
+        inner: list[GridEvent] = []
+        for event in events:
+            self._take_in(event, inner)
+        self._carry_out(self.core.handle(now_ms, *inner))
+        self._out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
+        for job_id in self._fresh:
+            if self.records[job_id].state == "waiting":
+                self._out.append(Noted(job_id, "waits", "no nodes for it now, or others go first"))
+        return self._out
+
+    @property
+    def n_open(self) -> int:
+        """Jobs that have not ended."""
+        return len(self.records) - len(self._ended.job_ids)
+
+    @property
+    def n_ended(self) -> int:
+        """Jobs that have ended, or were refused after they had waited."""
+        return self._ended.count
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+        return self.core.next_wakeup_ms()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        self.core.check_invariants()
+        open_jobs = {job_id for job_id, record in self.records.items() if record.state not in ("ended", "refused")}
+        assert set(self._met) <= open_jobs, "a job is over, and its parts are waited for"
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    def _take_in(self, event: LiveGridEvent, inner: list[GridEvent]) -> None:
+        match event:
+            case GridSubmitted():
+                self._submit(event, inner)
+            case GridCancelled(job_id=job_id):
+                record = self.records.get(job_id)
+                if record is not None and record.state not in ("ended", "refused"):
+                    self._out.append(Noted(job_id, "cancelled", "by wish"))
+                    inner.append(GridJobCancelled(job_id))
+            case Probed():
+                self._probed(event, inner)
+            case FromLiveSite(site=site, message=message):
+                if isinstance(message, FragmentReport):
+                    self._reported(site, message)
+                elif self._is_asked(site, message):
+                    self._answered(site, message)
+                    inner.append(FromSite(site, message))
+
+    def _submit(self, event: GridSubmitted, inner: list[GridEvent]) -> None:
+        request = event.request
+        job = job_of(self._next_id, request, self._users)
+        reason = request_problem(request)
+        if reason is None:
+            try:
+                sends = None if request.traffic is None else self._sends(request.traffic)
+                submitted = GridJobSubmitted(job, request.sensitivity, sends)
+                self.core.check(self._now_ms, (submitted,))
+            except InputError as error:
+                reason = str(error)
+        if reason is not None:
+            self._out.append(Declined(event.key, reason))
+            return
+        self._next_id += 1
+        self.records[job.job_id] = JobRecord(job_id=job.job_id, request=request, submit_ms=self._now_ms)
+        self._fresh[job.job_id] = event.key
+        self._out.append(Noted(job.job_id, "submitted", f"{request.nodes} nodes"))
+        inner.append(submitted)
+
+    def _probed(self, probe: Probed, inner: list[GridEvent]) -> None:
+        """Keep what was measured, and correct by it what is known of the links."""
+        names, at_ms = (probe.origin, probe.target), probe.at_ms
+        try:
+            self.measured.add_round_trip(*names, at_ms, probe.round_trips_ms)
+            if probe.there_bps > 0:
+                self.measured.add_bandwidth(*names, at_ms, probe.there_bps)
+            if probe.back_bps > 0:
+                self.measured.add_bandwidth(*names[::-1], at_ms, probe.back_bps)
+        except InputError:
+            # A clock that was set may show no time at all; the next probe does better.
+            return
+        if self.settings.network is not None:
+            inner.append(PathsMeasured(tuple(self.measured.pairs(self._now_ms, self._names))))
+
+    def _sends(self, traffic: Traffic) -> Sends:
+        """Return what a job sends; raise InputError if no job can send that."""
+        communication = Communication(
+            pattern=traffic.pattern, fraction=traffic.fraction, message_bytes=traffic.message_bytes
+        )
+        places = []
+        for site in (traffic.input_site, traffic.output_site):
+            if site and site not in self._names:
+                raise InputError(f"site {site!r:.100} of its data is none of {', '.join(self._names)}")
+            places.append(self._names.index(site) if site else 0)
+        data = JobData(
+            input_bytes=traffic.input_bytes,
+            input_site=places[0],
+            output_bytes=traffic.output_bytes,
+            output_site=places[1],
+        )
+        return Sends(communication, data)
+
+    def _reported(self, site: int, report: FragmentReport) -> None:
+        """Add what a site tells of a fragment to what is known of the job."""
+        record = self.records.get(report.job_id)
+        if record is None or record.attempt != report.attempt or record.state in ("ended", "refused"):
+            return
+        record.used = total_usage((record.used, report.used))
+        record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
+        record.agents += tuple(f"{self._names[site]}/{agent}" for agent in report.agents)
+        record.reason = record.reason or report.reason
+
+    def _is_asked(self, site: int, answer: Answer) -> bool:
+        """Return whether a site may say that: of the present attempt of a job only those that have a part of it may."""
+        job_id = getattr(answer, "job_id", None)
+        if job_id is None:
+            return True
+        record = self.records.get(job_id)
+        if record is None or record.attempt != getattr(answer, "attempt", 0):
+            return False
+        return any(name == self._names[site] for name, _ in record.places)
+
+    def _answered(self, site: int, answer: Answer) -> None:
+        """Note what a site says of a job, ahead of the core, which decides what follows."""
+        record = self.records.get(getattr(answer, "job_id", -1))
+        if record is None or record.attempt != getattr(answer, "attempt", 0) or record.state in ("ended", "refused"):
+            return
+        job_id, name = record.job_id, self._names[site]
+        match answer:
+            case Held(rendezvous=rendezvous):
+                self._meeting[job_id] = rendezvous or self._meeting.get(job_id, "")
+                self._out.append(Noted(job_id, "held", f"at {name}"))
+            case Started(start_ms=start_ms):
+                self._started(record, site, start_ms)
+            case Refused(reason=reason):
+                self._out.append(Noted(job_id, "refused", f"at {name}: {reason}"))
+                self._waits_again(record)
+            case HoldEnded() | Withdrawn():
+                self._out.append(Noted(job_id, "released", f"at {name}"))
+                self._waits_again(record)
+            case Ended(outcome=outcome):
+                self._out.append(Noted(job_id, "left", f"{name}: {outcome}"))
+                if outcome in ("lost", "unmet"):
+                    self._waits_again(record)
+
+    def _started(self, record: JobRecord, site: int, start_ms: int) -> None:
+        job_id = record.job_id
+        if len(record.places) > 1:
+            met = self._met.setdefault(job_id, set())
+            met.add(site)
+            if len(met) < len(record.places):
+                return
+            del self._met[job_id]
+            for other, _ in record.places:
+                self._tell(self._names.index(other), FragmentsMet(job_id, record.attempt))
+        record.state, record.start_ms = "running", start_ms
+        self._out.append(
+            Noted(job_id, "runs", " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places))
+        )
+
+    def _waits_again(self, record: JobRecord) -> None:
+        """Have a job wait for its next attempt, or for the rest of this one to end."""
+        record.state, record.start_ms = "waiting", None
+        self._met.pop(record.job_id, None)
+        self._meeting.pop(record.job_id, None)
+
+    # -- what the core decides ----------------------------------------------------------------------------------------
+
+    def _carry_out(self, commands: list[GridCommand]) -> None:
+        fragments: dict[int, list[tuple[int, int]]] = {}
+        for command in commands:
+            if isinstance(command, ToSite) and isinstance(command.request, HoldNodes):
+                fragments.setdefault(command.request.job_id, []).append((command.site, command.request.width))
+        for command in commands:
+            match command:
+                case ToSite(site=site, request=HoldNodes() as request):
+                    self._describe(site, request.attempt, request.length_ms, request.job_id, fragments[request.job_id])
+                    self._tell(site, request)
+                case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
+                    self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
+                    self._tell(site, request)
+                case ToSite(site=site, request=CommitHold(job_id=job_id) as request):
+                    meeting = self._meeting.get(job_id, "")
+                    self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
+                case ToSite(site=site, request=request):
+                    self._tell(site, request)
+                case ReportDone(job_id=job_id, outcome=outcome):
+                    self._done(self.records[job_id], outcome)
+                case ReportRefused(job_id=job_id, reason=reason):
+                    self._refused(job_id, reason)
+
+    def _describe(self, site: int, attempt: int, limit_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
+        """Tell a site what it will run, and enter where the job is to be."""
+        record = self.records[job_id]
+        if record.attempt != attempt:
+            if record.attempt:
+                self._out.append(Noted(job_id, "retried", f"attempt {attempt}"))
+            record.attempt = attempt
+            record.used, record.exit_codes, record.agents, record.reason = type(record.used)(), (), (), ""
+            self._met.pop(job_id, None)
+            self._meeting.pop(job_id, None)
+        record.state = "starting" if record.state == "waiting" else record.state
+        record.places = tuple((self._names[place], nodes) for place, nodes in places)
+        one_each = record.request.program.ranks == "first-node"
+        ranks = [1 if one_each else nodes for _, nodes in places]
+        position = [place for place, _ in places].index(site)
+        sites = tuple(name for name, _ in record.places)
+        described = DescribeJob(job_id, attempt, record.request, limit_ms, sum(ranks[:position]), sum(ranks), sites)
+        self._tell(site, described)
+
+    def _tell(self, site: int, message: object) -> None:
+        self._out.append(TellSite(site, message))  # type: ignore[arg-type]
+
+    def _done(self, record: JobRecord, outcome: str) -> None:
+        record.state, record.outcome, record.end_ms = "ended", outcome, self._now_ms
+        self._met.pop(record.job_id, None)
+        self._meeting.pop(record.job_id, None)
+        self._out.append(Noted(record.job_id, "ended", outcome + (f": {record.reason}" if record.reason else "")))
+        if outcome in ("finished", "limit") and record.start_ms is not None:
+            run_ms = self._now_ms - record.start_ms
+            self._out.append(RecordUsage(record.job_id, record.request, record.request.nodes, run_ms, record.used))
+        self._ended.add(record.job_id, self.records)
+
+    def _refused(self, job_id: int, reason: str) -> None:
+        key = self._fresh.pop(job_id, None)
+        if key is not None:
+            del self.records[job_id]
+            self._out.append(Declined(key, reason))
+            return
+        record = self.records[job_id]
+        record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
+        self._out.append(Noted(job_id, "refused", reason))
+        self._ended.add(job_id, self.records)

@@ -1,0 +1,71 @@
+"""What the live grid is made of, what it is told (events, in the past tense), and what it answers (commands)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gridweave.grid.net_links import GridNetwork
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract import FragmentsMet, Request
+from gridweave.site.live_messages import Probed, SiteMessage
+from gridweave.site.program import Accepted, Declined, DescribeJob, JobRequest, Noted, RecordUsage
+
+
+class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the live grid is made of; as long as its journal is used, it stays the same.
+
+    Attributes
+    ----------
+    sites : tuple of (str, int)
+        Name of each site, and how many of its nodes the grid may have.
+    policy : GridPolicy
+    seed : int
+        For the selection ``random``.
+    margin_ms, retry_ms : int
+    network : GridNetwork, optional
+        As for `gridweave.grid.meta_core.MetaCore`.
+    """
+
+    sites: tuple[tuple[str, int], ...]
+    policy: GridPolicy
+    seed: int = 0
+    margin_ms: int = 500
+    retry_ms: int = 60_000
+    network: GridNetwork | None = None
+
+
+class GridSubmitted(msgspec.Struct, frozen=True, tag=True):
+    """A user has handed in a job."""
+
+    key: str
+    request: JobRequest
+
+
+class GridCancelled(msgspec.Struct, frozen=True, tag=True):
+    """A user wants a job to end, or not to start."""
+
+    job_id: int
+
+
+class FromLiveSite(msgspec.Struct, frozen=True, tag=True):
+    """A site has answered, or told something by itself."""
+
+    site: int
+    message: SiteMessage
+
+
+LiveGridEvent = GridSubmitted | GridCancelled | FromLiveSite | Probed
+"""What the live grid is told."""
+
+GridMessage = Request | DescribeJob | FragmentsMet
+"""What the grid tells a site."""
+
+
+class TellSite(msgspec.Struct, frozen=True, tag=True):
+    """Send a message to a site."""
+
+    site: int
+    message: GridMessage
+
+
+LiveGridCommand = TellSite | Accepted | Declined | Noted | RecordUsage

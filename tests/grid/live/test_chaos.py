@@ -1,0 +1,187 @@
+"""A live grid on Ray, whose parts are killed while jobs run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.live.ray_names import SITE_LABEL
+from gridweave.site.program import Accepted, JobRequest, Program
+from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
+
+ray = pytest.importorskip("ray")
+
+SITES = {"north": 6, "south": 4, "west": 4}
+PATIENCE_S = 180.0
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+class Grid:
+    """Raylets with labels, and the actors of a grid on them."""
+
+    def __init__(self, folder: Path) -> None:
+        from gridweave.grid.live.cluster import GridPlan, SitePlan
+
+        self.story = folder / "story"
+        self.plan = GridPlan(
+            folder=str(folder / "grid"),
+            sites=tuple(SitePlan(name=name, nodes=nodes) for name, nodes in SITES.items()),
+            policy=GridPolicy(mode="adaptive", overhead=0.1),
+            namespace=f"chaos-{os.getpid()}-{time.time_ns()}",
+            retry_ms=2_000,
+        )
+        self.raylets: dict[str, Any] = {}
+        self.up()
+
+    def up(self) -> None:
+        """Start Ray and the grid; what its journals know goes on."""
+        from ray.cluster_utils import Cluster
+
+        from gridweave.grid.live.cluster import start_grid
+
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        for site in SITES:
+            self.add_raylet(site)
+        ray.init(address=self.cluster.address, namespace=self.plan.namespace, log_to_driver=False)
+        self.running = start_grid(self.plan, timeout_s=PATIENCE_S)
+
+    def add_raylet(self, site: str) -> None:
+        """Start the Ray node of a site."""
+        self.raylets[site] = self.cluster.add_node(num_cpus=1, labels={SITE_LABEL: site}, wait=False)
+
+    def down(self) -> None:
+        """Take Ray down."""
+        ray.shutdown()
+        self.cluster.shutdown()
+
+    def request(self, nodes: int, sleep_s: float) -> JobRequest:
+        """Return a job that writes down what it does."""
+        program = Program(argv=(*WRITES_ITS_OWN_STORY, str(self.story), str(sleep_s)), grace_ms=500)
+        return JobRequest(program=program, nodes=nodes, limit_ms=300_000)
+
+    def submit(self, requests: list[tuple[str, JobRequest]], site: str | None = None) -> list[int]:
+        """Hand in jobs, again and again until there is an answer."""
+        answers = self.insist(lambda: self.running.submit(requests, site=site))
+        assert all(isinstance(answer, Accepted) for answer in answers)
+        return [answer.job_id for answer in answers]
+
+    def insist(self, what: Callable[[], Any]) -> Any:
+        """Do something until it works: actors that were killed come back."""
+        from gridweave.errors import UnavailableError
+
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return what()
+            except (UnavailableError, ray.exceptions.RayError):
+                assert time.monotonic() < until_s, "the grid does not come back"
+                time.sleep(0.2)
+
+    def settle(self, job_ids: list[int], own: dict[str, list[int]]) -> None:
+        """Wait until all these jobs have ended, and the cores find themselves sound."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not self.insist(lambda: self._have_ended(job_ids, own)):
+            assert time.monotonic() < until_s, f"not ended: {self._open(job_ids)}"
+            time.sleep(0.1)
+        for name, actor in self.running.actors.items():
+            if not name.startswith("agent:"):
+                self.insist(lambda actor=actor: ray.get(actor.check.remote(), timeout=30))
+
+    def _have_ended(self, job_ids: list[int], own: dict[str, list[int]]) -> bool:
+        import msgspec
+
+        from gridweave.site.program import JobRecord
+
+        if self._open(job_ids):
+            return False
+        for site, ids in own.items():
+            data = ray.get(self.running.actors[f"site:{site}"].records.remote(ids), timeout=30)
+            if any(record.state != "ended" for record in msgspec.msgpack.decode(data, type=list[JobRecord])):
+                return False
+        return True
+
+    def _open(self, job_ids: list[int]) -> list[tuple[int, str]]:
+        return [(r.job_id, r.state) for r in self.running.records(job_ids) if r.state not in ("ended", "refused")]
+
+    def kill(self, name: str) -> None:
+        """End the process of an actor with SIGKILL."""
+        actor = self.running.actors[name]
+        with contextlib.suppress(ray.exceptions.RayError):
+            os.kill(ray.get(actor.process.remote(), timeout=30), signal.SIGKILL)
+
+    def kill_raylet(self, site: str) -> None:
+        """End a Ray node with SIGKILL, and start one in its place."""
+        self.cluster.remove_node(self.raylets[site], allow_graceful=False)
+        self.add_raylet(site)
+
+    def stop(self) -> None:
+        """End the grid, so that its journals can be read whole."""
+        self.running.stop()
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Iterator[Grid]:
+    """Return a grid of three sites on Ray nodes of their own."""
+    if ray.is_initialized():
+        ray.shutdown()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Ray says of itself
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        made = Grid(tmp_path)
+        yield made
+        made.down()
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_nothing_is_lost_or_doubled_whoever_is_killed(grid: Grid, seed: int) -> None:
+    """While actors, machines and Ray nodes are killed at random, every accepted job runs to its end, once and whole."""
+    rng = random.Random(seed)
+    print(f"seed {seed}")
+    jobs: list[int] = []
+    own: dict[str, list[int]] = {site: [] for site in SITES}
+    for turn in range(5):
+        widths = [rng.randint(1, 10) for _ in range(5)]
+        named = [(f"{turn}.{k}", grid.request(width, rng.uniform(0.1, 2.0))) for k, width in enumerate(widths)]
+        jobs += grid.submit(named)
+        site = rng.choice(sorted(SITES))
+        own[site] += grid.submit([(f"own {turn}", grid.request(rng.randint(1, SITES[site]), 0.5))], site)
+        time.sleep(rng.uniform(0.0, 1.5))
+        victim = rng.choice(["raylet", *sorted(grid.running.actors)])
+        if victim == "raylet":
+            grid.kill_raylet(rng.choice(sorted(SITES)))
+        else:
+            grid.kill(victim)
+    grid.settle(jobs, own)
+    grid.stop()
+    outcomes = check_history(grid.plan)
+    assert set(outcomes) == {*jobs, *(job_id for ids in own.values() for job_id in ids)}
+    check_stories(grid.story, outcomes, SITES)
+    assert set(outcomes.values()) == {"finished"}
+
+
+def test_a_grid_goes_on_after_all_of_ray_was_killed(grid: Grid) -> None:
+    """After kill -9 of everything of Ray the grid is started anew, finds what runs, and loses nothing."""
+    jobs = grid.submit([(f"before {k}", grid.request(width, 3.0)) for k, width in enumerate([9, 3, 5, 10])])
+    time.sleep(2.0)
+    for node in list(grid.cluster.list_all_nodes()):
+        node.kill_all_processes(check_alive=False, allow_graceful=False)
+    ray.shutdown()
+    grid.up()
+    again = grid.submit([(f"before {k}", grid.request(width, 3.0)) for k, width in enumerate([9, 3, 5, 10])])
+    assert again == jobs
+    grid.settle(jobs, {})
+    grid.stop()
+    outcomes = check_history(grid.plan)
+    check_stories(grid.story, outcomes, SITES)
+    assert outcomes == dict.fromkeys(jobs, "finished")

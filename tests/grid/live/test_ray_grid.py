@@ -1,0 +1,170 @@
+"""A live grid as actors on Ray: what users and operators do with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.live.journal_records import Note
+from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest, Program
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+PATIENCE_S = 120.0
+
+
+def a_plan(folder: Path, **changes: Any) -> Any:
+    """Return a grid of two sites, four and two nodes, anywhere on the cluster."""
+    from gridweave.grid.live.cluster import GridPlan, SitePlan
+
+    plan = GridPlan(
+        folder=str(folder),
+        sites=(SitePlan(name="north", nodes=4, machines=2), SitePlan(name="south", nodes=2)),
+        policy=GridPolicy(mode="multi-site"),
+        namespace=folder.name,
+        labelled=False,
+    )
+    return msgspec.structs.replace(plan, **changes)
+
+
+@pytest.fixture(scope="module")
+def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a grid that runs, and take it down after the tests."""
+    from gridweave.grid.live.cluster import start_grid
+
+    running = start_grid(a_plan(tmp_path_factory.mktemp("live-grid")), timeout_s=PATIENCE_S)
+    yield running
+    running.stop()
+
+
+def shell(text: str, nodes: int = 1, **changes: Any) -> JobRequest:
+    """Return a job that runs a line of shell."""
+    request = JobRequest(program=Program(argv=("sh", "-c", text), grace_ms=200), nodes=nodes, limit_ms=60_000)
+    return msgspec.structs.replace(request, **changes)
+
+
+def until(happened: Callable[[], Any]) -> Any:
+    """Wait until something has happened that happens by itself; return it."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not (found := happened()):
+        assert time.monotonic() < until_s, "it does not happen"
+        time.sleep(0.05)
+    return found
+
+
+def the_end(grid: Any, job_id: int) -> JobRecord:
+    """Wait until a job has ended."""
+    return until(lambda: next((record for record in grid.records([job_id]) if record.state == "ended"), None))
+
+
+def output(grid: Any, record: JobRecord, machine: str, rank: int) -> str:
+    """Return what a rank has printed."""
+    import ray
+
+    actor = grid.actors[f"agent:{machine}"]
+    return bytes(ray.get(actor.output.remote(record.job_id, record.attempt, rank, "out", 0, 10_000))).decode()
+
+
+def test_a_job_wider_than_every_site_runs_on_both(grid: Any) -> None:
+    """Its ranks are numbered through, know all sites and one place to meet, and start at one agreed instant."""
+    line = "echo $GRIDWEAVE_RANK of $GRIDWEAVE_SIZE at $GRIDWEAVE_SITES via $GRIDWEAVE_RENDEZVOUS"
+    (answer,) = grid.submit([("wide", shell(line, nodes=6))])
+    record = the_end(grid, answer.job_id)
+    assert (record.outcome, record.places) == ("finished", (("north", 4), ("south", 2)))
+    machines = {0: "north/m0", 1: "north/m0", 2: "north/m1", 3: "north/m1", 4: "south/m0", 5: "south/m0"}
+    lines = [output(grid, record, machine, rank) for rank, machine in machines.items()]
+    meeting = {line.split()[-1] for line in lines}
+    assert [line.split()[0] for line in lines] == ["0", "1", "2", "3", "4", "5"]
+    assert all("of 6 at north,south via " in line for line in lines)
+    assert len(meeting) == 1
+    assert ":" in meeting.pop()
+
+
+def test_a_repeated_submission_gets_its_first_answer(grid: Any) -> None:
+    """Jobs handed in again under the same keys are not doubled."""
+    named = [(f"key {number}", shell("true")) for number in range(3)]
+    assert grid.submit(named) == grid.submit(named)
+
+
+def test_the_story_of_a_job_is_told(grid: Any) -> None:
+    """What happened to a job can be read: submitted, waited, ran where, ended how."""
+    import ray
+
+    (first, second) = grid.submit([("first", shell("sleep 0.3", nodes=6)), ("second", shell("exit 3", nodes=6))])
+    record = the_end(grid, second.job_id)
+    assert record.outcome == "failed"
+    # The first to fail has that code; the others may have been ended for it.
+    assert 3 in {code for _, code, _ in record.exit_codes}
+    data = ray.get(grid.actors["grid"].story.remote(second.job_id))
+    kinds = [note.kind for note in msgspec.msgpack.decode(data, type=list[Note])]
+    assert kinds[:2] == ["submitted", "waits"]
+    assert kinds.count("held") >= 2
+    assert kinds[-1] == "ended"
+    assert the_end(grid, first.job_id).outcome == "finished"
+
+
+def test_a_running_job_is_cancelled_and_its_nodes_are_free(grid: Any) -> None:
+    """A cancelled job ends on all its sites, also one that ignores TERM."""
+    import ray
+
+    (answer,) = grid.submit([("stubborn", shell("trap '' TERM; while :; do sleep 1; done", nodes=6))])
+    until(lambda: grid.records([answer.job_id])[0].state == "running")
+    ray.get(grid.actors["grid"].cancel.remote([answer.job_id]))
+    assert the_end(grid, answer.job_id).outcome == "cancelled"
+    (after,) = grid.submit([("after", shell("true", nodes=6))])
+    assert the_end(grid, after.job_id).outcome == "finished"
+
+
+def test_a_job_is_ended_at_its_limit(grid: Any) -> None:
+    """A job that runs longer than it may is ended, and says so."""
+    (answer,) = grid.submit([("long", shell("sleep 60", limit_ms=300))])
+    assert the_end(grid, answer.job_id).outcome == "limit"
+
+
+def test_what_can_never_run_is_declined_with_a_reason(grid: Any) -> None:
+    """A job wider than the grid, or without a command, is declined in one line; the rest of its batch is taken in."""
+    nothing = JobRequest(program=Program(), limit_ms=1000)
+    answers = grid.submit([("too wide", shell("true", nodes=7)), ("nothing", nothing), ("good", shell("true"))])
+    assert [type(answer) for answer in answers] == [Declined, Declined, Accepted]
+    assert answers[0].reason == "it needs 7 nodes and all sites together have 6"
+    assert "command is empty" in answers[1].reason
+
+
+def test_a_second_start_finds_the_grid_that_runs(grid: Any) -> None:
+    """Whoever starts the same grid again gets the actors that are there, and loses nothing."""
+    from gridweave.grid.live.cluster import start_grid
+
+    (answer,) = grid.submit([("before", shell("true"))])
+    again = start_grid(grid.plan, timeout_s=PATIENCE_S)
+    assert the_end(again, answer.job_id).outcome == "finished"
+
+
+def test_a_site_without_a_ray_node_is_named(ray_cluster: None, tmp_path: Path) -> None:
+    """Where no Ray node carries the label of a site, the error names the actor that has no place."""
+    from gridweave.grid.live.cluster import start_grid
+
+    with pytest.raises(UnavailableError, match="is not ready"):
+        start_grid(a_plan(tmp_path, labelled=True), timeout_s=2.0)
+
+
+def test_a_sites_own_users_need_no_grid(grid: Any) -> None:
+    """While the meta-scheduler is away, jobs of a site's own users run."""
+    import ray
+
+    # For good: Ray does not start it anew. So this is the last test of this grid.
+    ray.kill(grid.actors["grid"])
+    (answer,) = grid.submit([("own", shell("true", nodes=2))], site="north")
+    site = grid.actors["site:north"]
+
+    def ended() -> list[JobRecord]:
+        records = msgspec.msgpack.decode(ray.get(site.records.remote([answer.job_id])), type=list[JobRecord])
+        return [record for record in records if record.state == "ended"]
+
+    assert until(ended)[0].outcome == "finished"

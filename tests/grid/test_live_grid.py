@@ -1,0 +1,326 @@
+"""The live grid: what it tells sites of the programs of its jobs, and what it knows of them until they have ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridweave.errors import InputError
+from gridweave.grid.live_grid import LiveGrid
+from gridweave.grid.live_messages import (
+    FromLiveSite,
+    GridCancelled,
+    GridSettings,
+    GridSubmitted,
+    LiveGridEvent,
+    TellSite,
+)
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract import (
+    CancelJob,
+    CommitHold,
+    Ended,
+    Enqueued,
+    FragmentsMet,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Quoted,
+    Refused,
+    ReleaseHold,
+    SiteChanged,
+    Started,
+    Withdrawn,
+)
+from gridweave.site.live.journal_records import Codec, digest
+from gridweave.site.live.journal_snapshot import dump_core, load_core
+from gridweave.site.live.launch import Usage
+from gridweave.site.program import (
+    Accepted,
+    Declined,
+    DescribeJob,
+    FragmentReport,
+    JobRecord,
+    JobRequest,
+    Noted,
+    Program,
+    RecordUsage,
+)
+
+NORTH, SOUTH = 0, 1
+
+
+def grid(control: str = "full", mode: str = "multi-site", **more: Any) -> LiveGrid:
+    """Return a grid of two sites with four nodes each."""
+    policy = GridPolicy(mode=mode, control=control)
+    return LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=policy, **more))
+
+
+def job(nodes: int, *, key: str = "key", ranks: str = "each-node", **more: Any) -> GridSubmitted:
+    """Return the submission of a job."""
+    options = {"limit_ms": 1000, **more}
+    return GridSubmitted(key, JobRequest(program=Program(argv=("true",), ranks=ranks), nodes=nodes, **options))  # type: ignore[arg-type]
+
+
+def do(core: LiveGrid, now_ms: int, *events: Any) -> list[Any]:
+    """Return what a grid commands; its state must hold."""
+    commands = core.handle(now_ms, *events)
+    core.check_invariants()
+    return list(commands)
+
+
+def told(commands: list[Any], *kinds: type) -> list[tuple[int, Any]]:
+    """Return what sites are told, of some kinds."""
+    return [(c.site, c.message) for c in commands if isinstance(c, TellSite) and isinstance(c.message, kinds)]
+
+
+def north(message: Any) -> FromLiveSite:
+    """Return that the first site has said something."""
+    return FromLiveSite(NORTH, message)
+
+
+def south(message: Any) -> FromLiveSite:
+    """Return that the second site has said something."""
+    return FromLiveSite(SOUTH, message)
+
+
+def split() -> LiveGrid:
+    """Return a grid in which a job of six nodes is held on both sites, and committed."""
+    core = grid()
+    do(core, 0, job(6))
+    do(core, 10, north(Held(1, 1, "n1:2000")))
+    do(core, 20, south(Held(1, 1)))
+    return core
+
+
+def running() -> LiveGrid:
+    """Return a grid in which that job runs."""
+    core = split()
+    do(core, 500, north(Started(1, 1, 500)))
+    do(core, 501, south(Started(1, 1, 500)))
+    return core
+
+
+def state(core: LiveGrid, job_id: int = 1) -> tuple[str, str, int]:
+    """Return how it stands with a job."""
+    record = core.records[job_id]
+    return record.state, record.outcome, record.attempt
+
+
+def test_ranks_are_numbered_over_the_sites() -> None:
+    """Each site hears what it runs ahead of the request: its first rank, how many there are, and all sites."""
+    commands = do(grid(), 0, job(6))
+    words = [message for _, message in told(commands, DescribeJob)]
+    assert [(word.first_rank, word.size, word.sites) for word in words] == [
+        (0, 6, ("north", "south")),
+        (4, 6, ("north", "south")),
+    ]
+    assert [type(message) for _, message in told(commands, DescribeJob, HoldNodes)] == [DescribeJob, HoldNodes] * 2
+    scripts = [message for _, message in told(do(grid(), 0, job(6, ranks="first-node")), DescribeJob)]
+    assert [(word.first_rank, word.size) for word in scripts] == [(0, 2), (1, 2)]
+
+
+def test_the_commitment_carries_where_the_ranks_meet() -> None:
+    """What the first site has said is told to all; the order of the answers does not matter."""
+    for answers in (
+        (north(Held(1, 1, "n1:2000")), south(Held(1, 1))),
+        (south(Held(1, 1)), north(Held(1, 1, "n1:2000"))),
+    ):
+        core = grid()
+        do(core, 0, job(6))
+        do(core, 10, answers[0])
+        assert told(do(core, 20, answers[1]), CommitHold) == [
+            (site, CommitHold(1, 1, "n1:2000")) for site in (NORTH, SOUTH)
+        ]
+
+
+def test_a_job_on_several_sites_runs_when_all_have_started() -> None:
+    """Then, and once, each of them hears that all are there."""
+    core = split()
+    assert told(do(core, 500, south(Started(1, 1, 500))), FragmentsMet) == []
+    assert state(core) == ("starting", "", 1)
+    met = told(do(core, 501, north(Started(1, 1, 500))), FragmentsMet)
+    assert met == [(site, FragmentsMet(1, 1)) for site in (NORTH, SOUTH)]
+    assert state(core) == ("running", "", 1)
+
+
+def test_what_sites_report_is_added_up() -> None:
+    """The job has ended with its last fragment; what all of them used, and where its output is, is known."""
+    core = running()
+    for site, agent in ((north, "a"), (south, "b")):
+        report = FragmentReport(1, 1, "", (), Usage(cpu_s=2.0), (agent,))
+        commands = do(core, 900, site(report), site(Ended(1, 1, 890, "finished")))
+    assert state(core) == ("ended", "finished", 1)
+    record = core.records[1]
+    assert (record.used.cpu_s, record.agents) == (4.0, ("north/a", "south/b"))
+    assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 400)]
+
+
+@pytest.mark.parametrize("how", ["lost", "unmet"])
+def test_what_was_lost_or_alone_ends_the_rest_and_begins_anew(how: str) -> None:
+    """The other site is told to end its part, though it may think that all are there; then comes the next attempt."""
+    core = running()
+    assert told(do(core, 600, south(Ended(1, 1, 590, how))), CancelJob) == [(NORTH, CancelJob(1, 1))]
+    assert state(core) == ("waiting", "", 1)
+    report = FragmentReport(1, 1, "ended", ((0, None, 15),), Usage(cpu_s=1.0), ("a",))
+    commands = do(core, 700, north(report), north(Ended(1, 1, 690, "cancelled")))
+    assert {message.attempt for _, message in told(commands, DescribeJob, HoldNodes)} == {2}
+    assert state(core) == ("starting", "", 2)
+    assert (core.records[1].exit_codes, core.records[1].used, core.records[1].reason) == ((), Usage(), "")
+
+
+def test_a_hold_that_is_refused_releases_the_others() -> None:
+    """The job waits again, and the story says who refused, and why."""
+    core = grid()
+    do(core, 0, job(6))
+    commands = do(core, 10, south(Refused(1, 1, "its users were faster")))
+    assert (NORTH, ReleaseHold(1, 1)) in told(commands, ReleaseHold)
+    notes = [(note.kind, note.detail) for note in commands if isinstance(note, Noted)]
+    assert ("refused", "at south: its users were faster") in notes
+
+
+def test_a_wish_to_end_is_heard_at_every_stage() -> None:
+    """Waiting, held, and running; what is said afterwards brings no job back."""
+    core = grid()
+    do(core, 0, job(8), job(8, key="waits"))
+    do(core, 1, GridCancelled(2))
+    assert state(core, 2) == ("ended", "cancelled", 0)
+    do(core, 2, north(Held(1, 1, "n1:2000")))
+    assert [site for site, _ in told(do(core, 3, GridCancelled(1), GridCancelled(1)), CancelJob)] == [NORTH, SOUTH]
+    do(core, 4, north(HoldEnded(1, 1)))
+    do(core, 5, south(HoldEnded(1, 1)))
+    assert state(core) == ("ended", "cancelled", 1)
+    core = running()
+    do(core, 600, GridCancelled(1))
+    for site in (north, south):
+        do(core, 700, site(Ended(1, 1, 690, "cancelled")))
+    assert state(core) == ("ended", "cancelled", 1)
+    do(core, 800, GridCancelled(1), GridCancelled(77))
+    assert state(core) == ("ended", "cancelled", 1)
+
+
+def test_what_is_said_of_a_job_that_has_ended_does_not_bring_it_back() -> None:
+    """A site that refuses after the job was given up, at another's refusal, changes nothing any more."""
+    core = grid()
+    do(core, 0, job(6))
+    do(core, 1, GridCancelled(1))
+    do(core, 2, north(Refused(1, 1, "busy")))
+    assert state(core) == ("ended", "cancelled", 1)
+    do(core, 3, south(Refused(1, 1, "busy")), south(FragmentReport(1, 1, "late", (), Usage(cpu_s=9.0), ("b",))))
+    assert state(core) == ("ended", "cancelled", 1)
+    assert core.records[1].used == Usage()
+
+
+def test_what_is_said_of_an_earlier_attempt_is_passed_over() -> None:
+    """Late starts, ends and reports are not taken for those of the present attempt."""
+    core = running()
+    do(core, 600, south(Ended(1, 1, 590, "lost")))
+    do(core, 700, north(Ended(1, 1, 690, "cancelled")))
+    do(core, 710, north(Started(1, 1, 500)), south(FragmentReport(1, 1, "old", (), Usage(cpu_s=9.0), ("b",))))
+    assert state(core) == ("starting", "", 2)
+    assert core.records[1].used == Usage()
+
+
+def test_a_job_that_cannot_be_is_declined() -> None:
+    """Wider than the grid, longer than time, or no program: a reason, and nothing is kept."""
+    core = grid()
+    commands = do(core, 0, job(9), job(0, key="b"), job(1, key="c", limit_ms=10**15), job(1, key="d", sensitivity=-1.0))
+    answers = [command for command in commands if isinstance(command, (Accepted, Declined))]
+    assert sorted(answer.key for answer in answers) == ["b", "c", "d", "key"]
+    assert all(isinstance(answer, Declined) and answer.reason for answer in answers)
+    assert core.records == {}
+
+
+def test_a_job_that_is_delegated_is_described_for_each_site_that_has_it() -> None:
+    """Under limited control a job that one site withdraws is described to the next under its next attempt."""
+    core = grid("limited")
+    asked = [message for _, message in [(c.site, c.message) for c in do(core, 0, job(2)) if isinstance(c, TellSite)]]
+    commands = do(core, 1, north(Quoted(asked[0].quote_id, 0, 500)), south(Quoted(asked[1].quote_id, 0, 400)))
+    ((site, word),) = told(commands, DescribeJob)
+    assert (site, word.sites) == (SOUTH, ("south",))
+    do(core, 2, south(Withdrawn(1, word.attempt)))
+    assert state(core) == ("waiting", "", word.attempt)
+    assert core.records[1].places == (("south", 2),)
+
+
+def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest leave, those that wait or run stay, and all are counted."""
+    monkeypatch.setattr("gridweave.site.program.KEEP_ENDED", 20)
+    core = grid()
+    do(core, 0, job(8, key="stays"))
+    for number in range(2, 52):
+        do(core, number, job(1, key=str(number)))
+        do(core, number, GridCancelled(number))
+    assert 1 in core.records
+    assert len(core.records) <= 22
+    assert core.n_ended == 50
+
+
+def test_time_only_goes_on_and_sites_are_those_of_the_grid() -> None:
+    """What cannot be is refused, and nothing has changed."""
+    core = grid()
+    do(core, 5, job(1))
+    for now_ms, event in ((4, job(1, key="2")), (6, FromLiveSite(2, SiteChanged(0, 4)))):
+        with pytest.raises(InputError):
+            core.handle(now_ms, event)
+    assert list(core.records) == [1]
+
+
+jobs, attempts = st.integers(1, 4), st.integers(1, 3)
+answers = st.one_of(
+    st.builds(Held, jobs, attempts, st.sampled_from(["", "n1:2000"])),
+    st.builds(Started, jobs, attempts, st.integers(0, 100)),
+    st.builds(Refused, jobs, attempts, st.just("busy")),
+    st.builds(HoldEnded, jobs, attempts),
+    st.builds(Enqueued, jobs, attempts),
+    st.builds(Withdrawn, jobs, attempts),
+    st.builds(Quoted, st.integers(1, 9), st.integers(0, 4), st.none() | st.integers(0, 100)),
+    st.builds(SiteChanged, st.integers(0, 4), st.integers(0, 4)),
+    st.builds(FragmentReport, jobs, attempts, st.just(""), st.just(()), st.builds(Usage), st.just(("a",))),
+    st.builds(
+        Ended,
+        jobs,
+        attempts,
+        st.integers(0, 99),
+        st.sampled_from(["finished", "failed", "limit", "cancelled", "lost", "unmet"]),
+    ),
+)
+submissions = st.builds(lambda key, nodes: job(nodes, key=key), st.text(min_size=1, max_size=3), st.integers(1, 9))
+anything = st.one_of(submissions, st.builds(GridCancelled, jobs), st.builds(FromLiveSite, st.integers(0, 1), answers))
+
+
+def is_over(record: JobRecord) -> bool:
+    """Return whether nothing can become of a job any more."""
+    return record.state in ("ended", "refused")
+
+
+@given(
+    st.sampled_from(["full", "limited"]),
+    st.lists(st.tuples(st.integers(0, 400), st.lists(anything, max_size=4)), max_size=25),
+    st.integers(0, 25),
+)
+def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
+    control: str, steps: list[tuple[int, list[Any]]], kept: int
+) -> None:
+    """What has ended stays so; what was recorded gives the same commands again, from a snapshot too."""
+    core, codec = grid(control), Codec(LiveGridEvent, "event")
+    now_ms, recorded, snapshot = 0, [], b""
+    for number, (later_ms, given_events) in enumerate(steps):
+        if number == kept:
+            snapshot, recorded = dump_core(core), []
+        now_ms += later_ms
+        encoded, events = codec.keep_all(tuple(given_events))
+        over = {job_id for job_id, record in core.records.items() if is_over(record)}
+        recorded.append((now_ms, encoded, digest(core.handle(now_ms, *events))))
+        assert all(is_over(core.records[job_id]) for job_id in over)
+        assert all(core.records[job_id].state != "running" for job_id in core._met)
+    again = grid(control)
+    if snapshot:
+        load_core(again, snapshot, "here")
+    for instant_ms, encoded, decided in recorded:
+        assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
+    assert again.records == core.records
+    assert again.next_wakeup_ms() == core.next_wakeup_ms()

@@ -1,0 +1,24 @@
+"""Playing a small grid through before the first job comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.live_warming import warm_up
+from gridweave.grid.policy import GridPolicy
+
+
+@pytest.mark.parametrize(
+    ("control", "mode"),
+    [("full", "sharing"), ("full", "adaptive"), ("limited", "sharing"), ("limited", "adaptive"), ("none", "sharing")],
+)
+def test_all_jobs_of_the_warming_end(control: str, mode: str) -> None:
+    """Under every control the grid that is played comes to its end, so all that a job goes through was run."""
+    settings = GridSettings(sites=(("north", 4), ("south", 2)), policy=GridPolicy(mode=mode, control=control))
+    grid = warm_up(settings)
+    grid.check_invariants()
+    assert grid.records
+    assert {record.outcome for record in grid.records.values()} == {"finished"}
+    split = [record for record in grid.records.values() if len(record.places) > 1]
+    assert bool(split) == (mode == "adaptive")

@@ -1,0 +1,257 @@
+"""What a live grid did, by its journals and by what its jobs wrote down, for the checker of the simulated world."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gridweave.grid.live.cluster import GridPlan
+from gridweave.grid.live_grid import LiveGrid
+from gridweave.grid.live_messages import GridMessage, LiveGridEvent
+from gridweave.grid.messages import ReportDone, ReportRefused, ToSite
+from gridweave.scenarios.world.history import History, ViolationError
+from gridweave.site.contract import CommitHold, EnqueueJob, Held, HoldEnded, HoldNodes, Started, ToGrid
+from gridweave.site.live.journal_reader import JournalReader
+from gridweave.site.live_messages import LiveSiteEvent, SiteMessage
+from gridweave.site.live_site import LiveSite
+from gridweave.site.messages import JobFinished, NodeIntervals, StartJob
+
+# What is told first of an instant: who leaves, who was accepted, what was held, committed, started, reported.
+_LEFT, _ACCEPTED, _HELD, _COMMITTED, _STARTED, _REPORTED = range(6)
+
+Entry = tuple[int, int, int, str, tuple[Any, ...]]
+
+
+class _Journals:
+    """What happened in every core, as its journal has it: all inputs are played again through fresh ones."""
+
+    def __init__(self, plan: GridPlan) -> None:
+        self.entries: list[Entry] = []
+        self.fragments: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+        self.outcomes: dict[int, str] = {}
+        self.is_own: set[int] = set()
+        for number, site in enumerate(plan.sites):
+            place = site.journal or Path(plan.folder) / site.name / "site.journal"
+            self._site(number, LiveSite(plan.site_settings(number)), place)
+        self._grid(LiveGrid(plan.settings()), plan.journal or Path(plan.folder) / "grid.journal")
+        self.entries.sort(key=lambda entry: entry[:3])
+
+    def _add(self, now_ms: int, order: int, kind: str, *what: Any) -> None:
+        self.entries.append((now_ms, order, len(self.entries), kind, what))
+
+    def _site(self, number: int, site: LiveSite, place: str | Path) -> None:
+        inner = site.core.handle
+
+        def watched(now_ms: int, *events: Any) -> list[Any]:
+            for event in events:
+                if isinstance(event, JobFinished):
+                    self._add(now_ms, _LEFT, "left", number, event.job_id)
+            commands = inner(now_ms, *events)
+            for command in commands:
+                if isinstance(command, StartJob):
+                    self._add(now_ms, _STARTED, "started", number, command.job_id, command.nodes, site.records)
+                elif isinstance(command, ToGrid) and isinstance(command.answer, (Held, HoldEnded, Started)):
+                    self._add(now_ms, _HELD, "answered", number, command.answer)
+            return commands
+
+        site.core.handle = watched  # type: ignore[method-assign]
+        with JournalReader(place, event_type=LiveSiteEvent, message_type=SiteMessage) as journal:
+            for entry in journal.inputs():
+                for command in site.handle(entry.now_ms, *entry.events):
+                    if type(command).__name__ == "Accepted":
+                        self.is_own.add(command.job_id)  # type: ignore[union-attr]
+                        self._add(entry.now_ms, _ACCEPTED, "accepted", command.job_id)  # type: ignore[union-attr]
+        for job_id in sorted(self.is_own & set(site.records)):
+            record = site.records[job_id]
+            assert record.state == "ended", f"job {job_id} of {place} is {record.state}"
+            self.outcomes[job_id] = record.outcome
+            self.fragments[job_id, 0][number] = record.request.nodes
+            assert record.end_ms is not None
+            self._add(record.end_ms, _REPORTED, "reported", job_id, record.outcome)
+
+    def _grid(self, grid: LiveGrid, place: str | Path) -> None:
+        inner = grid.core.handle
+
+        def watched(now_ms: int, *events: Any) -> list[Any]:
+            commands = inner(now_ms, *events)
+            for command in commands:
+                match command:
+                    case ToSite(site=site, request=HoldNodes() as hold):
+                        self.fragments[hold.job_id, hold.attempt][site] = hold.width
+                    case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt)):
+                        self.fragments[job.job_id, attempt][site] = job.width
+                    case ToSite(request=CommitHold() as commit):
+                        self._add(now_ms, _COMMITTED, "committed", commit.job_id, commit.attempt)
+                    case ReportDone(job_id=job_id, outcome=outcome):
+                        self.outcomes[job_id] = outcome
+                        self._add(now_ms, _REPORTED, "reported", job_id, outcome)
+                    case ReportRefused(job_id=job_id):
+                        self._add(now_ms, _REPORTED, "refused", job_id)
+            return commands
+
+        grid.core.handle = watched  # type: ignore[method-assign]
+        with JournalReader(place, event_type=LiveGridEvent, message_type=GridMessage) as journal:
+            for entry in journal.inputs():
+                for command in grid.handle(entry.now_ms, *entry.events):
+                    if type(command).__name__ == "Accepted":
+                        self._add(entry.now_ms, _ACCEPTED, "accepted", command.job_id)  # type: ignore[union-attr]
+
+
+def check_history(plan: GridPlan, cancelled: set[int] = frozenset()) -> dict[int, str]:  # type: ignore[assignment]
+    """Check what the journals of a grid say that happened, as the simulated world is checked.
+
+    Parameters
+    ----------
+    plan : GridPlan
+    cancelled : set of int
+        The jobs that users wanted no more.
+
+    Returns
+    -------
+    dict from int to str
+        The outcome of every job.
+
+    Raises
+    ------
+    ViolationError
+    """
+    journals = _Journals(plan)
+    history = History([site.nodes for site in plan.sites])
+    for job_id in sorted(cancelled):
+        history.cancelled(job_id)
+    told = _Told(history, journals)
+    now_ms = 0
+    for now_ms, _, _, kind, what in journals.entries:
+        getattr(told, kind)(now_ms, *what)
+    history.check_complete(now_ms)
+    return journals.outcomes
+
+
+class _Told:
+    """Tells the history what happened."""
+
+    def __init__(self, history: History, journals: _Journals) -> None:
+        self._history, self._journals = history, journals
+        self._attempt: dict[tuple[int, int], int] = {}
+        self._committed: set[tuple[int, int]] = set()
+        self._working: set[int] = set()
+        self._there: dict[int, set[int]] = defaultdict(set)
+
+    def accepted(self, now_ms: int, job_id: int) -> None:
+        self._history.accepted(job_id)
+
+    def answered(self, now_ms: int, site: int, answer: Held | HoldEnded | Started) -> None:
+        self._attempt[site, answer.job_id] = answer.attempt
+        if isinstance(answer, Held):
+            # A site that is down lets go when it is back; that nothing is held at the end is checked at the end.
+            self._history.held(site, answer.job_id, answer.attempt, 2**62)
+        else:
+            self._history.unheld(now_ms, site, answer.job_id, answer.attempt)
+
+    def committed(self, now_ms: int, job_id: int, attempt: int) -> None:
+        if (job_id, attempt) not in self._committed:
+            self._committed.add((job_id, attempt))
+            self._history.committed(now_ms, job_id, attempt, tuple(self._journals.fragments[job_id, attempt].items()))
+
+    def started(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, records: dict[int, Any]) -> None:
+        attempt = 0 if job_id in self._journals.is_own else self._attempt[site, job_id]
+        fragments = self._journals.fragments[job_id, attempt]
+        self._history.occupied(now_ms, site, job_id, attempt, nodes, fragments[site])
+        if len(fragments) > 1:
+            self._history.joined(now_ms, site, job_id, attempt, now_ms)
+        self._there[job_id].add(site)
+        if self._there[job_id] == set(fragments):
+            self._history.began(now_ms, job_id, attempt, tuple(fragments.items()))
+            self._working.add(job_id)
+
+    def left(self, now_ms: int, site: int, job_id: int) -> None:
+        if (site, job_id) in self._attempt or job_id in self._journals.is_own:
+            if site not in self._there[job_id]:
+                return
+            self._history.left(now_ms, site, job_id)
+            self._there[job_id].discard(site)
+            if job_id in self._working:
+                self._working.discard(job_id)
+                self._history.stopped(now_ms, job_id, completed=False)
+
+    def reported(self, now_ms: int, job_id: int, outcome: str) -> None:
+        # Whether it did what it should is what the job itself wrote down; here it counts that it is told of once.
+        self._history._completed.add(job_id)
+        self._history.reported(now_ms, job_id, outcome)
+
+    def refused(self, now_ms: int, job_id: int) -> None:
+        self._history.refused(job_id)
+
+
+WRITES_ITS_OWN_STORY = (
+    "sh",
+    "-c",
+    (
+        'line="$GRIDWEAVE_JOB_ID $GRIDWEAVE_ATTEMPT $GRIDWEAVE_SITE $GRIDWEAVE_RANK $GRIDWEAVE_SIZE"; '
+        'echo "begin $line $(date +%s%3N)" >> "$0"; sleep "$1"; echo "end $line $(date +%s%3N)" >> "$0"'
+    ),
+)
+"""A program that writes down when it began and ended; the file and how long it sleeps are to be added."""
+
+
+class _Rank(msgspec.Struct):
+    begin_ms: int
+    end_ms: int | None = None
+
+
+def check_stories(file: Path, outcomes: dict[int, str], nodes: dict[str, int]) -> None:
+    """Check what the jobs themselves wrote down.
+
+    Every finished job has one attempt, and no more, in which all its ranks came to their end; no two attempts of a job
+    overlap; and never do more ranks run at a site than it has nodes.
+
+    Raises
+    ------
+    ViolationError
+    """
+    ranks: dict[int, dict[tuple[int, str], dict[int, _Rank]]] = defaultdict(lambda: defaultdict(dict))
+    sizes: dict[int, int] = {}
+    for line in file.read_text().splitlines():
+        what, job, attempt, site, rank, size, at_ms = line.split()
+        place = ranks[int(job)][int(attempt), site]
+        sizes[int(job)] = int(size)
+        if what == "begin":
+            if int(rank) in place:
+                raise ViolationError(f"rank {rank} of job {job} began twice in attempt {attempt}")
+            place[int(rank)] = _Rank(int(at_ms))
+        else:
+            place[int(rank)].end_ms = int(at_ms)
+    for job_id, outcome in outcomes.items():
+        whole = _whole_attempts(ranks[job_id], sizes.get(job_id, -1))
+        if outcome == "finished" and len(whole) != 1:
+            raise ViolationError(f"job {job_id} finished, and attempts {whole} came to their end")
+        if len(whole) > 1:
+            raise ViolationError(f"job {job_id} came to its end in attempts {whole}")
+    _check_counts(ranks, nodes)
+
+
+def _whole_attempts(places: dict[tuple[int, str], dict[int, _Rank]], size: int) -> list[int]:
+    """Return the attempts in which all ranks came to their end."""
+    ended: dict[int, set[int]] = defaultdict(set)
+    for (attempt, _), ranks in places.items():
+        ended[attempt] |= {number for number, rank in ranks.items() if rank.end_ms is not None}
+    return sorted(attempt for attempt, numbers in ended.items() if numbers == set(range(size)))
+
+
+def _check_counts(ranks: dict[int, dict[tuple[int, str], dict[int, _Rank]]], nodes: dict[str, int]) -> None:
+    """Check that no site ever runs more ranks than it has nodes; of those that were killed only the begin is known."""
+    changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for places in ranks.values():
+        for (_, site), numbered in places.items():
+            for rank in numbered.values():
+                if rank.end_ms is not None:
+                    changes[site] += [(rank.begin_ms, 1), (rank.end_ms, -1)]
+    for site, steps in changes.items():
+        running = 0
+        for at_ms, step in sorted(steps):
+            running += step
+            if running > nodes[site]:
+                raise ViolationError(f"{at_ms} ms: {running} ranks run at {site}, which has {nodes[site]} nodes")

@@ -1,0 +1,572 @@
+"""A live grid in one thread and in virtual time: real drivers and cores, on a bad network, killed at random.
+
+`play(seed)` draws a grid, jobs and faults from the seed, lets all of it run, and raises if anything came to pass that
+must not. `python tests/live_world.py FIRST COUNT` plays many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from fake_machines import FakeRunner, Machine, Works
+from gridweave.errors import GridweaveError
+from gridweave.grid.live import grid_driver
+from gridweave.grid.live.grid_driver import GridDriver
+from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.world.history import History, ViolationError
+from gridweave.site.contract import CommitHold, Held, HoldEnded, HoldNodes, Started
+from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.live import agent as agent_module
+from gridweave.site.live import driver as driver_module
+from gridweave.site.live import site_driver
+from gridweave.site.live.agent import AgentDriver
+from gridweave.site.live.orders import ORDERS
+from gridweave.site.live.site_driver import GRID, SiteDriver
+from gridweave.site.live_messages import Agent, StartRun
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.live_site import OWN_IDS
+from gridweave.site.policy import SitePolicy
+from gridweave.site.program import Accepted, JobRequest, Program
+from memory_journal import Disk, MemoryJournal, replay
+from virtual_time import Process, VirtualLoop
+
+SLACK_MS = 20_000
+"""So long may it take until what is wanted is done, when nothing fails: repetitions, and pauses after failures."""
+
+TROUBLE_S = 30
+LONGEST_S = 600
+_FOREVER_MS = 10**15
+
+
+class VirtualClock:
+    """Stands for `gridweave.site.live.clock.Clock`; it may be wrong by some ms."""
+
+    def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
+        self._loop, self._off_ms = loop, off_ms
+
+    def now_ms(self) -> int:
+        """Return what it shows."""
+        return self._loop.now_ms() + self._off_ms
+
+    def real_ms(self, span_ms: float) -> int:
+        """Return how long a span takes."""
+        return int(np.ceil(span_ms))
+
+
+class Node:
+    """Something that runs in a process of its own, and is started anew when it was killed."""
+
+    def __init__(self, world: LiveWorld, name: str, make: Callable[[Process], Awaitable[Any]]) -> None:
+        self._world, self.name, self._make = world, name, make
+        self.process = Process(name, world.errors.append)
+        self.process.is_alive = False
+        self.driver: Any = None
+        self.up_since_ms = 0
+
+    def start(self) -> None:
+        """Start it, anew or for the first time."""
+        self.process = Process(self.name, self._world.errors.append)
+        self.driver = None
+        self.up_since_ms = self._world.loop.now_ms()
+        self.process.spawn(self._open(self.process), endless=True)
+
+    async def _open(self, process: Process) -> None:
+        driver = await self._make(process)
+        if process.is_alive:
+            self.driver = driver
+        await asyncio.Event().wait()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be called."""
+        return self.process.is_alive and self.driver is not None
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.driver = None
+
+
+class LiveWorld:
+    """A grid, its users, and what goes wrong.
+
+    Parameters
+    ----------
+    loop : VirtualLoop
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, loop: VirtualLoop, rng: np.random.Generator) -> None:
+        self.loop, self.rng = loop, rng
+        self.errors: list[BaseException] = []
+        draw = rng.random
+        self.loss, self.twice, self.delay_s = draw() * 0.2, draw() * 0.2, rng.choice([0.002, 0.05, 0.3])
+        loop.slowest_s = float(rng.choice([0.05, 0.05, 0.8]))
+        self.in_trouble, self.calm_since_ms = True, _FOREVER_MS
+        self.rendezvous_ms = 3_000
+        n_sites = int(rng.integers(1, 4))
+        self.machines: list[Machine] = []
+        shapes = [[int(rng.integers(1, 4)) for _ in range(int(rng.integers(1, 3)))] for _ in range(n_sites)]
+        nodes = [count for shape in shapes for count in shape]
+        self.history = History(nodes + [0] * n_sites)
+        self._first_site = len(nodes)
+        self.works = Works(loop, rng, self.history)
+        self.settings: list[SiteSettings] = []
+        for number, shape in enumerate(shapes):
+            agents = tuple(
+                Agent(name=f"s{number}m{place}", nodes=count, ports=(2000, 2000 + int(rng.integers(0, 4))))
+                for place, count in enumerate(shape)
+            )
+            policy = SitePolicy(backfill=str(rng.choice(["easy", "conservative", "none"])))
+            owner = OwnerPolicy(
+                grid_share=1.0 if sum(shape) == 1 else float(rng.choice([1.0, 0.7])), own_users_first=bool(draw() < 0.3)
+            )
+            self.settings.append(
+                SiteSettings(
+                    name=f"s{number}", number=number, agents=agents, policy=policy, owner=owner,
+                    rendezvous_ms=self.rendezvous_ms,
+                )
+            )  # fmt: skip
+            for agent in agents:
+                self.machines.append(Machine(self.works, len(self.machines), number, agent.name, agent.nodes))
+        control = str(rng.choice(["full", "full", "limited", "none"]))
+        sites = tuple((each.name, each.owner.nodes_for_grid(each.nodes)) for each in self.settings)
+        mode = "multi-site" if control != "none" else "sharing"
+        self.grid_settings = GridSettings(
+            sites=sites, policy=GridPolicy(mode=mode, control=control), margin_ms=4_000, retry_ms=4_000
+        )
+        self._open_disks()
+        self._agreed: dict[tuple[int, int], tuple[dict[int, int], int]] = {}
+        self._until: dict[tuple[int, int, int], int] = {}
+        self._make_nodes()
+        self.requests: dict[int, JobRequest] = {}
+        self._cut = [False] * n_sites
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def _open_disks(self) -> None:
+        self.disks = [Disk(settings.name) for settings in self.settings] + [Disk(GRID)]
+        for disk in self.disks:
+            disk.fails = lambda: self.in_trouble and bool(self.rng.random() < 0.02)
+        for number, disk in enumerate(self.disks[:-1]):
+            disk.on_sent = lambda _, message, number=number: self._site_sent(number, message)  # type: ignore[misc]
+        names = [settings.name for settings in self.settings]
+        self.disks[-1].on_sent = lambda peer, message: self._grid_sent(names.index(peer), message)
+
+    def _make_nodes(self) -> None:
+        self.sites = [Node(self, each.name, self._site_maker(number)) for number, each in enumerate(self.settings)]
+        self.grid = Node(self, GRID, self._make_grid)
+        self.agents = {each.name: Node(self, each.name, self._agent_maker(each)) for each in self.machines}
+
+    def _clock(self) -> Any:
+        return VirtualClock(self.loop, int(self.rng.integers(-100, 100)))
+
+    def _site_maker(self, number: int) -> Callable[[Process], Awaitable[SiteDriver]]:
+        async def make(process: Process) -> SiteDriver:
+            async def to_grid(_peer: str, data: bytes) -> None:
+                self._carry(number, self.grid, self.settings[number].name, data)
+
+            async def to_agent(name: str, data: bytes) -> None:
+                self._order(self.agents[name], data)
+
+            place: Any = self.disks[number]
+            driver = SiteDriver(self.settings[number], place, self._clock(), to_grid=to_grid, to_agent=to_agent)
+            process.spawn(driver.run(), endless=True)
+            process.spawn(driver.repeat_orders(), endless=True)
+            return driver
+
+        return make
+
+    async def _make_grid(self, process: Process) -> GridDriver:
+        names = [settings.name for settings in self.settings]
+
+        async def to_site(name: str, data: bytes) -> None:
+            number = names.index(name)
+            self._carry(number, self.sites[number], GRID, data)
+
+        place: Any = self.disks[-1]
+        driver = GridDriver(self.grid_settings, place, self._clock(), to_site=to_site)
+        process.spawn(driver.run(), endless=True)
+        return driver
+
+    def _agent_maker(self, machine: Machine) -> Callable[[Process], Awaitable[AgentDriver]]:
+        async def make(process: Process) -> AgentDriver:
+            async def report(data: bytes) -> None:
+                await self._report(self.sites[machine.site], data)
+
+            root: Any = machine
+            driver = AgentDriver(machine.name, root, report, environment={}, keep_ended=3)
+            await driver.open()
+            process.spawn(driver.run(), endless=True)
+            return driver
+
+        return make
+
+    # -- what is carried ----------------------------------------------------------------------------------------------
+
+    def _copies(self) -> Iterator[float]:
+        """Yield the delay of each copy of a message that arrives."""
+        lost, twice = (self.loss, self.twice) if self.in_trouble else (0.0, 0.0)
+        if self.rng.random() >= lost:
+            yield self.rng.exponential(self.delay_s)
+        if self.rng.random() < twice:
+            yield self.rng.exponential(10 * self.delay_s)
+
+    def _carry(self, site: int, to: Node, peer: str, data: bytes) -> None:
+        for delay_s in self._copies():
+            self.loop.call_later(delay_s, self._arrives, site, to, peer, data)
+
+    def _arrives(self, site: int, to: Node, peer: str, data: bytes) -> None:
+        if to.is_up and not self._cut[site]:
+            to.driver.packet(peer, data)
+
+    def _order(self, to: Node, data: bytes) -> None:
+        life = to.process
+        for order in ORDERS.decode(data):
+            if isinstance(order, StartRun):
+                key = order.launch.job_id, order.launch.attempt
+                self._machine_of(to).slots[key] = order.slots
+
+        def arrives() -> None:
+            # Orders end with the agent that they were for.
+            if to.is_up and to.process is life:
+                life.spawn(_harmless(to.driver.order(data)))
+
+        for delay_s in self._copies():
+            self.loop.call_later(delay_s, arrives)
+
+    async def _report(self, to: Node, data: bytes) -> None:
+        copies = list(self._copies())
+        for delay_s in copies[1:]:
+            self.loop.call_later(delay_s, self._report_again, to, data)
+        if not copies:
+            raise ConnectionError("the report is lost")
+        await asyncio.sleep(copies[0])
+        await _call(to, lambda: to.driver.report(data))
+        if self.in_trouble and self.rng.random() < self.loss:
+            raise ConnectionError("the answer is lost")
+
+    def _report_again(self, to: Node, data: bytes) -> None:
+        if to.is_up:
+            to.process.spawn(_harmless(to.driver.report(data)))
+
+    # -- what is durable ----------------------------------------------------------------------------------------------
+
+    def _grid_sent(self, site: int, message: Any) -> None:
+        if isinstance(message, HoldNodes) and message.start_ms is not None:
+            key = message.job_id, message.attempt
+            self._agreed.setdefault(key, ({}, message.start_ms))[0][site] = message.width
+        elif isinstance(message, CommitHold):
+            key = message.job_id, message.attempt
+            if not self.history.is_committed(*key):
+                sites = tuple((self._first_site + each, width) for each, width in self._agreed[key][0].items())
+                self.history.committed(self.loop.now_ms(), *key, sites)
+
+    def _site_sent(self, site: int, message: Any) -> None:
+        now_ms = self.loop.now_ms()
+        key = getattr(message, "job_id", -1), getattr(message, "attempt", 0)
+        if isinstance(message, Held):
+            self.history.held(self._first_site + site, *key, _FOREVER_MS)
+            self._until[site, *key] = self._agreed[key][1]
+        elif isinstance(message, (HoldEnded, Started)) and (site, *key) in self._until:
+            self.history.unheld(now_ms, self._first_site + site, *key)
+            until_ms = max(self._until.pop((site, *key)), self.sites[site].up_since_ms) + SLACK_MS
+            if now_ms > until_ms:
+                raise ViolationError(f"{now_ms} ms: site {site} held nodes for job {key} that were to be free long ago")
+            if isinstance(message, Started):
+                agreed_ms = self._agreed[key][1]
+                self.history.joined(agreed_ms, self._first_site + site, *key, agreed_ms)
+                if message.start_ms < agreed_ms:
+                    raise ViolationError(f"{now_ms} ms: a part of job {key} starts before it was to")
+
+    # -- users --------------------------------------------------------------------------------------------------------
+
+    async def use(self, number: int, node: Node, widest: int) -> None:
+        """Be a user: hand in a job, until there is an answer; perhaps hand it in again, or want it no more."""
+        rng = self.rng
+        await asyncio.sleep(rng.random() * TROUBLE_S * 0.7)
+        run_ms = int(rng.exponential(3_000)) + 1
+        limit_ms = run_ms + 30_000 if rng.random() < 0.85 else max(1, run_ms // 2)
+        ends_well, goes_on = rng.random() > 0.1, rng.random() < 0.1
+        program = Program(
+            argv=("work",),
+            environment={"RUN_MS": str(run_ms), "OUTCOME": "finished" if ends_well else "failed"},
+            ranks="first-node" if rng.random() < 0.2 else "each-node",
+            if_lost="fail" if rng.random() < 0.2 and not goes_on else "requeue",
+            # The rest of a job that has failed would hang to its limit.
+            end_on_failure=not (goes_on and ends_well),
+        )
+        request = JobRequest(program=program, nodes=int(rng.integers(1, widest + 1)), limit_ms=limit_ms, user="anna")
+        job_ids = set()
+        for _ in range(1 + int(rng.random() < 0.3)):
+            answer = await self._until_answered(node, lambda: node.driver.submit([(f"key {number}", request)]))
+            if not isinstance(answer[0], Accepted):
+                return
+            job_ids.add(answer[0].job_id)
+        (job_id,) = job_ids
+        self.requests[job_id] = request
+        self.history.accepted(job_id)
+        if rng.random() < 0.2:
+            await asyncio.sleep(rng.exponential(3.0))
+            self.history.cancelled(job_id)
+            await self._until_answered(node, lambda: node.driver.cancel([job_id]))
+
+    async def _until_answered(self, node: Node, call: Callable[[], Awaitable[Any]]) -> Any:
+        while True:
+            with contextlib.suppress(ConnectionError, GridweaveError):
+                answer = await _call(node, call)
+                if not self.in_trouble or self.rng.random() >= self.loss:
+                    return answer
+            await asyncio.sleep(self.rng.exponential(0.5))
+
+    # -- trouble ------------------------------------------------------------------------------------------------------
+
+    async def trouble(self) -> None:
+        """Let things fail, until it is enough; then see to it that all works again."""
+        rng, loop = self.rng, self.loop
+        end_s = loop.time() + TROUBLE_S
+        while loop.time() < end_s:
+            await asyncio.sleep(rng.exponential(1.5))
+            self._check()
+            what = rng.random()
+            if what < 0.5:
+                nodes = [*self.sites, self.grid, *self.agents.values()]
+                self._kill(nodes[int(rng.integers(len(nodes)))])
+            elif what < 0.65:
+                self._crash(self.machines[int(rng.integers(len(self.machines)))])
+            elif what < 0.8:
+                site = int(rng.integers(len(self._cut)))
+                self._cut[site] = True
+                loop.call_later(rng.exponential(4.0), self._cut.__setitem__, site, False)
+        await asyncio.sleep(8.0)
+        self.in_trouble = False
+        self._cut = [False] * len(self._cut)
+        for node in [*self.sites, self.grid, *self.agents.values()]:
+            if not node.process.is_alive:
+                self._start(node)
+        self.calm_since_ms = loop.now_ms()
+
+    def _kill(self, node: Node) -> None:
+        if node.process.is_alive:
+            node.kill()
+            if node.name in self.agents:
+                self._machine_of(node).runner = None
+            self.loop.call_later(self.rng.exponential(2.0), self._start, node)
+
+    def _machine_of(self, node: Node) -> Machine:
+        return next(machine for machine in self.machines if machine.name == node.name)
+
+    def _start(self, node: Node) -> None:
+        if not node.process.is_alive:
+            if node.name in self.agents:
+                self._machine_of(node).is_up = True
+            node.start()
+
+    def _crash(self, machine: Machine) -> None:
+        """Have a machine fail; if it has nothing to tell that its site does not know, perhaps with all it knew."""
+        site = self.sites[machine.site]
+        wiped = site.is_up and self.rng.random() < 0.4
+        if wiped:
+            wiped = not any(
+                fragment.outcome and site.driver.site.expects(machine.name, *key)
+                for key, fragment in machine.folder.items()
+            )
+        node = self.agents[machine.name]
+        if node.process.is_alive:
+            node.kill()
+            self.loop.call_later(self.rng.exponential(4.0), self._start, node)
+        machine.crash(wiped=wiped)
+        if wiped and self.rng.random() < 0.5:
+            site.process.spawn(_harmless(site.driver.forget_machine(machine.name)))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        """Let it all happen, and check what came of it."""
+        for node in [*self.sites, self.grid, *self.agents.values()]:
+            node.start()
+        rng = self.rng
+        users: list[Awaitable[None]] = []
+        widest = sum(nodes for _, nodes in self.grid_settings.sites)
+        for number in range(int(rng.integers(3, 16))):
+            site = int(rng.integers(len(self.sites)))
+            if rng.random() < 0.25:
+                users.append(self.use(number, self.sites[site], self.settings[site].nodes))
+            else:
+                users.append(self.use(number, self.grid, widest))
+        await asyncio.gather(self.trouble(), *users)
+        until_s = self.loop.time() + LONGEST_S
+        while not self._is_over():
+            await asyncio.sleep(1.0)
+            self._check()
+            self.works.check_alone(self.calm_since_ms, self.rendezvous_ms + SLACK_MS)
+            if self.loop.time() > until_s:
+                raise ViolationError(f"not over after {LONGEST_S} s: {self._left()}")
+        await asyncio.sleep(5.0)
+        self._check()
+        self._check_end()
+
+    def on_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Keep what went wrong where nobody waits; that somebody who was killed did not get an answer is no fault."""
+        error = context.get("exception")
+        if error is not None and not isinstance(error, (GridweaveError, ConnectionError)):
+            self.errors.append(error)
+
+    def _check(self) -> None:
+        for error in self.errors:
+            raise error
+
+    def _left(self) -> list[Any]:
+        drivers = [self.grid.driver.grid, *(site.driver.site for site in self.sites)]
+        return [
+            (record.job_id, record.state, record.attempt, record.places, core)
+            for core in drivers
+            for record in core.records.values()
+            if record.state not in ("ended", "refused")
+        ]
+
+    def _is_over(self) -> bool:
+        self._check()
+        nodes = [self.grid, *self.sites]
+        if not all(node.is_up for node in nodes) or self._left():
+            return False
+        channels = [channel for node in nodes for channel in node.driver._channels.values()]
+        return all(channel.is_idle for channel in channels) and not any(each.running for each in self.machines)
+
+    def _check_end(self) -> None:
+        now_ms = self.loop.now_ms()
+        for job_id in sorted(self.requests):
+            place = self.grid if job_id < OWN_IDS else self.sites[job_id // OWN_IDS - 1]
+            core = place.driver.grid if job_id < OWN_IDS else place.driver.site
+            story = place.driver.journal.story(job_id)
+            record = core.records[job_id]
+            if record.state == "refused":
+                self.history.refused(job_id)
+                continue
+            ends = [note for note in story if note.kind == "ended"]
+            for _ in ends:
+                self._check_outcome(now_ms, job_id, record.outcome, record.reason)
+        self.history.check_complete(now_ms)
+        self._check_cores()
+
+    def _check_outcome(self, now_ms: int, job_id: int, outcome: str, reason: str) -> None:
+        request = self.requests[job_id]
+        allowed = {
+            "failed": job_id in self.works.failed
+            or (request.program.if_lost == "fail" and (job_id in self.works.lost or "gone for good" in reason)),
+            "limit": job_id in self.works.limited,
+        }
+        if outcome in allowed:
+            if not allowed[outcome]:
+                raise ViolationError(f"job {job_id} is reported as {outcome}, and was not")
+            self.history.cancelled(job_id)
+            outcome = "cancelled"
+        self.history.reported(now_ms, job_id, outcome)
+
+    def _check_cores(self) -> None:
+        for node, disk in zip([*self.sites, self.grid], self.disks, strict=True):
+            core = node.driver.grid if node is self.grid else node.driver.site
+            core.check_invariants()
+            again = type(core)(core.settings)
+            driver = node.driver
+            MemoryJournal.replay(_reopened(driver, disk), again)
+            assert again.records == core.records, f"{disk.name}: a replay gives other records"
+            assert again.next_wakeup_ms() == core.next_wakeup_ms()
+
+
+def _reopened(driver: Any, disk: Disk) -> MemoryJournal:
+    journal = driver.journal
+    again = MemoryJournal.__new__(MemoryJournal)
+    again.__dict__.update(journal.__dict__)
+    again.disk = disk
+    return again
+
+
+async def _call(node: Node, call: Callable[[], Awaitable[Any]]) -> Any:
+    """Call something in another process, which may die meanwhile."""
+    if not node.is_up:
+        raise ConnectionError(f"{node.name} is down")
+
+    async def work() -> Any:
+        return await call()
+
+    task = node.process.spawn(work())
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise ConnectionError(f"{node.name} died")
+    return task.result()
+
+
+async def _harmless(work: Awaitable[Any]) -> None:
+    with contextlib.suppress(GridweaveError):
+        await work
+
+
+def play(seed: int) -> LiveWorld:
+    """Play one grid.
+
+    Parameters
+    ----------
+    seed : int
+
+    Returns
+    -------
+    LiveWorld
+        As it was at the end.
+    """
+    rng = np.random.Generator(np.random.PCG64(seed))
+    loop = VirtualLoop(rng)
+    every = int(rng.choice([15, 60, 10_000]))
+    patches: Sequence[Any] = (
+        mock.patch.object(driver_module, "replay", replay),
+        mock.patch.object(driver_module, "SNAPSHOT_EVERY", every),
+        mock.patch.object(site_driver, "Journal", MemoryJournal),
+        mock.patch.object(grid_driver, "Journal", MemoryJournal),
+        mock.patch.object(agent_module, "Machine", FakeRunner),
+    )
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        asyncio.set_event_loop(loop)
+        try:
+            world = LiveWorld(loop, rng)
+            loop.set_exception_handler(world.on_fault)
+            loop.run_until_complete(world.play())
+            return world
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        finally:
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def main() -> None:
+    """Play many seeds; print those that fail."""
+    logging.disable()
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    failed = 0
+    for seed in range(first, first + count):
+        try:
+            play(seed)
+        except Exception as error:
+            failed += 1
+            if count == 1:  # show all of it
+                raise
+            print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+    print(f"{count} seeds, {failed} failed")
+
+
+if __name__ == "__main__":
+    main()
