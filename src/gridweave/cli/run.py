@@ -10,6 +10,7 @@ import typer
 
 from gridweave.cli.output import check_folder, print_json, print_table, say
 from gridweave.cli.progress import delayed_progress
+from gridweave.cli.run_live import check_where, run_live
 from gridweave.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -30,15 +31,43 @@ def run_scenario(
     out: Annotated[str | None, typer.Option(help="Folder for jobs.csv, summary.json and the plots.")] = None,
     plots: Annotated[bool, typer.Option(help="Whether --out draws plots too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines what summary.json says.")] = False,
+    on: Annotated[
+        str, typer.Option(metavar="WHERE", help="simulation; or ray: real processes that sleep, beside the simulation.")
+    ] = "simulation",
+    speed: Annotated[
+        float | None, typer.Option(help="With --on ray: seconds of the scenario in one; 1000, if left out.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --on ray: of a Ray cluster, such as auto; if left out, one is started.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="With --on ray: the first N jobs only.")] = None,
 ) -> None:
     """Run a scenario and print what became of its sites and its jobs.
 
     Example: gridweave run two-sites --set grid.mode=sharing --out result
-    """
-    from gridweave.scenarios.scenario import run
 
+    With --on ray it is played against real sites on Ray, with time compressed, and set beside the simulation.
+
+    Example: gridweave run two-sites --on ray --speed 1000 --jobs 300
+    """
+    live = check_where(on, speed=speed, address=address, jobs=jobs)
     if out is not None:
         check_folder(out)
+    if live:
+        with problems_as_lines():
+            run_live(
+                scenario,
+                overrides or [],
+                speed=speed,
+                address=address,
+                jobs=jobs,
+                out=out,
+                plots=plots,
+                as_json=as_json,
+            )
+        return
+    from gridweave.scenarios.scenario import run
+
     with problems_as_lines(), delayed_progress("Reading") as report:
         done = run.run_scenario(scenario, overrides=overrides or [], progress=report)
     for remark in done.remarks:

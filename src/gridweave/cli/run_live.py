@@ -1,0 +1,88 @@
+"""``gridweave run --on ray``: a scenario played on Ray, beside what the simulation says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from gridweave.cli.options import named_as_typed
+from gridweave.cli.output import print_json, print_table, say
+from gridweave.cli.progress import delayed_progress
+from gridweave.errors import OptionError
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.live_comparison import LiveRun
+
+SPEED = 1000.0
+
+WHERE = ("simulation", "ray")
+
+
+def check_where(on: str, *, speed: float | None, address: str | None, jobs: int | None) -> bool:
+    """Return whether a scenario is to be played live.
+
+    Parameters
+    ----------
+    on : str
+        One of `WHERE`.
+    speed, address, jobs
+        As given by the user; None: not given.
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    OptionError
+        If `on` is none of them, or an option does not go with it.
+    """
+    if on not in WHERE:
+        raise OptionError("--on", f"{on!r} is not known; one of {', '.join(WHERE)}")
+    if on == "ray":
+        return True
+    for option, value in (("--speed", speed), ("--address", address), ("--jobs", jobs)):
+        if value is not None:
+            raise OptionError(option, "goes with --on ray alone")
+    return False
+
+
+def run_live(
+    scenario: str,
+    overrides: Sequence[str],
+    *,
+    speed: float | None,
+    address: str | None,
+    jobs: int | None,
+    out: str | None,
+    plots: bool,
+    as_json: bool,
+) -> None:
+    """Play a scenario on Ray and print what became of it beside what the simulation says."""
+    from gridweave.scenarios.live_run import run_on_ray
+
+    speed = SPEED if speed is None else speed
+    with named_as_typed(), delayed_progress("Reading") as report:
+        done = run_on_ray(scenario, overrides=overrides, speed=speed, address=address, jobs=jobs, progress=report)
+    for remark in done.remarks:
+        say(remark)
+    for warning in done.warnings():
+        say(f"warning: {warning}")
+    if as_json:
+        print_json(done.summary())
+    else:
+        _print(done)
+    if out is not None:
+        with delayed_progress("Writing files"):
+            files = done.write(out, plots=plots)
+        say(f"wrote {len(files)} files to {out}")
+
+
+def _print(done: LiveRun) -> None:
+    typer.echo(f"{done.live.name}: {done.live.label}, on Ray at {done.speed:g} times real time")
+    print_table(done.count_rows())
+    print_table(done.difference_rows(), headings=("seconds", "least", "5%", "median", "95%", "most"))
+    print_table(done.metric_rows(), headings=("whole grid", "simulated", "on Ray", "difference"))
+    typer.echo(done.verdict())

@@ -1,0 +1,296 @@
+"""Scenarios on Ray: what is played, what cannot be, and that it comes to an end as it should."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridweave.errors import OptionError, ScenarioError, UnavailableError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.live_comparison import HEADER, LiveRun
+from gridweave.scenarios.live_plan import (
+    MARGIN_REAL_MS,
+    check_playable,
+    first_jobs,
+    grid_plan,
+    sleeping,
+    submissions,
+    warming,
+)
+from gridweave.scenarios.live_run import run_on_ray
+from gridweave.scenarios.scenario.build import Built, build_scenario
+from gridweave.scenarios.scenario.run import run_built
+
+SPEED = 1000.0
+
+FILE = """
+[[sites]]
+name = "north"
+nodes = 8
+
+[[sites]]
+name = "south"
+nodes = 4
+
+[workload]
+trace = "jobs.swf"
+nodes = 12
+
+[grid]
+"""
+
+
+def scenario_file(folder: Path, *grid: str, jobs: int = 20, widest: int = 8) -> Path:
+    """Write a scenario of so many jobs, two waiting for every one that runs; those of the south's users fit there."""
+    fields = ["-1"] * 18
+    lines = ["; MaxNodes: 12"]
+    for number in range(1, jobs + 1):
+        width, run_s = 1 + number * 5 % (widest if number % 2 else 4), 100 + 37 * number % 400
+        fields[:5] = [str(number), str(20 * number), "-1", str(run_s), str(width)]
+        fields[7:9], fields[10], fields[11] = [str(width), "600"], "1", str(number % 3)
+        lines.append(" ".join(fields))
+    (folder / "jobs.swf").write_text("\n".join(lines) + "\n")
+    path = folder / "small.toml"
+    path.write_text(FILE + "\n".join(grid) + "\n")
+    return path
+
+
+def small(folder: Path, *grid: str, **overrides: object) -> Built:
+    """Return the small scenario, ready to run."""
+    return build_scenario(scenario_file(folder, *grid), {key.replace("__", "."): v for key, v in overrides.items()})
+
+
+def nap(argv: tuple[str, ...], sites: str, folder: Path) -> float:
+    """Return how long a program would sleep on these sites, by having it call a `sleep` that only tells."""
+    (folder / "sleep").write_text('#!/bin/sh\necho "$1"\n')
+    (folder / "sleep").chmod(0o755)
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "GRIDWEAVE_SITES": sites}
+    # env looks the command up in the new PATH, as the processes of jobs are looked up in theirs.
+    done = subprocess.run(["/usr/bin/env", *argv], env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+@pytest.mark.parametrize("overhead", [0.0, 0.25, (0.1, 0.3), (0.1, 0.2, 0.2)])
+def test_programs_sleep_as_long_as_jobs_take(overhead: float | tuple[float, ...], tmp_path: Path) -> None:
+    """In 1 to 5 fragments a program sleeps as long as the simulation stretches its job, divided by the speed."""
+    policy = GridPolicy(mode="multi-site", overhead=overhead)
+    program = sleeping(123_457, 5, policy, SPEED)
+    assert program.ranks == "first-node"
+    for fragments in range(1, 6):
+        sites = ",".join(f"site{number}" for number in range(fragments))
+        wanted_s = policy.split_length_ms(123_457, fragments) / SPEED / 1000
+        assert nap(program.argv, sites, tmp_path) == pytest.approx(wanted_s, abs=1e-6)
+
+
+def test_jobs_are_handed_in_as_the_scenario_says(tmp_path: Path) -> None:
+    """Every job goes to the grid or to its user's site, in the order of submission, with its width and its limit."""
+    built = small(tmp_path, 'mode = "adaptive"', workload__to_grid=0.5)
+    jobs = submissions(built, SPEED)
+    assert [job.row for job in jobs] == list(range(20))
+    assert [job.submit_ms for job in jobs] == built.workload.submit_ms.tolist()
+    assert [job.request.nodes for job in jobs] == built.workload.width.tolist()
+    assert [job.request.limit_ms for job in jobs] == built.workload.estimate_ms.tolist()
+    homes = [built.site_names[home] for home in built.home]
+    assert [job.site for job in jobs] == [
+        None if grid else home for grid, home in zip(built.to_grid, homes, strict=True)
+    ]
+    assert {job.site for job in jobs} == {None, "north", "south"}
+    assert len({job.key for job in jobs}) == 20
+
+
+def test_jobs_that_overran_are_ended_at_their_limit(tmp_path: Path) -> None:
+    """A job that the trace shows to have overrun its estimate sleeps well beyond its limit."""
+    built = small(tmp_path)
+    overran = np.arange(20) == 3
+    workload = built.workload.replace(run_ms=np.where(overran, 600_000, built.workload.run_ms), overran=overran)
+    jobs = submissions(replace(built, workload=workload), SPEED)
+    lengths_s = [float(job.request.program.argv[-1]) for job in jobs]
+    assert lengths_s[3] >= 60
+    assert max(length for row, length in enumerate(lengths_s) if row != 3) < 0.6
+
+
+def test_the_grid_of_a_scenario(tmp_path: Path) -> None:
+    """Sites, nodes, owners and policy are the scenario's; what takes real time may take as long at any speed."""
+    built = small(tmp_path, 'mode = "adaptive"', "overhead = 0.2", sites__south__grid_share=0.5)
+    plan = grid_plan(built, SPEED, folder="f", namespace="n", labelled=True, epoch_ms=5)
+    assert [(site.name, site.nodes, site.machines, site.virtual) for site in plan.sites] == [
+        ("north", 8, 1, True),
+        ("south", 4, 1, True),
+    ]
+    assert plan.policy == built.policy
+    assert plan.settings().sites == (("north", 8), ("south", 2))
+    assert plan.clock.real_ms(plan.margin_ms) == MARGIN_REAL_MS
+    assert plan.site_settings(1).rendezvous_ms == plan.rendezvous_ms > 1_000_000
+    with pytest.raises(OptionError, match="speed"):
+        grid_plan(built, 0.0, folder="f", namespace="n", labelled=True, epoch_ms=5)
+
+
+def test_mode_local_has_an_idle_grid(tmp_path: Path) -> None:
+    """Under mode local all jobs are handed to sites, and the grid has a policy all the same."""
+    built = small(tmp_path, 'mode = "local"')
+    assert grid_plan(built, SPEED, folder="f", namespace="n", labelled=True, epoch_ms=5).policy.mode == "sharing"
+    assert {job.site for job in submissions(built, SPEED)} == {"north", "south"}
+
+
+def test_warming_up_fits_everywhere(tmp_path: Path) -> None:
+    """The jobs ahead of the run ask nobody for more nodes than there are, and split where jobs may be split."""
+    built = small(tmp_path, 'mode = "adaptive"')
+    plan = grid_plan(built, SPEED, folder="f", namespace="n", labelled=True, epoch_ms=5)
+    wanted = [(site, request.nodes) for site, request in warming(plan, {None, "south"})]
+    assert wanted == [(None, 8), (None, 8), (None, 9), (None, 1), (None, 1), ("south", 4), ("south", 4), ("south", 1)]
+
+
+def test_first_jobs(tmp_path: Path) -> None:
+    """Some jobs of a scenario are its first, with their homes; none are refused."""
+    built = small(tmp_path)
+    some = first_jobs(built, 5)
+    assert some.workload.job_id.tolist() == built.workload.job_id[:5].tolist()
+    assert len(some.home) == len(some.to_grid) == 5
+    assert len(first_jobs(built, 500).workload) == len(first_jobs(built, None).workload) == 20
+    with pytest.raises(OptionError, match="at least 1"):
+        first_jobs(built, 0)
+
+
+def test_what_cannot_be_played_is_told_at_once(tmp_path: Path) -> None:
+    """Faults, lost messages and shared nodes are refused with a line each; delays are only remarked upon."""
+    bad = {"faults.crash_every_ms": 1e6, "network.loss": 0.1, "sites.north.discipline": "lomarc"}
+    with pytest.raises(ScenarioError) as refused:
+        run_on_ray(scenario_file(tmp_path), overrides=bad)
+    assert [str(problem).split(": ")[2].partition(".")[0] for problem in refused.value.problems] == [
+        "sites",
+        "network",
+        "faults",
+    ]
+    with pytest.raises(ScenarioError, match="net: jobs that sleep"):
+        check_playable(build_scenario("european-grid", {"workload.jobs": 20}))
+    remarks = check_playable(small(tmp_path, network__latency_ms=20, grid__selection="random"))
+    assert len(remarks) == 2
+
+
+def test_other_bad_input(tmp_path: Path) -> None:
+    """No speed and an address at which nothing listens are told before anything is started."""
+    path = scenario_file(tmp_path)
+    with pytest.raises(OptionError, match="speed"):
+        run_on_ray(path, speed=-1)
+    with pytest.raises(OptionError, match="address"):
+        run_on_ray(path, address=" ")
+
+
+def compared(built: Built, *, later_ms: int, longer_ms: int) -> LiveRun:
+    """Return a run in which all jobs start so much later, and take so much longer, than in the simulation."""
+    simulated = run_built(built)
+    result = simulated.result
+    moved = replace(result, start_ms=result.start_ms + later_ms, end_ms=result.end_ms + later_ms + longer_ms)
+    count = len(built.workload)
+    return LiveRun(
+        simulated=simulated,
+        live=replace(simulated, result=moved, shared=True),
+        speed=SPEED,
+        submitted_ms=built.workload.submit_ms + 100,
+        outcomes=("limit", *["finished"] * (count - 1)),
+        attempts=np.ones(count, np.int64),
+        remarks=(),
+    )
+
+
+def test_differences_are_told(tmp_path: Path) -> None:
+    """Differences of starts and ends, lateness and the verdict are those of the two schedules."""
+    done = compared(small(tmp_path, "overhead = 0.5"), later_ms=2_000, longer_ms=1_000)
+    assert set(done.start_differences_ms.tolist()) == {2_000}
+    assert set(done.end_differences_ms.tolist()) == {3_000}
+    assert set(done.longer_ms.tolist()) == {1_000}
+    assert set(done.late_ms.tolist()) == {100}
+    assert not done.elsewhere.any()
+    span_ms = int(done.simulated.result.end_ms.max()) - int(done.live.result.workload.submit_ms[0])
+    assert done.makespan_difference == pytest.approx(3_000 / span_ms)
+    assert done.is_within_tolerance
+    assert "yes" in done.verdict()
+    assert done.warnings() == []
+    assert dict(done.count_rows())["of these ended at their limit"] == "1"
+
+
+def test_a_machine_that_cannot_keep_up_is_told(tmp_path: Path) -> None:
+    """Jobs that hold their nodes much longer than they work make a warning with a lower speed, and no makespan."""
+    done = compared(small(tmp_path), later_ms=10_000, longer_ms=100_000)
+    assert done.behind > 0.2
+    assert "such as" in done.warnings()[0]
+    assert not done.is_within_tolerance
+    failed = replace(done, outcomes=("failed",) * 20)
+    assert "20 jobs failed" in failed.verdict()
+
+
+def test_files_of_a_run(tmp_path: Path) -> None:
+    """jobs.csv has both schedules, summary.json what was printed."""
+    done = compared(small(tmp_path), later_ms=2_000, longer_ms=1_000)
+    files = done.write(tmp_path / "out", plots=False)
+    assert [file.name for file in files] == ["jobs.csv", "summary.json"]
+    rows = list(csv.DictReader(files[0].read_text().splitlines()))
+    assert tuple(rows[0]) == HEADER
+    assert all(int(row["live_start_ms"]) - int(row["simulated_start_ms"]) == 2_000 for row in rows)
+    assert json.loads(files[1].read_text())["placed_elsewhere"] == 0
+
+
+def legal(done: LiveRun) -> None:
+    """Check that every job of a live run ended, on nodes that are there."""
+    result = done.live.result
+    assert set(done.outcomes) <= {"finished", "limit"}
+    assert (done.attempts >= 1).all()
+    for row, width in enumerate(result.workload.width.tolist()):
+        parts = result.fragments_of(row)
+        assert sum(nodes for _, nodes in parts) == width
+        assert all(1 <= nodes <= result.nodes[site] for site, nodes in parts)
+        assert len({site for site, _ in parts}) == len(parts)
+    assert (result.start_ms >= done.submitted_ms).all()
+    assert (result.end_ms > result.start_ms).all()
+
+
+@pytest.mark.ray
+def test_first_come_first_served_on_ray(ray_cluster: None, tmp_path: Path) -> None:
+    """Without backfilling the jobs of a site start in the order of submission; nothing of the run is left."""
+    import ray
+
+    path = scenario_file(tmp_path, 'mode = "sharing"', 'backfill = "none"')
+    done = run_on_ray(path, speed=SPEED)
+    legal(done)
+    result = done.live.result
+    site_of = result.fragments["site"][result.first_fragment]
+    for site in (0, 1):
+        starts = result.start_ms[site_of == site]
+        assert len(starts) > 2
+        assert (np.diff(starts) >= 0).all()
+    assert "no node has the label" in "".join(done.remarks)
+    assert not [actor for actor in ray.util.list_named_actors(all_namespaces=True) if "run" in actor["namespace"]]
+
+
+@pytest.mark.ray
+def test_splits_and_own_users_on_ray(ray_cluster: None, tmp_path: Path) -> None:
+    """Jobs are split over real sites, own users' jobs run at home, and all end."""
+    path = scenario_file(tmp_path, 'mode = "multi-site"', "overhead = 0.5", widest=12)
+    built = build_scenario(path, {"workload.drop_wide": True, "workload.to_grid": 0.7})
+    done = run_on_ray(path, overrides={"workload.drop_wide": True, "workload.to_grid": 0.7}, speed=SPEED)
+    legal(done)
+    assert done.live.result.multi_site.any()
+    own = ~built.to_grid
+    assert own.any()
+    assert all(
+        done.live.result.fragments_of(row) == [(built.home[row], built.workload.width[row])]
+        for row in np.flatnonzero(own)
+    )
+    assert (done.longer_ms[np.array(done.outcomes) == "finished"] >= 0).all()
+
+
+@pytest.mark.ray
+def test_sites_need_their_labels(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only some sites have labelled nodes, the first that has none is told."""
+    import ray
+
+    nodes = [node | {"Labels": {"gridweave.io/site": "north"}} for node in ray.nodes()]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    with pytest.raises(UnavailableError, match="site=south"):
+        run_on_ray(scenario_file(tmp_path), speed=SPEED)
