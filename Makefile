@@ -30,6 +30,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/netmodel_batch.py
 	$(BIN)/python benchmarks/journal.py
 	$(BIN)/python benchmarks/processes.py
+	$(BIN)/python benchmarks/live_baselines.py
 
 clean:
 	rm -rf $(VENV) build dist out src/gridweave.egg-info

@@ -1,0 +1,53 @@
+"""A machine for measurements whose jobs end as soon as they have started."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gridweave.errors import UnavailableError
+from gridweave.site.live.orders import ORDERS
+from gridweave.site.live.ray_names import Handles, encode, endure, site_actor
+from gridweave.site.live_messages import Agent, AgentJoined, RunEnded, RunStarted, StartRun
+
+
+class InstantMachine:
+    """A machine whose jobs end as soon as they have started."""
+
+    def __init__(self, site: str, agent: Agent, folder: str, namespace: str, virtual: bool, *_: object) -> None:
+        self._handles, self._site, self._name = Handles(namespace), site, agent.name
+        self._reports: list[object] = [AgentJoined(agent.name, "127.0.0.1")]
+        self._news = asyncio.Event()
+        self._news.set()
+        self._seen: set[tuple[int, int]] = set()
+        self._tasks = endure(f"{site}/{agent.name}", self._tell())
+
+    async def ready(self) -> str:
+        """Return its name."""
+        return self._name
+
+    async def order(self, data: bytes) -> None:
+        """Have what is ordered start and end."""
+        for order in ORDERS.decode(data):
+            if isinstance(order, StartRun) and (order.launch.job_id, order.launch.attempt) not in self._seen:
+                key = order.launch.job_id, order.launch.attempt
+                self._seen.add(key)
+                self._reports += [RunStarted(self._name, *key), RunEnded(self._name, *key, "finished")]
+                self._news.set()
+
+    async def _tell(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._reports:
+                part = list(self._reports)
+                try:
+                    await self._handles.call(site_actor(self._site), "report", encode(part))
+                except UnavailableError:
+                    await asyncio.sleep(0.2)
+                    continue
+                del self._reports[: len(part)]
+
+    async def stop(self, end_jobs: bool) -> None:
+        """Stop."""
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,137 @@
+"""The live grid on one machine: placement, real processes, memory; beside plain Ray, `ray job submit` and HyperQueue.
+
+    python benchmarks/live.py [placement] [processes] [baselines]
+
+Placement is measured with machines that report every part of a job as ended as soon as it was ordered, so that what is
+measured is the grid, its journals (SQLite, durable) and the messages between the actors, and no process of a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import ray
+from instant_machine import InstantMachine
+from rich.console import Console
+from rich.table import Table
+
+from gridweave.grid.live.cluster import GridPlan, RunningGrid, SitePlan, start_grid
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.live.ray_agent import NodeAgent
+from gridweave.site.live.ray_names import GRID_ACTOR
+from gridweave.site.program import JobRequest, Program
+
+BATCH = 500
+SITES, NODES = 20, 64
+
+
+@contextlib.contextmanager
+def grid_of(sites: int, nodes: int, machine: type = NodeAgent) -> Iterator[RunningGrid]:
+    """Yield a grid on a Ray of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, namespace="benchmark")
+        try:
+            plan = GridPlan(
+                folder=folder,
+                sites=tuple(SitePlan(name=f"s{number:02}", nodes=nodes) for number in range(sites)),
+                policy=GridPolicy(mode="adaptive", overhead=0.25),
+                labelled=False,
+            )
+            grid = start_grid(plan, machine=machine, timeout_s=300)
+            yield grid
+            grid.stop()
+        finally:
+            ray.shutdown()
+
+
+def ended(grid: RunningGrid) -> int:
+    """Return how many jobs have ended."""
+    return int(ray.get(grid.actors[GRID_ACTOR].ended_count.remote()))
+
+
+def submit_all(grid: RunningGrid, requests: list[JobRequest], name: str) -> float:
+    """Hand in jobs in batches; return how many a second were acknowledged."""
+    begin_s = time.perf_counter()
+    for start in range(0, len(requests), BATCH):
+        part = requests[start : start + BATCH]
+        grid.submit([(f"{name} {start + number}", request) for number, request in enumerate(part)])
+    return len(requests) / (time.perf_counter() - begin_s)
+
+
+def wait_for(grid: RunningGrid, count: int) -> None:
+    """Wait until so many jobs have ended."""
+    while ended(grid) < count:
+        time.sleep(0.2)
+
+
+def memory_of(grid: RunningGrid, name: str) -> float:
+    """Return the memory of an actor [MB]."""
+    process = psutil.Process(ray.get(grid.actors[name].process.remote()))
+    return float(process.memory_info().rss) / 1e6
+
+
+def placement(table: Table) -> None:
+    """Measure how fast jobs are placed with few and with many waiting."""
+    rng = np.random.default_rng(1)
+    with grid_of(SITES, NODES, InstantMachine) as grid:
+        submit_all(grid, requests(rng, 500), "warm")
+        wait_for(grid, 500)
+        for waiting in (1_000, 100_000):
+            before = ended(grid)
+            blocker = JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=1000)
+            acknowledged = submit_all(grid, [*requests(rng, waiting + 5_000), blocker], f"{waiting}")
+            behind = before + waiting + 5_001 - ended(grid)
+            begin_s, first = time.perf_counter(), ended(grid)
+            wait_for(grid, first + 5_000 if behind > 5_000 else before + waiting + 5_001)
+            rate = (ended(grid) - first) / (time.perf_counter() - begin_s)
+            table.add_row(f"placed with {behind:,} waiting", f"{rate:,.0f} jobs/s", "1,000")
+            table.add_row(f"... acknowledged in batches of {BATCH}", f"{acknowledged:,.0f} jobs/s", "")
+            table.add_row("... memory of the meta-scheduler", f"{memory_of(grid, GRID_ACTOR):,.0f} MB", "1,000")
+            if waiting < 10_000:
+                wait_for(grid, before + waiting + 5_001)
+
+
+def requests(rng: np.random.Generator, count: int) -> list[JobRequest]:
+    """Return jobs of 1 to 4 nodes."""
+    program = Program(argv=("true",))
+    return [
+        JobRequest(program=program, nodes=int(nodes), limit_ms=60_000, user=f"user{nodes}")
+        for nodes in rng.integers(1, 5, count)
+    ]
+
+
+def processes(table: Table) -> None:
+    """Measure real processes, end to end."""
+    with grid_of(3, 64) as grid:
+        one = [JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=60_000)]
+        submit_all(grid, one * 50, "warm")
+        wait_for(grid, 50)
+        begin_s = time.perf_counter()
+        submit_all(grid, one * 1_000, "processes")
+        wait_for(grid, 1_050)
+        rate = 1_000 / (time.perf_counter() - begin_s)
+        table.add_row("`true`, end to end", f"{rate:,.0f} jobs/s", "100")
+
+
+def main(wanted: list[str]) -> None:
+    """Print what was measured."""
+    table = Table("what", "figure", "asked", title=f"The live grid, {os.cpu_count()} cores")
+    parts = {"placement": placement, "processes": processes}
+    for name in wanted or list(parts):
+        if name not in parts:
+            sys.exit(f"{name!r} is none of {', '.join(parts)}")
+        parts[name](table)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main(sys.argv[1:])
