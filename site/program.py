@@ -16,7 +16,9 @@ Where = Literal["each-node", "first-node"]
 KEEP_ENDED = 5_000
 """So many ended jobs of users are known without the journal."""
 
-State = Literal["waiting", "starting", "running", "ended", "refused"]
+State = Literal["held", "waiting", "starting", "running", "ended", "refused"]
+"""Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
+queue, placed, at work on all its sites, over, or found to be impossible after it was taken in."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,38 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     output_site: str = ""
 
 
+class After(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job waits for before it goes into the queue: another job of the same grid, or of the same site.
+
+    Attributes
+    ----------
+    job_id : int
+    has : str
+        ``started``; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen no more, the
+        job is cancelled.
+    """
+
+    job_id: int
+    has: Literal["started", "ended", "finished", "failed"] = "finished"
+
+
+class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of an array of alike jobs a job is; its ranks get the index as ``GRIDWEAVE_ARRAY_INDEX``.
+
+    Attributes
+    ----------
+    name : str
+        Of the array, unique among those of its user.
+    index : int
+    at_once : int
+        So many jobs of the array may be out of ``held`` and not over at one time; 0: all.
+    """
+
+    name: str
+    index: int
+    at_once: int = 0
+
+
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asks for.
 
@@ -93,6 +127,11 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         To the overhead of a split, >= 0, where the grid knows of no links.
     traffic : Traffic, optional
         Counts where it knows of some.
+    hold : bool
+        Whether it is kept from the queue until it is released.
+    after : tuple of After
+        All of these must have come true before it goes into the queue.
+    array : ArrayPlace, optional
     """
 
     program: Program
@@ -106,6 +145,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources | None = None
     sensitivity: float = 1.0
     traffic: Traffic | None = None
+    hold: bool = False
+    after: tuple[After, ...] = ()
+    array: ArrayPlace | None = None
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag=True):

@@ -1,0 +1,495 @@
+"""What the gateway and its clients say to each other: the types of every request and answer (docs/gateway.md).
+
+The same structs go over the wire as JSON or as MessagePack, and the description of the interface is made from them.
+Times are milliseconds of the grid's clock (since 1970), spans milliseconds. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gridweave.site.program import JobRecord, JobRequest, State
+
+Role = Literal["read", "submit", "operate"]
+"""What a token may do: see the sites, the queue and its user's jobs; hand in and change these as well; all."""
+
+MOST_LISTED = 1_000
+"""So many jobs are in one page at most."""
+
+Count = Annotated[int, Meta(ge=0)]
+JobId = Annotated[int, Meta(ge=1, le=2**62)]
+Key = Annotated[str, Meta(min_length=1, max_length=200)]
+
+Answers = Annotated[int, Meta(ge=1, le=MOST_LISTED)]
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is handed in.
+
+    Attributes
+    ----------
+    request : JobRequest
+        Its ``user`` is that of the token, whatever it says; an operator may hand in for others.
+    key : str, optional
+        Idempotency key, unique among those of its user. Left out: made of the header ``Idempotency-Key`` and the place
+        of the job in the request; without that header a new one.
+    """
+
+    request: JobRequest
+    key: Key | None = None
+
+
+class SubmitJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Hand in jobs: to the grid, or to a site as one of its own users.
+
+    Attributes
+    ----------
+    jobs : list of NewJob
+    site : str, optional
+    """
+
+    jobs: list[NewJob]
+    site: str | None = None
+
+
+class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a job that was handed in.
+
+    Attributes
+    ----------
+    key : str
+        With which it can be handed in again and gets this very answer.
+    job_id : int, optional
+        Its number, if it was taken in; that is durable.
+    reason : str
+        Why it was not.
+    """
+
+    key: str
+    job_id: int | None = None
+    reason: str = ""
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers to jobs that were handed in, in their order."""
+
+    answers: list[SubmitAnswer]
+
+
+class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs are asked for; the newest first.
+
+    Attributes
+    ----------
+    own : str
+        Jobs of the own users of this site; empty: those of the grid.
+    user, name, array, site : str, optional
+        Only jobs of this user, of this name, of this array, with a part at this site.
+    state : tuple of str
+        Only jobs in one of these states; empty: all.
+    outcome : tuple of str
+        Only jobs that have ended so.
+    below : int, optional
+        Only jobs with smaller numbers: where the next page begins.
+    limit : int
+    """
+
+    own: str = ""
+    user: str | None = None
+    name: str | None = None
+    array: str | None = None
+    site: str | None = None
+    state: tuple[State, ...] = ()
+    outcome: tuple[str, ...] = ()
+    below: JobId | None = None
+    limit: Answers = 100
+
+
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some jobs, the newest first.
+
+    Attributes
+    ----------
+    jobs : list of JobRecord
+    below : int, optional
+        With which the next page is asked for; None: there is none.
+    """
+
+    jobs: list[JobRecord]
+    below: int | None = None
+
+
+class JobIds(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs, by their numbers."""
+
+    job_ids: list[JobId]
+
+
+class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a job.
+
+    Attributes
+    ----------
+    at_ms : int
+    kind : str
+        What: ``submitted``, ``waits``, ``runs``, ``ended`` and others (docs/live.md).
+    detail : str
+    """
+
+    at_ms: int
+    kind: str
+    detail: str = ""
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """All that happened to a job, the oldest first."""
+
+    job_id: int
+    entries: list[StoryEntry]
+
+
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a job, as it is told to those who watch.
+
+    Attributes
+    ----------
+    number : int
+        Ascending; whoever was cut off asks for what came after it.
+    at_ms, job_id : int
+    kind, detail : str
+        As in `StoryEntry`.
+    user, name : str
+        Of the job.
+    """
+
+    number: int
+    at_ms: int
+    job_id: int
+    kind: str
+    detail: str = ""
+    user: str = ""
+    name: str = ""
+
+
+class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """What has happened after an event.
+
+    Attributes
+    ----------
+    events : list of JobEvent
+        In ascending order.
+    last : int
+        With which the next ones are asked for; there may be no event of that number.
+    """
+
+    events: list[JobEvent]
+    last: int
+
+
+class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job does not start at a site now.
+
+    Attributes
+    ----------
+    site : str
+    nodes, free : int
+        How many the grid may have there, and how many of them are free.
+    start_ms : int, optional
+        When it could start there alone, were it the next, if all that runs takes as long as it may; None: never.
+    reason : str
+        In one line, with numbers.
+    """
+
+    site: str
+    nodes: int
+    free: int
+    start_ms: int | None = None
+    reason: str = ""
+
+
+class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
+    """What a split would cost, and gain.
+
+    Attributes
+    ----------
+    places : tuple of (str, int)
+        The sites and nodes of the best split that could start now, or soonest.
+    start_ms : int, optional
+        When.
+    length_ms, whole_ms : int
+        How long the job takes at most if it is split, and if it is not.
+    gain_ms : int, optional
+        By how much sooner it would end than on one site; below 0: later; None: one of both is not to be had.
+    reason : str
+        Why it is, or is not, split.
+    """
+
+    places: tuple[tuple[str, int], ...] = ()
+    start_ms: int | None = None
+    length_ms: int = 0
+    whole_ms: int = 0
+    gain_ms: int | None = None
+    reason: str = ""
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """When a job starts, and where, and why not sooner: an explanation, or a quote for one that was not handed in.
+
+    Attributes
+    ----------
+    job_id : int, optional
+        None for a quote.
+    now_ms : int
+    state : str
+    start_ms : int, optional
+        When it starts if every job takes as long as it may and no other comes; None: not known, or never.
+    places : tuple of (str, int)
+        The sites and nodes on which it starts then.
+    length_ms : int
+        How long it takes there at most.
+    ahead : int
+        How many jobs stand before it in the queue.
+    reason : str
+        Why it waits, in one line.
+    sites : tuple of SiteReason
+    split : SplitReason, optional
+        None where nothing is split.
+    """
+
+    job_id: int | None = None
+    now_ms: int
+    state: State = "waiting"
+    start_ms: int | None = None
+    places: tuple[tuple[str, int], ...] = ()
+    length_ms: int = 0
+    ahead: int = 0
+    reason: str = ""
+    sites: tuple[SiteReason, ...] = ()
+    split: SplitReason | None = None
+
+
+class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of a site.
+
+    Attributes
+    ----------
+    name, host : str
+    nodes : int
+    here : bool
+        Whether its agent answers.
+    """
+
+    name: str
+    host: str = ""
+    nodes: int = 0
+    here: bool = True
+
+
+class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a site is.
+
+    Attributes
+    ----------
+    name : str
+    answers : bool
+        Whether its actor does; the numbers are those last known if not.
+    nodes, for_grid, free : int
+        Nodes in all, how many of them the grid may have, and how many are free.
+    waiting, running : int
+        Jobs there, of the grid and of its own users.
+    draining : bool
+        Whether it takes nothing new of the grid.
+    machines : tuple of MachineInfo
+    """
+
+    name: str
+    answers: bool = True
+    nodes: int = 0
+    for_grid: int = 0
+    free: int = 0
+    waiting: int = 0
+    running: int = 0
+    draining: bool = False
+    machines: tuple[MachineInfo, ...] = ()
+
+
+class Sites(msgspec.Struct, frozen=True, kw_only=True):
+    """All sites of the grid, in their order."""
+
+    sites: list[SiteInfo]
+
+
+class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that waits, as everybody may see it."""
+
+    job_id: int
+    user: str = ""
+    nodes: int
+    limit_ms: int
+    submit_ms: int
+    state: State = "waiting"
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of the grid that wait, the first first.
+
+    Attributes
+    ----------
+    waiting, held, starting, running : int
+        How many jobs of the grid there are in each state.
+    jobs : list of QueuedJob
+        The first of those that wait.
+    """
+
+    waiting: int = 0
+    held: int = 0
+    starting: int = 0
+    running: int = 0
+    jobs: list[QueuedJob] = []
+
+
+class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask when a job would start, and where; nothing is handed in."""
+
+    request: JobRequest
+
+
+class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of what a rank has written.
+
+    Attributes
+    ----------
+    data : bytes
+    offset : int
+        Of its first byte.
+    is_last : bool
+        Whether nothing follows: the job has ended, and this reaches to the end.
+    """
+
+    data: bytes
+    offset: int
+    is_last: bool
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a token.
+
+    Attributes
+    ----------
+    user : str
+    role : str
+    days : float, optional
+        How long it can be used; None: until it is revoked.
+    """
+
+    user: Annotated[str, Meta(min_length=1, max_length=100)]
+    role: Role = "submit"
+    days: Annotated[float, Meta(gt=0, le=36_500)] | None = None
+
+
+class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A token, without its secret.
+
+    Attributes
+    ----------
+    token_id : str
+        By which it is revoked; the first part of the token.
+    user : str
+    role : str
+    made_ms : int
+    until_ms : int, optional
+    """
+
+    token_id: str
+    user: str
+    role: Role
+    made_ms: int
+    until_ms: int | None = None
+
+
+class MadeToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A new token; its secret is not kept, and is seen only here."""
+
+    token: str
+    info: TokenInfo
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """All tokens that can be used."""
+
+    tokens: list[TokenInfo]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for is done, and durable.
+
+    Attributes
+    ----------
+    job_ids : list of int
+        Jobs that it was done to; others had ended, or are in no state for it.
+    """
+
+    job_ids: list[int] = []
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the grid works.
+
+    Attributes
+    ----------
+    status : str
+        ``ok``, or ``unavailable`` while the meta-scheduler does not answer.
+    version : str
+    sites : dict from str to bool
+        Which answer.
+    """
+
+    status: str
+    version: str = ""
+    sites: dict[str, bool] = {}
+
+
+class FieldProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a part of a request.
+
+    Attributes
+    ----------
+    where : str
+        For example ``jobs[3].request.nodes``.
+    detail : str
+    """
+
+    where: str
+    detail: str
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was refused, and what to do: a problem document (RFC 9457), ``application/problem+json``.
+
+    Attributes
+    ----------
+    type : str
+        Which kind: ``urn:gridweave:problem:`` and a name of docs/gateway.md.
+    title : str
+        That kind in words.
+    status : int
+        Of HTTP.
+    detail : str
+        What was wrong here, and what would be right.
+    instance : str
+        The id of the request, as in the gateway's log.
+    errors : list of FieldProblem
+    retry_after_s : float, optional
+        After which time the same may succeed.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str = ""
+    errors: list[FieldProblem] = []
+    retry_after_s: float | None = None

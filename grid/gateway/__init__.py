@@ -1,0 +1,1 @@
+"""The gateway: what users and operators reach of a live grid over HTTP."""

@@ -1,0 +1,88 @@
+"""What the gateway asks of a live grid, whatever carries it there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gridweave.grid.api import (
+    Forecast,
+    Health,
+    JobEvents,
+    JobPage,
+    JobQuery,
+    OutputPart,
+    Queue,
+    SiteInfo,
+    StoryEntry,
+)
+from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+
+
+class Backend(Protocol):
+    """A live grid, as the gateway sees it. It knows no tokens: who may do what has been decided before it is asked.
+
+    Notes
+    -----
+    Everything raises UnavailableError if there is no answer; then it is not known whether what was asked for was done,
+    and the same may be asked for again. What is named and does not exist (a site, a job) raises InputError where
+    nothing else is said. A job's number tells whose it is: the grid's, or that of a site's own users.
+    """
+
+    async def submit(
+        self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
+    ) -> list[Accepted | Declined]:
+        """Hand in jobs with their idempotency keys, to the grid or to a site; return when the answers are durable.
+
+        Parameters
+        ----------
+        jobs : sequence of (str, JobRequest)
+        site : str or None
+        origin : str
+            Who asked, and with which request: it is kept in the story of each job.
+        """
+
+    async def cancel(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """End jobs; return those that had not ended (or are unknown)."""
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Keep waiting jobs from starting; return those that it was done to."""
+
+    async def release(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Let held jobs go into the queue again; return those that it was done to."""
+
+    async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
+        """Return what is known of jobs, of those that ended long ago as well; unknown ones are left out."""
+
+    async def jobs(self, query: JobQuery) -> JobPage:
+        """Return the jobs that are asked for, the newest first."""
+
+    async def story(self, job_id: int) -> list[StoryEntry]:
+        """Return what happened to a job at the grid and at its sites, by time; empty if it is unknown."""
+
+    async def events(self, after: int, timeout_s: float) -> JobEvents:
+        """Return what happened to jobs of the grid after an event; wait that long for something to happen.
+
+        ``after=-1`` asks for none but the number of the last one, at once.
+        """
+
+    async def forecast(self, job_id: int) -> Forecast | None:
+        """Return when a job starts, and why it waits; None if it is unknown."""
+
+    async def quote(self, request: JobRequest) -> Forecast:
+        """Return when such a job would start."""
+
+    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
+        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""
+
+    async def sites(self) -> list[SiteInfo]:
+        """Return how the sites are, also of one that does not answer."""
+
+    async def drain(self, site: str, draining: bool) -> None:
+        """Have a site take nothing new of the grid, or take it again."""
+
+    async def queue(self, limit: int) -> Queue:
+        """Return the first of the jobs that wait."""
+
+    async def health(self) -> Health:
+        """Return whether the grid works; raises nothing."""
