@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.live import journal_tables as tables
@@ -29,6 +29,12 @@ BATCH = 500
 
 _MOST_ASKED = 100_000
 """So many keys are remembered as not used yet; beyond that they are asked for again."""
+
+_NEXT_BATCH = (
+    update(tables.head)
+    .where(tables.head.c.writer_id == bindparam("mine"), tables.head.c.batch == bindparam("last"))
+    .values(batch=bindparam("batch"))
+)
 
 
 class Journal(JournalReader):
@@ -243,8 +249,8 @@ class Journal(JournalReader):
 
     def _fence(self, connection: Connection) -> None:
         """Take the next number of a batch, if nobody else has become the writer since the last."""
-        mine = (tables.head.c.writer_id == self._writer_id) & (tables.head.c.batch == self._batch)
-        if connection.execute(update(tables.head).where(mine).values(batch=self._batch + 1)).rowcount != 1:
+        mine = {"mine": self._writer_id, "last": self._batch, "batch": self._batch + 1}
+        if connection.execute(_NEXT_BATCH, mine).rowcount != 1:
             self._refused = "another process has become its writer; end that, open the journal anew and replay it"
             self._is_replaced = True
             self._check_usable()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import msgspec
-from sqlalchemy import ARRAY, Connection, Table, delete, func, insert, literal, select
+from sqlalchemy import ARRAY, Connection, Dialect, Table, bindparam, delete, func, insert, literal, select, update
 
 from gridweave import __version__
 from gridweave.errors import InputError
@@ -76,6 +77,7 @@ class Step:
         self._events, self._messages, self._answers = events, messages, answers
         self._is_used = is_used
         self.rows = Rows()
+        self._keys: set[str] = set()
 
     def input(self, now_ms: int, events: Iterable[Any], commands: Sequence[object] | None = None) -> None:
         """Record what the core was told in one call of ``handle``.
@@ -201,10 +203,11 @@ class Step:
         """
         if not key or key != _plain(key):
             raise InputError(f"the idempotency key {key!r:.100} is empty, or holds a NUL; any other text will do")
-        if self._is_used(key) or any(row["key"] == key for row in self.rows.submissions):
+        if self._is_used(key) or key in self._keys:
             raise InputError(f"the idempotency key {key!r:.100} was used before; give its first answer again")
         row = {"key": key, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
         self.rows.submissions.append(row | {"answer": self._answers.encode(answer)})
+        self._keys.add(key)
 
     def usage(self, used: Usage) -> None:
         """Record what a job has used.
@@ -259,6 +262,18 @@ def _plain(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
+# Made once: a turn writes a few rows, and to make a statement takes longer than to write them.
+_NEW_CHANNEL = insert(tables.channels)
+_CHANNEL_MOVED = (
+    update(tables.channels)
+    .where(tables.channels.c.peer == bindparam("of_peer"))
+    .values({name: bindparam(name) for name in Counts.__struct_fields__})
+)
+_ACKNOWLEDGED = delete(tables.outbox).where(
+    tables.outbox.c.peer == bindparam("of_peer"), tables.outbox.c.number < bindparam("below")
+)
+
+
 def write(connection: Connection, steps: Sequence[Rows]) -> None:
     """Write steps into the tables, in the order in which they were made."""
     channels: dict[str, Counts] = {}
@@ -274,10 +289,10 @@ def write(connection: Connection, steps: Sequence[Rows]) -> None:
         if rows:
             _insert(connection, table, rows)
     for peer, counts in sorted(channels.items()):
-        connection.execute(delete(tables.channels).where(tables.channels.c.peer == peer))
-        connection.execute(insert(tables.channels), {"peer": peer, **msgspec.structs.asdict(counts)})
-        gone = (tables.outbox.c.peer == peer) & (tables.outbox.c.number < counts.first)
-        connection.execute(delete(tables.outbox).where(gone))
+        row = {"of_peer": peer, **msgspec.structs.asdict(counts)}
+        if not connection.execute(_CHANNEL_MOVED, row).rowcount:
+            connection.execute(_NEW_CHANNEL, {"peer": peer, **msgspec.structs.asdict(counts)})
+        connection.execute(_ACKNOWLEDGED, {"of_peer": peer, "below": counts.first})
     snapshots = [row for step in steps for row in step.snapshots]
     for row in snapshots:
         connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence == row["sequence"]))
@@ -288,10 +303,18 @@ def write(connection: Connection, steps: Sequence[Rows]) -> None:
         connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence.not_in(kept)))
 
 
+@cache
+def _plain_insert(dialect: Dialect, table: Table, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return a statement as the driver takes it, and the columns in its order: rows hold what needs no conversion."""
+    compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
+    return str(compiled), tuple(getattr(compiled, "positiontup", None) or ())
+
+
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
     """Insert rows that have all the same columns."""
     if connection.dialect.name != "postgresql":
-        connection.execute(insert(table), rows)
+        statement, order = _plain_insert(connection.dialect, table, tuple(rows[0]))
+        connection.exec_driver_sql(statement, [tuple([row[name] for name in order]) for row in rows])
         return
     # Row by row the server would take several times as long: it gets each column in one piece.
     names = list(rows[0])
