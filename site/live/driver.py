@@ -48,6 +48,9 @@ _MOST_BYTES = 2**63 - 1
 MOST_IN_SNAPSHOT = 10_000
 """With more open jobs a snapshot would take so long that leases run out meanwhile: it waits until there are fewer."""
 
+REST, QUICK_S, LONGEST_REST_S = 2.0, 0.01, 0.1
+"""After a turn no other is taken for so many times as long as it took beyond what is quick; but never for longer."""
+
 _MOST_EVENTS = 2_000
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 
@@ -227,9 +230,13 @@ class Driver(ABC, Generic[Incoming]):
         UnavailableError
             If another process has become the writer of the journal.
         """
+        loop = asyncio.get_running_loop()
         while True:
+            begin_s = loop.time()
             await self.turn()
+            end_s = loop.time()
             await self._wait()
+            await self._rest(end_s + REST * max(0.0, end_s - begin_s - QUICK_S))
 
     async def turn(self) -> None:
         """Hear what has come, have the core decide, write it down, and act.
@@ -424,6 +431,15 @@ class Driver(ABC, Generic[Incoming]):
             await asyncio.wait_for(self._news.wait(), min([*waits_ms, 60_000]) / 1000)
         except TimeoutError:
             return
+
+    async def _rest(self, until_s: float) -> None:
+        """Let more come in after a turn that took long: on a busy machine a turn costs more than what it is about."""
+        rest_s = min(until_s - asyncio.get_running_loop().time(), LONGEST_REST_S)
+        wakeup_ms = self._core.next_wakeup_ms()
+        if wakeup_ms is not None:
+            rest_s = min(rest_s, self.clock.real_ms(wakeup_ms - self.clock.now_ms()) / 1000)
+        if rest_s > 0:
+            await asyncio.sleep(rest_s)
 
     @staticmethod
     def _real_ms() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -73,6 +74,9 @@ class DrivenActor(ABC, Generic[D]):
                 self._opened.set()
                 return
         self._problem = None
+        # What was loaded until here stays: to look through it for garbage again and again would be half of the work.
+        gc.collect()
+        gc.freeze()
         self._tasks += endure(self._name, *self.works(self._driver))
         self._opened.set()
 
