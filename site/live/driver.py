@@ -112,6 +112,7 @@ class Driver(ABC, Generic[Incoming]):
         self._submissions: _Submissions = {}
         self._told: list[asyncio.Future[None]] = []
         self._news = asyncio.Event()
+        self._asked = asyncio.Event()
         self._turned: asyncio.Event = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
         # Counted from where a replay begins, so that one that is started anew again and again makes snapshots as well.
@@ -176,6 +177,7 @@ class Driver(ABC, Generic[Incoming]):
             else:
                 future.set_result(Declined(key, problem))
         self._news.set()
+        self._asked.set()
         return list(await asyncio.gather(*waiting))
 
     def packet(self, peer: str, data: bytes) -> None:
@@ -248,6 +250,7 @@ class Driver(ABC, Generic[Incoming]):
         """
         self._check_alive()
         self._news.clear()
+        self._asked.clear()
         submissions, self._submissions = self._submissions, {}
         told, self._told = self._told, []
         try:
@@ -433,13 +436,17 @@ class Driver(ABC, Generic[Incoming]):
             return
 
     async def _rest(self, until_s: float) -> None:
-        """Let more come in after a turn that took long: on a busy machine a turn costs more than what it is about."""
+        """Let more come in after a turn that took long: on a busy machine a turn costs more than what it is about.
+
+        Who hands in jobs waits for the answer, and often with the next ones: that ends the rest.
+        """
         rest_s = min(until_s - asyncio.get_running_loop().time(), LONGEST_REST_S)
         wakeup_ms = self._core.next_wakeup_ms()
         if wakeup_ms is not None:
             rest_s = min(rest_s, self.clock.real_ms(wakeup_ms - self.clock.now_ms()) / 1000)
         if rest_s > 0:
-            await asyncio.sleep(rest_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), rest_s)
 
     @staticmethod
     def _real_ms() -> int:
