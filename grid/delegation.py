@@ -29,6 +29,8 @@ class Delegation:
     # Whether it was sent where it would start at once by the quotes of all, which other jobs have been given as well.
     hurried: bool = False
     cancelled: bool = False
+    # Whether it is to be taken out when it comes back.
+    held: bool = False
     # When it is to end where it waits, and why it is not to be asked for again, if that is so.
     end_ms: int = 0
     hopeless: str = ""

@@ -8,7 +8,14 @@ from numpy.random import Generator
 
 from gridweave.grid.array_queue import GridQueue
 from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
-from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ReportDone, ReportRefused
+from gridweave.grid.messages import (
+    GridCommand,
+    LinksChanged,
+    PathsMeasured,
+    ReportDone,
+    ReportHeld,
+    ReportRefused,
+)
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.site.contract import Answer, Ended, SiteChanged
@@ -45,6 +52,8 @@ class FullControl:
         self._retry_ms = retry_ms
         self._attempts = CoAllocator(margin_ms)
         self._number: dict[int, int] = {}
+        # Jobs that are under way, and are to be taken out if they come back.
+        self._held: set[int] = set()
         # Sites that are not asked for now: what of them counts as taken for that, and until when.
         self._closed: dict[int, tuple[int, int]] = {}
         self._changed = False
@@ -52,7 +61,13 @@ class FullControl:
     def _new_queue(self, nodes: Sequence[int], policy: GridPolicy) -> GridQueue:
         return GridQueue(nodes, policy)
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None) -> list[GridCommand]:
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, or None."""
+        return self._queue.why_never(job)
+
+    def submit(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+    ) -> list[GridCommand]:
         """Take in a job; without a network it does not matter what it sends."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         if job.job_id in self._number:
@@ -60,7 +75,7 @@ class FullControl:
         reason = self._queue.why_never(job)
         if reason is not None:
             return [ReportRefused(job.job_id, reason)]
-        self._number[job.job_id] = 0
+        self._number[job.job_id] = attempt
         self._queue.submit(now_ms, job, draw=draw, sensitivity=sensitivity)
         self._changed = True
         return []
@@ -75,6 +90,21 @@ class FullControl:
         del self._number[job_id]
         self._changed = True
         return [ReportDone(job_id, "cancelled")]
+
+    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """Take a job out of the queue; one that is under way when it comes back there."""
+        if job_id not in self._number:
+            return []
+        if job_id in self._attempts.attempts:
+            self._held.add(job_id)
+            return []
+        self._queue.withdraw(job_id)
+        self._changed = True
+        return [ReportHeld(job_id, self._number.pop(job_id))]
+
+    def release(self, job_id: int) -> None:
+        """Do not take a job out of the queue any more."""
+        self._held.discard(job_id)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
@@ -102,18 +132,22 @@ class FullControl:
         outcome = attempt.outcome if change.kind == ENDED else None
         if outcome is None and attempt.cancelled:
             outcome = "cancelled"
-        if outcome is None:
+        held = job_id in self._held
+        report: list[GridCommand] = []
+        if outcome is None and not held:
             self._queue.requeue(now_ms, job_id)
         else:
             self._queue.ended(now_ms, job_id)
-            del self._number[job_id]
+            self._held.discard(job_id)
+            number = self._number.pop(job_id)
+            report = [ReportHeld(job_id, number) if outcome is None else ReportDone(job_id, outcome)]
         if change.kind in (REFUSED, FAILED):
             width = dict(attempt.fragments)
             for site in change.sites:
                 # A site that has said why (others have its nodes) need not be left alone as well.
                 if self._queue.free(site) >= width[site]:
                     self._close(now_ms, site)
-        return [] if outcome is None else [ReportDone(job_id, outcome)]
+        return report
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Take no note: no links are known."""
@@ -182,3 +216,4 @@ class FullControl:
         waiting = {job.job_id for job in self._queue.waiting}
         assert waiting.isdisjoint(self._attempts.attempts), "a job waits and is being started"
         assert waiting | set(self._attempts.attempts) == set(self._number), "a job is lost"
+        assert self._held <= set(self._attempts.attempts), "a job is to be taken out, and is nowhere"

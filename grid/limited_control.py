@@ -11,7 +11,15 @@ from numpy.random import Generator
 
 from gridweave.grid.coallocation import ENDED, MOVED, Change, CoAllocator
 from gridweave.grid.delegation import ASKING, BACKLOG, RUNNING, SPLIT, WAITING, WITHDRAWING, Delegation
-from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import (
+    GridCommand,
+    LinksChanged,
+    PathsMeasured,
+    ReportDone,
+    ReportHeld,
+    ReportRefused,
+    ToSite,
+)
 from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.net_one_job import NetOneJob
 from gridweave.grid.one_job import OneJob
@@ -78,15 +86,21 @@ class LimitedControl:
         self._retry_at_ms: int | None = None
         self._renew_at_ms: int | None = None
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None) -> list[GridCommand]:
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, or None."""
+        return self._policy.why_never(self._nodes, job.width)
+
+    def submit(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+    ) -> list[GridCommand]:
         """Take in a job: all sites are asked what they could offer."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         if job.job_id in self._jobs:
             return []
-        reason = self._policy.why_never(self._nodes, job.width)
+        reason = self.why_never(job)
         if reason is not None:
             return [ReportRefused(job.job_id, reason)]
-        self._jobs[job.job_id] = Delegation(job, sensitivity, draw, sends or Sends(), now_ms)
+        self._jobs[job.job_id] = Delegation(job, sensitivity, draw, sends or Sends(), now_ms, number=attempt)
         return self._ask_all(now_ms, job.job_id)
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
@@ -100,6 +114,29 @@ class LimitedControl:
         if delegation.state in (ASKING, BACKLOG):
             return self._done(job_id, "cancelled")
         return [ToSite(delegation.site, CancelJob(job_id, delegation.number))]
+
+    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """Take a job out; one that waits at a site is asked for, and one that is under way when it comes back."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None or delegation.cancelled:
+            return []
+        if delegation.state in (ASKING, BACKLOG):
+            return self._take_out(delegation)
+        delegation.held = True
+        if delegation.state == WAITING:
+            return [ToSite(delegation.site, WithdrawJob(job_id, delegation.number))]
+        return []
+
+    def release(self, job_id: int) -> None:
+        """Do not take a job out any more; one that a site gives back is asked for anew."""
+        if job_id in self._jobs:
+            self._jobs[job_id].held = False
+
+    def _take_out(self, delegation: Delegation) -> list[GridCommand]:
+        job_id = delegation.job.job_id
+        del self._jobs[job_id]
+        self._patience_ms.pop(job_id, None)
+        return [ReportHeld(job_id, delegation.number)]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
@@ -180,6 +217,8 @@ class LimitedControl:
 
     def _ask_all(self, now_ms: int, job_id: int) -> list[GridCommand]:
         delegation = self._jobs[job_id]
+        if delegation.held:
+            return self._take_out(delegation)
         if delegation.hopeless:
             return self._refuse(delegation)
         self._patience_ms.pop(job_id, None)
@@ -286,6 +325,8 @@ class LimitedControl:
         """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""
         if delegation.cancelled:
             return self._done(delegation.job.job_id, "cancelled")
+        if delegation.held:
+            return self._take_out(delegation)
         if delegation.hopeless:
             return self._refuse(delegation)
         delegation.state = BACKLOG
@@ -296,6 +337,8 @@ class LimitedControl:
     def _withdrawn(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         if delegation.cancelled:
             return self._done(delegation.job.job_id, "cancelled")
+        if delegation.held:
+            return self._take_out(delegation)
         if delegation.state == WITHDRAWING:
             return self._delegate(now_ms, delegation, delegation.next_site)
         return self._ask_all(now_ms, delegation.job.job_id)
@@ -340,7 +383,9 @@ class LimitedControl:
         when_ms, claimed = self._claimed.get(site, (now_ms, 0))
         claimed = claimed if when_ms == now_ms else 0
         starts_now = quote.start_ms is not None and quote.start_ms <= now_ms
-        if delegation.state != WAITING or delegation.site == site or not starts_now or delegation.cancelled:
+        if delegation.state != WAITING or delegation.site == site or not starts_now:
+            return []
+        if delegation.cancelled or delegation.held:
             return []
         if delegation.job.width > quote.free - claimed or not self._is_nearer(now_ms, delegation, site):
             return []

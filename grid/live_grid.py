@@ -12,6 +12,8 @@ from gridweave.errors import InputError
 from gridweave.grid.live_messages import (
     FromLiveSite,
     GridCancelled,
+    GridHeld,
+    GridReleased,
     GridSettings,
     GridSubmitted,
     LiveGridCommand,
@@ -23,9 +25,12 @@ from gridweave.grid.messages import (
     GridCommand,
     GridEvent,
     GridJobCancelled,
+    GridJobHeld,
+    GridJobReleased,
     GridJobSubmitted,
     PathsMeasured,
     ReportDone,
+    ReportHeld,
     ReportRefused,
     ToSite,
 )
@@ -46,6 +51,7 @@ from gridweave.site.contract import (
     Started,
     Withdrawn,
 )
+from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
 from gridweave.site.live.launch import total_usage
 from gridweave.site.live_messages import Probed
 from gridweave.site.program import (
@@ -56,8 +62,10 @@ from gridweave.site.program import (
     FragmentReport,
     JobRecord,
     Noted,
+    RecordEnded,
     RecordUsage,
     Traffic,
+    by_whom,
     job_of,
     request_problem,
 )
@@ -95,6 +103,7 @@ class LiveGrid:
             network=settings.network,
         )
         self.measured = Measurements()
+        self.eligibility = Eligibility()
         self.records: dict[int, JobRecord] = {}
         self._names = [name for name, _ in settings.sites]
         self._ended = EndedJobs()
@@ -105,6 +114,7 @@ class LiveGrid:
         self._meeting: dict[int, str] = {}
         self._now_ms = 0
         self._out: list[LiveGridCommand] = []
+        self._inner: list[GridEvent] = []
         self._fresh: dict[int, str] = {}
 
     def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
@@ -129,11 +139,13 @@ class LiveGrid:
         """
         told = [FromSite(event.site, Started(0, 0, 0)) for event in events if isinstance(event, FromLiveSite)]
         self.core.check(now_ms, tuple(told))
-        self._now_ms, self._out, self._fresh = now_ms, [], {}
-        inner: list[GridEvent] = []
+        self._now_ms, self._out, self._inner, self._fresh = now_ms, [], [], {}
         for event in events:
-            self._take_in(event, inner)
-        self._carry_out(self.core.handle(now_ms, *inner))
+            self._take_in(event)
+        self._settle()
+        self._run_core()
+        while self._settle():
+            self._run_core()
         self._out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
         for job_id in self._fresh:
             if self.records[job_id].state == "waiting":
@@ -159,48 +171,102 @@ class LiveGrid:
         self.core.check_invariants()
         open_jobs = {job_id for job_id, record in self.records.items() if record.state not in ("ended", "refused")}
         assert set(self._met) <= open_jobs, "a job is over, and its parts are waited for"
+        self.eligibility.check_invariants()
+        held = {job_id for job_id in open_jobs if self.records[job_id].state == "held"}
+        assert held == {job_id for job_id in open_jobs if job_id in self.eligibility}, "what is held is not kept"
+        assert len(held) == len(self.eligibility), "a job is kept that is over"
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
-    def _take_in(self, event: LiveGridEvent, inner: list[GridEvent]) -> None:
+    def _take_in(self, event: LiveGridEvent) -> None:
         match event:
             case GridSubmitted():
-                self._submit(event, inner)
-            case GridCancelled(job_id=job_id):
-                record = self.records.get(job_id)
-                if record is not None and record.state not in ("ended", "refused"):
-                    self._out.append(Noted(job_id, "cancelled", "by wish"))
-                    inner.append(GridJobCancelled(job_id))
+                self._submit(event)
+            case GridCancelled(job_id=job_id, origin=origin):
+                record = self._wished(job_id)
+                if record is not None:
+                    self._cancel(record, origin)
+            case GridHeld(job_ids=job_ids, origin=origin):
+                for job_id in job_ids:
+                    self._hold(job_id, origin)
+            case GridReleased(job_ids=job_ids, origin=origin):
+                for job_id in job_ids:
+                    self._release(job_id, origin)
             case Probed():
-                self._probed(event, inner)
+                self._probed(event)
             case FromLiveSite(site=site, message=message):
                 if isinstance(message, FragmentReport):
                     self._reported(site, message)
                 elif self._is_asked(site, message):
                     self._answered(site, message)
-                    inner.append(FromSite(site, message))
+                    self._inner.append(FromSite(site, message))
 
-    def _submit(self, event: GridSubmitted, inner: list[GridEvent]) -> None:
+    def _submit(self, event: GridSubmitted) -> None:
         request = event.request
-        job = job_of(self._next_id, request, self._users)
-        reason = request_problem(request)
+        past = pasts_of(request, self.records, event.past)
+        reason = request_problem(request) or after_problem(request, past)
         if reason is None:
+            record = JobRecord(job_id=self._next_id, request=request, submit_ms=self._now_ms)
             try:
-                sends = None if request.traffic is None else self._sends(request.traffic)
-                submitted = GridJobSubmitted(job, request.sensitivity, sends)
+                submitted = self._submission(record)
                 self.core.check(self._now_ms, (submitted,))
+                # What is kept from the queue shall not wait for what can never be.
+                reason = self.core.why_never(submitted.job)
             except InputError as error:
                 reason = str(error)
         if reason is not None:
             self._out.append(Declined(event.key, reason))
             return
         self._next_id += 1
-        self.records[job.job_id] = JobRecord(job_id=job.job_id, request=request, submit_ms=self._now_ms)
-        self._fresh[job.job_id] = event.key
-        self._out.append(Noted(job.job_id, "submitted", f"{request.nodes} nodes"))
-        inner.append(submitted)
+        self.records[record.job_id] = record
+        self._fresh[record.job_id] = event.key
+        self._out.append(Noted(record.job_id, "submitted", f"{request.nodes} nodes{by_whom(event.origin)}"))
+        if self.eligibility.add(record.job_id, request, past):
+            self._inner.append(submitted)
+        else:
+            record.state = "held"
 
-    def _probed(self, probe: Probed, inner: list[GridEvent]) -> None:
+    def _submission(self, record: JobRecord, attempt: int = 0) -> GridJobSubmitted:
+        """Return what the core is told of a job; raise InputError if no job can be so."""
+        request = record.request
+        sends = None if request.traffic is None else self._sends(request.traffic)
+        job = job_of(record.job_id, request, self._users)
+        return GridJobSubmitted(job, request.sensitivity, sends, attempt)
+
+    def _wished(self, job_id: int) -> JobRecord | None:
+        """Return what is known of a job that a user wants something of, if anything can become of it."""
+        record = self.records.get(job_id)
+        # Of one that was handed in at this very instant nobody knows the number: it was guessed.
+        over = record is None or job_id in self._fresh or record.state in ("ended", "refused")
+        return None if over else record
+
+    def _cancel(self, record: JobRecord, origin: str) -> None:
+        self._out.append(Noted(record.job_id, "cancelled", f"by wish{by_whom(origin)}"))
+        if record.job_id in self.eligibility:
+            self._done(record, "cancelled")
+        else:
+            self._inner.append(GridJobCancelled(record.job_id))
+
+    def _hold(self, job_id: int, origin: str) -> None:
+        """Take note that a user wants a job held that does not run."""
+        record = self._wished(job_id)
+        if record is None or record.state == "running" or self.eligibility.is_wished(job_id):
+            return
+        self._out.append(Noted(job_id, "hold", f"by wish{by_whom(origin)}"))
+        self.eligibility.hold(job_id)
+        if job_id not in self.eligibility:
+            self._inner.append(GridJobHeld(job_id))
+
+    def _release(self, job_id: int, origin: str) -> None:
+        """Take note that a user does not want a job held any more."""
+        if self._wished(job_id) is None or not self.eligibility.is_wished(job_id):
+            return
+        self._out.append(Noted(job_id, "release", f"by wish{by_whom(origin)}"))
+        self.eligibility.release(job_id)
+        if job_id not in self.eligibility:
+            self._inner.append(GridJobReleased(job_id))
+
+    def _probed(self, probe: Probed) -> None:
         """Keep what was measured, and correct by it what is known of the links."""
         names, at_ms = (probe.origin, probe.target), probe.at_ms
         try:
@@ -213,7 +279,7 @@ class LiveGrid:
             # A clock that was set may show no time at all; the next probe does better.
             return
         if self.settings.network is not None:
-            inner.append(PathsMeasured(tuple(self.measured.pairs(self._now_ms, self._names))))
+            self._inner.append(PathsMeasured(tuple(self.measured.pairs(self._now_ms, self._names))))
 
     def _sends(self, traffic: Traffic) -> Sends:
         """Return what a job sends; raise InputError if no job can send that."""
@@ -287,17 +353,46 @@ class LiveGrid:
             for other, _ in record.places:
                 self._tell(self._names.index(other), FragmentsMet(job_id, record.attempt))
         record.state, record.start_ms = "running", start_ms
+        if self.eligibility.started(job_id):
+            self._out.append(Noted(job_id, "release", "it has started before it could be held"))
+            self._inner.append(GridJobReleased(job_id))
         self._out.append(
             Noted(job_id, "runs", " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places))
         )
 
     def _waits_again(self, record: JobRecord) -> None:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
-        record.state, record.start_ms = "waiting", None
+        if record.state != "held":
+            # What a site says late of an attempt that was given up brings no job back into the queue.
+            record.state, record.start_ms = "waiting", None
         self._met.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
 
     # -- what the core decides ----------------------------------------------------------------------------------------
+
+    def _settle(self) -> bool:
+        """Do what follows for jobs that are kept from the queue; return whether the core is to be told something."""
+        while True:
+            settled = self.eligibility.settle()
+            for job_id, reason in settled.hopeless:
+                self.records[job_id].reason = reason
+                self._done(self.records[job_id], "cancelled")
+            for job_id, reason in settled.kept:
+                record = self.records[job_id]
+                if record.reason != reason:
+                    record.reason = reason
+                    self._out.append(Noted(job_id, "kept", reason))
+            for job_id, attempt in settled.let_in:
+                record = self.records[job_id]
+                record.state, record.reason = "waiting", ""
+                self._out.append(Noted(job_id, "queued"))
+                self._inner.append(self._submission(record, attempt))
+            if not settled.hopeless:
+                return bool(self._inner)
+
+    def _run_core(self) -> None:
+        inner, self._inner = self._inner, []
+        self._carry_out(self.core.handle(self._now_ms, *inner))
 
     def _carry_out(self, commands: list[GridCommand]) -> None:
         fragments: dict[int, list[tuple[int, int]]] = {}
@@ -321,6 +416,8 @@ class LiveGrid:
                     self._done(self.records[job_id], outcome)
                 case ReportRefused(job_id=job_id, reason=reason):
                     self._refused(job_id, reason)
+                case ReportHeld(job_id=job_id, attempt=attempt):
+                    self._taken_out(self.records[job_id], attempt)
 
     def _describe(self, site: int, attempt: int, limit_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
         """Tell a site what it will run, and enter where the job is to be."""
@@ -344,6 +441,12 @@ class LiveGrid:
     def _tell(self, site: int, message: object) -> None:
         self._out.append(TellSite(site, message))  # type: ignore[arg-type]
 
+    def _taken_out(self, record: JobRecord, attempt: int) -> None:
+        """Enter that a job is in the queue no more."""
+        self._waits_again(record)
+        record.state, record.reason = "held", ""
+        self.eligibility.taken_out(record.job_id, record.request, attempt)
+
     def _done(self, record: JobRecord, outcome: str) -> None:
         record.state, record.outcome, record.end_ms = "ended", outcome, self._now_ms
         self._met.pop(record.job_id, None)
@@ -352,15 +455,22 @@ class LiveGrid:
         if outcome in ("finished", "limit") and record.start_ms is not None:
             run_ms = self._now_ms - record.start_ms
             self._out.append(RecordUsage(record.job_id, record.request, record.request.nodes, run_ms, record.used))
-        self._ended.add(record.job_id, self.records)
+        self._over(record)
 
     def _refused(self, job_id: int, reason: str) -> None:
+        record = self.records[job_id]
+        record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
         key = self._fresh.pop(job_id, None)
         if key is not None:
             del self.records[job_id]
+            self.eligibility.over(past_of(record), record.request)
             self._out.append(Declined(key, reason))
             return
-        record = self.records[job_id]
-        record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
         self._out.append(Noted(job_id, "refused", reason))
-        self._ended.add(job_id, self.records)
+        self._over(record)
+
+    def _over(self, record: JobRecord) -> None:
+        """Keep what is known of a job that is over, and have others go on that wait for it."""
+        self.eligibility.over(past_of(record), record.request)
+        self._out.append(RecordEnded(record))
+        self._ended.add(record.job_id, self.records)

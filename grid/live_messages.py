@@ -7,8 +7,9 @@ import msgspec
 from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.contract import FragmentsMet, Request
+from gridweave.site.eligibility import Past
 from gridweave.site.live_messages import Probed, SiteMessage
-from gridweave.site.program import Accepted, Declined, DescribeJob, JobRequest, Noted, RecordUsage
+from gridweave.site.program import Accepted, Declined, DescribeJob, JobRequest, Noted, RecordEnded, RecordUsage
 
 
 class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,16 +36,43 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridSubmitted(msgspec.Struct, frozen=True, tag=True):
-    """A user has handed in a job."""
+    """A user has handed in a job.
+
+    Attributes
+    ----------
+    key : str
+    request : JobRequest
+    origin : str
+        Who asked, and with which request; it is told in the story.
+    past : tuple of Past
+        What the journal knows of the jobs that it waits for and that are over.
+    """
 
     key: str
     request: JobRequest
+    origin: str = ""
+    past: tuple[Past, ...] = ()
 
 
 class GridCancelled(msgspec.Struct, frozen=True, tag=True):
     """A user wants a job to end, or not to start."""
 
     job_id: int
+    origin: str = ""
+
+
+class GridHeld(msgspec.Struct, frozen=True, tag=True):
+    """A user wants jobs that wait not to start."""
+
+    job_ids: tuple[int, ...]
+    origin: str = ""
+
+
+class GridReleased(msgspec.Struct, frozen=True, tag=True):
+    """A user wants jobs to be held no more."""
+
+    job_ids: tuple[int, ...]
+    origin: str = ""
 
 
 class FromLiveSite(msgspec.Struct, frozen=True, tag=True):
@@ -54,7 +82,7 @@ class FromLiveSite(msgspec.Struct, frozen=True, tag=True):
     message: SiteMessage
 
 
-LiveGridEvent = GridSubmitted | GridCancelled | FromLiveSite | Probed
+LiveGridEvent = GridSubmitted | GridCancelled | GridHeld | GridReleased | FromLiveSite | Probed
 """What the live grid is told."""
 
 GridMessage = Request | DescribeJob | FragmentsMet
@@ -68,4 +96,4 @@ class TellSite(msgspec.Struct, frozen=True, tag=True):
     message: GridMessage
 
 
-LiveGridCommand = TellSite | Accepted | Declined | Noted | RecordUsage
+LiveGridCommand = TellSite | Accepted | Declined | Noted | RecordUsage | RecordEnded

@@ -20,15 +20,35 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
         By which the overhead of a split is multiplied for this job, >= 0.
     sends : Sends, optional
         Over the links between sites; nothing, if left out.
+    attempt : int
+        Number of its last attempt, of a job that was taken out of the queue (`GridJobHeld`) and comes back: sites know
+        attempts by their numbers, and none is used twice.
     """
 
     job: Job
     sensitivity: float = 1.0
     sends: Sends | None = None
+    attempt: int = 0
 
 
 class GridJobCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A user wants a job of the grid to end, or not to start."""
+
+    job_id: int
+
+
+class GridJobHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A user wants a job of the grid not to start: it is to be taken out of the queue (`ReportHeld`).
+
+    One that is placed is taken out when it comes back, one that runs when it is to be tried again; unless the wish was
+    withdrawn before (`GridJobReleased`).
+    """
+
+    job_id: int
+
+
+class GridJobReleased(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A user does not want any more that a job is taken out of the queue."""
 
     job_id: int
 
@@ -73,7 +93,16 @@ class FromSite(msgspec.Struct, frozen=True, tag=True, gc=False):
     answer: Answer
 
 
-GridEvent = GridJobSubmitted | GridJobCancelled | GridJobHopeless | LinksChanged | PathsMeasured | FromSite
+GridEvent = (
+    GridJobSubmitted
+    | GridJobCancelled
+    | GridJobHeld
+    | GridJobReleased
+    | GridJobHopeless
+    | LinksChanged
+    | PathsMeasured
+    | FromSite
+)
 
 
 class ToSite(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -104,4 +133,18 @@ class ReportDone(msgspec.Struct, frozen=True, tag=True, gc=False):
     outcome: str
 
 
-GridCommand = ToSite | ReportRefused | ReportDone
+class ReportHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Tell that a job was taken out of the queue, and is nowhere any more.
+
+    Attributes
+    ----------
+    job_id : int
+    attempt : int
+        Number of its last attempt, for when it comes back.
+    """
+
+    job_id: int
+    attempt: int
+
+
+GridCommand = ToSite | ReportRefused | ReportDone | ReportHeld

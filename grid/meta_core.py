@@ -18,7 +18,9 @@ from gridweave.grid.messages import (
     GridCommand,
     GridEvent,
     GridJobCancelled,
+    GridJobHeld,
     GridJobHopeless,
+    GridJobReleased,
     GridJobSubmitted,
     LinksChanged,
     PathsMeasured,
@@ -39,8 +41,19 @@ RETRY_MS = 60_000
 class Control(Protocol):
     """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> list[GridCommand]:
-        """Take in a job."""
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, or None."""
+
+    def submit(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, attempt: int = 0
+    ) -> list[GridCommand]:
+        """Take in a job; its attempts are counted on from a number."""
+
+    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """Take a job out of the queue, or have it taken out when it comes back there."""
+
+    def release(self, job_id: int) -> None:
+        """Do not take a job out of the queue any more."""
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """End a job, or take it out."""
@@ -151,8 +164,8 @@ class MetaCore:
             The instant; never earlier than in the call before.
         *events
             What happened at this instant. They are taken in the order completions (by job id), other answers of
-            sites (as given), changes of links, cancellations, submissions (as given), jobs that are hopeless. None is
-            a wakeup.
+            sites (as given), changes of links, cancellations, wishes to hold and to release (as given), submissions (as
+            given), jobs that are hopeless. None is a wakeup.
 
         Returns
         -------
@@ -175,15 +188,23 @@ class MetaCore:
             if type(event) is FromSite:
                 commands += control.answered(now_ms, event.site, event.answer)
             elif type(event) is GridJobSubmitted:
-                commands += control.submit(now_ms, event.job, event.sensitivity, event.sends)
+                commands += control.submit(now_ms, event.job, event.sensitivity, event.sends, event.attempt)
             elif type(event) is GridJobCancelled:
                 commands += control.cancel(now_ms, event.job_id)
+            elif type(event) is GridJobHeld:
+                commands += control.hold(now_ms, event.job_id)
+            elif type(event) is GridJobReleased:
+                control.release(event.job_id)
             elif isinstance(event, (LinksChanged, PathsMeasured)):
                 commands += control.links_changed(now_ms, event)
             elif isinstance(event, GridJobHopeless):
                 commands += control.hopeless(now_ms, event.job_id, event.reason)
         commands += control.run(now_ms)
         return commands
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, in one line, or None."""
+        return self._control.why_never(job)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
@@ -228,8 +249,10 @@ _ORDER: dict[type, int] = {
     LinksChanged: MAX_ID + 2,
     PathsMeasured: MAX_ID + 2,
     GridJobCancelled: MAX_ID + 3,
-    GridJobSubmitted: MAX_ID + 4,
-    GridJobHopeless: MAX_ID + 5,
+    GridJobHeld: MAX_ID + 4,
+    GridJobReleased: MAX_ID + 4,
+    GridJobSubmitted: MAX_ID + 5,
+    GridJobHopeless: MAX_ID + 6,
 }
 
 

@@ -45,10 +45,12 @@ class NetFullControl(FullControl):
     def _new_queue(self, nodes: Sequence[int], policy: GridPolicy) -> GridQueue:
         return self._on_links
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None) -> list[GridCommand]:
+    def submit(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+    ) -> list[GridCommand]:
         """Take in a job."""
         known = job.job_id in self._number
-        commands = super().submit(now_ms, job, sensitivity)
+        commands = super().submit(now_ms, job, sensitivity, attempt=attempt)
         if not known and job.job_id in self._number:
             self._on_links.send(job.job_id, sends or Sends())
         return commands

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import (
+    GridCommand,
+    LinksChanged,
+    PathsMeasured,
+    ReportDone,
+    ReportHeld,
+    ReportRefused,
+    ToSite,
+)
 from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import Answer, CancelJob, Ended, EnqueueJob, Refused, Withdrawn
+from gridweave.site.contract import Answer, CancelJob, Ended, EnqueueJob, Refused, WithdrawJob, Withdrawn
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Job
 
@@ -27,6 +35,7 @@ class _Sent:
     site: int = -1
     refused_by: frozenset[int] = frozenset()
     cancelled: bool = False
+    held: bool = False
 
 
 class NoControl:
@@ -59,15 +68,23 @@ class NoControl:
         self._refused: dict[int, None] = {}
         self._retry_at_ms: int | None = None
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None) -> list[GridCommand]:
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, or None."""
+        if job.width <= max(self._nodes):
+            return None
+        return f"it needs {job.width} nodes, the largest site has {max(self._nodes)}, and nothing is split"
+
+    def submit(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+    ) -> list[GridCommand]:
         """Send a job to a site."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         if job.job_id in self._sent:
             return []
-        if job.width > max(self._nodes):
-            reason = f"it needs {job.width} nodes, the largest site has {max(self._nodes)}, and nothing is split"
+        reason = self.why_never(job)
+        if reason is not None:
             return [ReportRefused(job.job_id, reason)]
-        self._sent[job.job_id] = _Sent(job, draw)
+        self._sent[job.job_id] = _Sent(job, draw, attempt)
         return self._send(job.job_id)
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
@@ -80,6 +97,26 @@ class NoControl:
             del self._refused[job_id]
             return self._done(job_id, "cancelled")
         return [ToSite(sent.site, CancelJob(job_id, sent.number))]
+
+    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """Take a job out: its site is asked for it, and if it runs there it is taken out when it comes back."""
+        sent = self._sent.get(job_id)
+        if sent is None or sent.cancelled:
+            return []
+        if job_id in self._refused:
+            del self._refused[job_id]
+            return self._take_out(sent)
+        sent.held = True
+        return [ToSite(sent.site, WithdrawJob(job_id, sent.number))]
+
+    def release(self, job_id: int) -> None:
+        """Do not take a job out any more; one that its site gives back is sent again."""
+        if job_id in self._sent:
+            self._sent[job_id].held = False
+
+    def _take_out(self, sent: _Sent) -> list[GridCommand]:
+        del self._sent[sent.job.job_id]
+        return [ReportHeld(sent.job.job_id, sent.number)]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says of a job; what it says of itself is not known at this level."""
@@ -96,6 +133,8 @@ class NoControl:
                 return self._done(job_id, "cancelled")
             case Ended() | Withdrawn():
                 self._take_back(sent)
+                if sent.held:
+                    return self._take_out(sent)
                 sent.refused_by = frozenset()
                 return self._send(job_id)
             case Refused():
@@ -148,6 +187,8 @@ class NoControl:
         self._take_back(sent)
         if sent.cancelled:
             return self._done(sent.job.job_id, "cancelled")
+        if sent.held:
+            return self._take_out(sent)
         sent.refused_by |= {sent.site}
         if all(site in sent.refused_by for site, nodes in enumerate(self._nodes) if nodes >= sent.job.width):
             self._refused[sent.job.job_id] = None

@@ -235,6 +235,11 @@ class ContractCore:
             instants.append(site_ms)
         return max(min(instants), self._now_ms + 1) if instants else None
 
+    @property
+    def draining(self) -> bool:
+        """Whether the site takes in nothing new for the grid."""
+        return self._draining
+
     def part_state(self, job_id: int) -> str | None:
         """Return whether a job of the grid is held, committed, running or waiting here; None if it is not here."""
         part = self._parts.get(job_id)

@@ -258,6 +258,10 @@ class SiteCore:
         """
         return None if self._sharing is None else self._sharing.slowdown_offered(now_ms, job)
 
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not run on the idle site, in one line, or None."""
+        return self._discipline.why_never(job)
+
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, if estimates held and nothing else came; None: never.
 

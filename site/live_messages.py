@@ -6,6 +6,7 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.contract import Answer, FragmentsMet, Request
+from gridweave.site.eligibility import Past
 from gridweave.site.live.launch import Launch, Outcome, RankReport
 from gridweave.site.live.launch import Usage as Used
 from gridweave.site.program import (
@@ -15,6 +16,7 @@ from gridweave.site.program import (
     FragmentReport,
     JobRequest,
     Noted,
+    RecordEnded,
     RecordUsage,
 )
 
@@ -55,16 +57,43 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnSubmitted(msgspec.Struct, frozen=True, tag=True):
-    """A user of the site has handed in a job."""
+    """A user of the site has handed in a job.
+
+    Attributes
+    ----------
+    key : str
+    request : JobRequest
+    origin : str
+        Who asked, and with which request; it is told in the story.
+    past : tuple of Past
+        What the journal knows of the jobs that it waits for and that are over.
+    """
 
     key: str
     request: JobRequest
+    origin: str = ""
+    past: tuple[Past, ...] = ()
 
 
 class OwnCancelled(msgspec.Struct, frozen=True, tag=True):
     """A user of the site wants a job to end, or not to start."""
 
     job_id: int
+    origin: str = ""
+
+
+class OwnHeld(msgspec.Struct, frozen=True, tag=True):
+    """A user of the site wants jobs that wait not to start."""
+
+    job_ids: tuple[int, ...]
+    origin: str = ""
+
+
+class OwnReleased(msgspec.Struct, frozen=True, tag=True):
+    """A user of the site wants jobs to be held no more."""
+
+    job_ids: tuple[int, ...]
+    origin: str = ""
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
@@ -133,6 +162,8 @@ LiveSiteEvent = (
     | FragmentsMet
     | OwnSubmitted
     | OwnCancelled
+    | OwnHeld
+    | OwnReleased
     | RunStarted
     | RunEnded
     | AgentJoined
@@ -184,7 +215,7 @@ class TellGrid(msgspec.Struct, frozen=True, tag=True):
     message: SiteMessage
 
 
-LiveSiteCommand = StartRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage
+LiveSiteCommand = StartRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage | RecordEnded
 
 Order = StartRun | ConfirmRun | EndRun
 """What a site tells a machine."""

@@ -168,7 +168,10 @@ def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int
 
 
 def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launch:
-    program = described.request.program
+    program, array = described.request.program, described.request.array
+    environment = program.environment
+    if array is not None:
+        environment = environment | {"GRIDWEAVE_ARRAY": array.name, "GRIDWEAVE_ARRAY_INDEX": str(array.index)}
     return Launch(
         job_id=described.job_id,
         attempt=described.attempt,
@@ -176,7 +179,7 @@ def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launc
         size=described.size,
         argv=program.argv,
         call=program.call,
-        environment=program.environment,
+        environment=environment,
         working_directory=program.working_directory,
         site=site,
         sites=described.sites,

@@ -24,6 +24,7 @@ from gridweave.site.contract import (
     Withdrawn,
 )
 from gridweave.site.contract_core import ContractCore, ContractEvent
+from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
 from gridweave.site.live_attempts import NO_PORT, Expected, Ports
 from gridweave.site.live_messages import (
     AgentForgotten,
@@ -33,6 +34,8 @@ from gridweave.site.live_messages import (
     LiveSiteCommand,
     LiveSiteEvent,
     OwnCancelled,
+    OwnHeld,
+    OwnReleased,
     OwnSubmitted,
     RunEnded,
     RunStarted,
@@ -50,7 +53,9 @@ from gridweave.site.program import (
     FragmentReport,
     JobRecord,
     Noted,
+    RecordEnded,
     RecordUsage,
+    by_whom,
     job_of,
     request_problem,
 )
@@ -90,6 +95,7 @@ class LiveSite:
         self.core = ContractCore(
             settings.nodes, settings.policy, owner=settings.owner, rendezvous_ms=settings.rendezvous_ms
         )
+        self.eligibility = Eligibility()
         self.records: dict[int, JobRecord] = {}
         self._ended = EndedJobs()
         self._next_id = OWN_IDS * (settings.number + 1) + 1
@@ -127,10 +133,11 @@ class LiveSite:
         self._now_ms, self._out, self._inner, self._over, self._fresh = now_ms, [], [], {}, {}
         for event in events:
             self._take_in(event)
-        self._run_core(self._inner)
-        lost = self._settle_over()
-        if lost:
-            self._run_core([JobSubmitted(job) for job in lost])
+        self._settle()
+        self._run_core()
+        self._inner += [JobSubmitted(job) for job in self._settle_over()]
+        while self._settle():
+            self._run_core()
         self._out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
         return self._out
 
@@ -168,6 +175,10 @@ class LiveSite:
         parts = {(job_id, self.core.attempt_of(job_id)) for job_id, _ in self._expected}
         asked = {key for key, expected in self._expected.items() if expected.is_asked}
         assert asked <= parts, "an attempt is expected that is not here"
+        self.eligibility.check_invariants()
+        kept = {job_id for job_id, record in self.records.items() if record.state == "held"}
+        assert kept == {job_id for job_id in self.records if job_id in self.eligibility}, "what is held is not kept"
+        assert len(kept) == len(self.eligibility), "a job is kept that is over"
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
@@ -175,8 +186,14 @@ class LiveSite:
         match event:
             case OwnSubmitted():
                 self._submit(event)
-            case OwnCancelled(job_id=job_id):
-                self._cancel(job_id)
+            case OwnCancelled(job_id=job_id, origin=origin):
+                self._cancel(job_id, origin)
+            case OwnHeld(job_ids=job_ids, origin=origin):
+                for job_id in job_ids:
+                    self._hold(job_id, origin)
+            case OwnReleased(job_ids=job_ids, origin=origin):
+                for job_id in job_ids:
+                    self._release(job_id, origin)
             case DescribeJob():
                 self._expected.setdefault((event.job_id, event.attempt), Expected(event))
             case HoldNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
@@ -204,28 +221,59 @@ class LiveSite:
 
     def _submit(self, event: OwnSubmitted) -> None:
         request = event.request
-        reason = request_problem(request)
+        past = pasts_of(request, self.records, event.past)
+        reason = request_problem(request) or after_problem(request, past)
         job_id = self._next_id
         if reason is None:
             job = job_of(job_id, request, self._users)
-            reason = why_impossible(job)
+            # What is kept from the queue shall not wait for what can never be.
+            reason = why_impossible(job) or self.core.site.why_never(job)
         if reason is not None:
             self._out.append(Declined(event.key, reason))
             return
         self._next_id += 1
         self.records[job_id] = JobRecord(job_id=job_id, request=request, submit_ms=self._now_ms)
         self._fresh[job_id] = event.key
-        self._inner.append(JobSubmitted(job))
-        self._out.append(Noted(job_id, "submitted", f"to {self.settings.name}, {request.nodes} nodes"))
+        asked = f"to {self.settings.name}, {request.nodes} nodes{by_whom(event.origin)}"
+        self._out.append(Noted(job_id, "submitted", asked))
+        if self.eligibility.add(job_id, request, past):
+            self._inner.append(JobSubmitted(job))
+        else:
+            self.records[job_id].state = "held"
 
-    def _cancel(self, job_id: int) -> None:
-        """Take note that a user wants a job no more."""
+    def _wished(self, job_id: int) -> JobRecord | None:
+        """Return what is known of a job that a user wants something of, if anything can become of it."""
         record = self.records.get(job_id)
         # Of one that was handed in at this very instant nobody knows the number: it was guessed.
-        if record is None or job_id in self._fresh or record.state not in ("waiting", "starting", "running"):
+        over = record is None or job_id in self._fresh or record.state in ("ended", "refused")
+        return None if over else record
+
+    def _hold(self, job_id: int, origin: str) -> None:
+        """Keep a job from the queue that has not been given nodes."""
+        record = self._wished(job_id)
+        if record is None or record.state not in ("held", "waiting") or self.eligibility.is_wished(job_id):
             return
-        self._out.append(Noted(job_id, "cancelled", f"at {self.settings.name}"))
-        self._inner.append(JobCancelled(job_id))
+        self._out.append(Noted(job_id, "hold", f"by wish{by_whom(origin)}"))
+        if record.state == "waiting":
+            self._inner.append(JobCancelled(job_id))
+            self.eligibility.taken_out(job_id, record.request, record.attempt)
+            record.state = "held"
+        self.eligibility.hold(job_id)
+
+    def _release(self, job_id: int, origin: str) -> None:
+        """Keep a job from the queue no more, as far as its user is concerned."""
+        if self._wished(job_id) is not None and self.eligibility.is_wished(job_id):
+            self._out.append(Noted(job_id, "release", f"by wish{by_whom(origin)}"))
+            self.eligibility.release(job_id)
+
+    def _cancel(self, job_id: int, origin: str) -> None:
+        """Take note that a user wants a job no more."""
+        record = self._wished(job_id)
+        if record is None:
+            return
+        self._out.append(Noted(job_id, "cancelled", f"at {self.settings.name}{by_whom(origin)}"))
+        if job_id not in self.eligibility:
+            self._inner.append(JobCancelled(job_id))
         run = self._runs.get(job_id) or self._over.get(job_id)
         if run is None:
             self._out.append(Noted(job_id, "ended", f"at {self.settings.name}: cancelled"))
@@ -245,6 +293,7 @@ class LiveSite:
             if record is not None and record.state == "starting" and run.has_started:
                 # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
                 record.state = "running"
+                self.eligibility.started(event.job_id)
                 self._out.append(Noted(event.job_id, "runs", f"on {run.where}"))
             return
         if event.outcome == "cancelled" and not run.ending:
@@ -277,7 +326,28 @@ class LiveSite:
 
     # -- what the core decides ----------------------------------------------------------------------------------------
 
-    def _run_core(self, events: list[ContractEvent]) -> None:
+    def _settle(self) -> bool:
+        """Do what follows for jobs that are kept from the queue; return whether the core is to be told something."""
+        while True:
+            settled = self.eligibility.settle()
+            for job_id, reason in settled.hopeless:
+                self._out.append(Noted(job_id, "ended", f"at {self.settings.name}: cancelled: {reason}"))
+                self._end_record(self.records[job_id], "cancelled", reason)
+            for job_id, reason in settled.kept:
+                record = self.records[job_id]
+                if record.reason != reason:
+                    record.reason = reason
+                    self._out.append(Noted(job_id, "kept", reason))
+            for job_id, _ in settled.let_in:
+                record = self.records[job_id]
+                record.state, record.reason = "waiting", ""
+                self._out.append(Noted(job_id, "queued"))
+                self._inner.append(JobSubmitted(job_of(job_id, record.request, self._users)))
+            if not settled.hopeless:
+                return bool(self._inner)
+
+    def _run_core(self) -> None:
+        events, self._inner = self._inner, []
         for command in self.core.handle(self._now_ms, *events):
             if isinstance(command, StartJob):
                 self._start(command)
@@ -328,6 +398,8 @@ class LiveSite:
             self._end_record(record, "failed", command.reason)
         else:
             del self.records[command.job_id]
+            record.state = "refused"
+            self.eligibility.over(past_of(record), record.request)
             self._out.append(Declined(key, command.reason))
 
     def _answer(self, answer: Answer) -> None:
@@ -397,4 +469,6 @@ class LiveSite:
 
     def _end_record(self, record: JobRecord, outcome: str, reason: str) -> None:
         record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
+        self.eligibility.over(past_of(record), record.request)
+        self._out.append(RecordEnded(record))
         self._ended.add(record.job_id, self.records)

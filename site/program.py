@@ -16,6 +16,12 @@ Where = Literal["each-node", "first-node"]
 KEEP_ENDED = 5_000
 """So many ended jobs of users are known without the journal."""
 
+MOST_AFTER = 1_000
+"""A job waits for so many others at most."""
+
+MOST_NAME = 200
+"""Characters of the name of an array at most."""
+
 State = Literal["held", "waiting", "starting", "running", "ended", "refused"]
 """Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
 queue, placed, at work on all its sites, over, or found to be impossible after it was taken in."""
@@ -269,6 +275,17 @@ class RecordUsage(msgspec.Struct, frozen=True, tag=True):
     used: Used
 
 
+class RecordEnded(msgspec.Struct, frozen=True, tag=True):
+    """Keep what is known of a job that is over, for as long as the journal lasts."""
+
+    record: JobRecord
+
+
+def by_whom(origin: str) -> str:
+    """Return what a story adds about who has asked for something; empty if that is not known."""
+    return f", by {origin}" if origin else ""
+
+
 class EndedJobs(msgspec.Struct):
     """The jobs of users that have ended, the oldest first; so many are known without the journal.
 
@@ -337,7 +354,7 @@ def request_problem(request: JobRequest) -> str | None:
     if not 0 <= request.sensitivity <= 1e6:
         return f"sensitivity is {request.sensitivity}; a number from 0 to 1e6"
     program = request.program
-    return launch_problem(
+    return _order_problem(request) or launch_problem(
         Launch(
             job_id=0,
             attempt=0,
@@ -350,3 +367,22 @@ def request_problem(request: JobRequest) -> str | None:
             output_limit_bytes=program.output_limit_bytes,
         )
     )
+
+
+def _order_problem(request: JobRequest) -> str | None:
+    """Return what is wrong with what a job waits for, or with its place in an array."""
+    if len(request.after) > MOST_AFTER:
+        return f"after names {len(request.after)} jobs; at most {MOST_AFTER}"
+    for after in request.after:
+        if not 1 <= after.job_id < 2**63:
+            return f"after: {after.job_id} is no number of a job; a whole number from 1 up"
+    array = request.array
+    if array is None:
+        return None
+    if not (0 < len(array.name) <= MOST_NAME and array.name.isprintable()):
+        return f"array: the name {array.name!r:.100} is none; a text of 1 to {MOST_NAME} characters in one line"
+    if not 0 <= array.index < 2**31:
+        return f"array: index is {array.index}; a whole number from 0 to {2**31 - 1}"
+    if not 0 <= array.at_once <= MAX_WIDTH:
+        return f"array: at_once is {array.at_once}; a whole number from 0 (all of them) to {MAX_WIDTH}"
+    return None

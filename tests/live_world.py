@@ -36,6 +36,7 @@ from gridweave.site.live_settings import SiteSettings
 from gridweave.site.live_site import OWN_IDS
 from gridweave.site.policy import SitePolicy
 from gridweave.site.program import Accepted, JobRequest, Program
+from live_wishes import check_notes, check_waits, was_hopeless, with_wishes
 from memory_journal import Disk, MemoryJournal, replay
 from virtual_time import Process, VirtualLoop
 
@@ -149,6 +150,8 @@ class LiveWorld:
         self._until: dict[tuple[int, int, int], int] = {}
         self._make_nodes()
         self.requests: dict[int, JobRequest] = {}
+        self._places: dict[str, list[int]] = {}
+        self.with_wishes = bool(draw() < 0.7)
         self._cut = [False] * n_sites
 
     # -- what there is ------------------------------------------------------------------------------------------------
@@ -306,6 +309,8 @@ class LiveWorld:
             end_on_failure=not (goes_on and ends_well),
         )
         request = JobRequest(program=program, nodes=int(rng.integers(1, widest + 1)), limit_ms=limit_ms, user="anna")
+        if self.with_wishes:
+            request = with_wishes(rng, request, self._places.get(node.name, ()), node.name)
         job_ids = set()
         for _ in range(1 + int(rng.random() < 0.3)):
             answer = await self._until_answered(node, lambda: node.driver.submit([(f"key {number}", request)]))
@@ -314,11 +319,25 @@ class LiveWorld:
             job_ids.add(answer[0].job_id)
         (job_id,) = job_ids
         self.requests[job_id] = request
+        self._places.setdefault(node.name, []).append(job_id)
         self.history.accepted(job_id)
+        if self.with_wishes:
+            await self._hold(node, job_id, request.hold)
         if rng.random() < 0.2:
             await asyncio.sleep(rng.exponential(3.0))
             self.history.cancelled(job_id)
             await self._until_answered(node, lambda: node.driver.cancel([job_id]))
+
+    async def _hold(self, node: Node, job_id: int, is_held: bool) -> None:
+        """Have a job held, perhaps again and again; in the end let it go."""
+        rng = self.rng
+        while is_held or rng.random() < 0.3:
+            await asyncio.sleep(rng.exponential(2.0))
+            if not is_held:
+                await self._until_answered(node, lambda: node.driver.hold([job_id]))
+                await asyncio.sleep(rng.exponential(2.0))
+            await self._until_answered(node, lambda: node.driver.release([job_id]))
+            is_held = False
 
     async def _until_answered(self, node: Node, call: Callable[[], Awaitable[Any]]) -> Any:
         while True:
@@ -453,6 +472,8 @@ class LiveWorld:
                 self.history.refused(job_id)
                 continue
             ends = [note for note in story if note.kind == "ended"]
+            if was_hopeless(record, core.records):
+                self.history.cancelled(job_id)
             for _ in ends:
                 self._check_outcome(now_ms, job_id, record.outcome, record.reason)
         self.history.check_complete(now_ms)
@@ -476,6 +497,10 @@ class LiveWorld:
         for node, disk in zip([*self.sites, self.grid], self.disks, strict=True):
             core = node.driver.grid if node is self.grid else node.driver.site
             core.check_invariants()
+            check_waits(core.records)
+            check_notes(disk.notes, core.records)
+            kept = node.driver.journal.ended(list(core.records))
+            assert kept == core.records, f"{disk.name}: what is kept of jobs that are over is not what they were"
             again = type(core)(core.settings)
             driver = node.driver
             MemoryJournal.replay(_reopened(driver, disk), again)

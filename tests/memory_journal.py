@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gridweave.errors import UnavailableError
-from gridweave.site.live.journal_records import Codec, Note, Submission, digest
+from gridweave.site.live.journal_records import Codec, Note, NumberedNote, Submission, digest
 from gridweave.site.live.journal_replay import Replayed
 from gridweave.site.live.journal_snapshot import dump_core, load_core
 from gridweave.site.live.journal_step import Counts, Rows, Step
+from gridweave.site.program import JobRecord
 
 
 class Disk:
@@ -34,6 +37,7 @@ class Disk:
         self.outbox: dict[str, dict[int, bytes]] = {}
         self.notes: list[dict[str, Any]] = []
         self.usage: list[dict[str, Any]] = []
+        self.ended: dict[int, dict[str, Any]] = {}
         self.writer: object = None
         self.flushes = 0
         self.on_sent: Callable[[str, Any], None] = lambda peer, message: None
@@ -56,6 +60,7 @@ class Disk:
             self.snapshot = row["sequence"], row["state"]
         self.notes += rows.notes
         self.usage += rows.usage
+        self.ended |= {row["job_id"]: row for row in rows.ended}
 
 
 class _Known:
@@ -83,6 +88,7 @@ class MemoryJournal:
         self.sequence = len(place.inputs)
         self.now_ms = place.inputs[-1]["now_ms"] if place.inputs else 0
         self._counts = dict(place.channels)
+        self.last_note = place.notes[-1]["number"] if place.notes else 0
         self.is_replaced = False
         self._is_spoilt = False
         place.writer = self
@@ -98,13 +104,13 @@ class MemoryJournal:
         assert not self._is_spoilt, "a step had failed after its core had acted"
         self._made += 1
         codecs = self._events, self._messages, self._answers
-        step = Step(self._made, self.sequence, self.now_ms, self._counts, *codecs, self._is_used)
+        step = Step(self._made, self.sequence, self.now_ms, self._counts, *codecs, self._is_used, self.last_note)
         try:
             yield step
         except BaseException:
             self._is_spoilt = step.has_acted
             raise
-        self.sequence, self.now_ms = step.sequence, step.now_ms
+        self.sequence, self.now_ms, self.last_note = step.sequence, step.now_ms, step.last_note
         self._counts.update(step.rows.channels)
         self._pending.append(step.rows)
 
@@ -149,7 +155,19 @@ class MemoryJournal:
 
     def story(self, job_id: int) -> list[Note]:
         """Return what happened to a job."""
-        return [Note(**row) for row in self.disk.notes if row["job_id"] == job_id]
+        mine = [row for row in self.disk.notes if row["job_id"] == job_id]
+        return [Note(row["job_id"], row["at_ms"], row["kind"], row["detail"]) for row in mine]
+
+    def notes(self, *, after: int, limit: int = 1_000) -> list[NumberedNote]:
+        """Return what happened to jobs."""
+        return [NumberedNote(**row) for row in self.disk.notes if row["number"] > after][:limit]
+
+    def ended(self, job_ids: Iterable[int]) -> dict[int, JobRecord]:
+        """Return what is kept of jobs that are over."""
+        if self.disk.fails():
+            raise UnavailableError(f"{self.where} cannot be read")
+        kept = self.disk.ended
+        return {each: msgspec.msgpack.decode(kept[each]["record"], type=JobRecord) for each in job_ids if each in kept}
 
     def close(self) -> None:
         """Let go."""

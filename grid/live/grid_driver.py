@@ -12,13 +12,16 @@ from gridweave.grid.live_grid import LiveGrid
 from gridweave.grid.live_messages import (
     FromLiveSite,
     GridCancelled,
+    GridHeld,
     GridMessage,
+    GridReleased,
     GridSettings,
     GridSubmitted,
     LiveGridEvent,
     TellSite,
 )
 from gridweave.grid.live_warming import warm_up
+from gridweave.site.eligibility import Past
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.driver import Driver, Send
 from gridweave.site.live.journal import Journal
@@ -66,9 +69,9 @@ class GridDriver(Driver[Any]):
         super().__init__(self.grid, journal, clock, peers=self._names, incoming=SiteMessage, send=to_site)
         self.journal = journal
 
-    def submitted(self, key: str, request: JobRequest) -> GridSubmitted:
+    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> GridSubmitted:
         """Return the event that a user has handed in a job."""
-        return GridSubmitted(key, request)
+        return GridSubmitted(key, request, origin, past)
 
     def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:
         """Return the event that a site has sent something."""
@@ -82,6 +85,14 @@ class GridDriver(Driver[Any]):
         """Take in what a site has measured of the way to another; return when that is durable."""
         await self.told(probe)
 
-    async def cancel(self, job_ids: Sequence[int]) -> None:
+    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
         """End jobs, or keep them from starting; return when that is durable."""
-        await self.told(*(GridCancelled(job_id) for job_id in job_ids))
+        await self.told(*(GridCancelled(job_id, origin) for job_id in job_ids))
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Keep jobs that wait from starting; return when that is durable."""
+        await self.told(GridHeld(tuple(job_ids), origin))
+
+    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Let held jobs go into the queue again; return when that is durable."""
+        await self.told(GridReleased(tuple(job_ids), origin))

@@ -18,12 +18,21 @@ import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.site.channel import Channel, Packet
+from gridweave.site.eligibility import Past, past_of
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_records import Usage
+from gridweave.site.live.journal_records import NumberedNote, Usage
 from gridweave.site.live.journal_replay import replay
 from gridweave.site.live.journal_step import Step
-from gridweave.site.program import Accepted, Declined, JobRequest, Noted, RecordUsage
+from gridweave.site.program import (
+    Accepted,
+    Declined,
+    JobRecord,
+    JobRequest,
+    Noted,
+    RecordEnded,
+    RecordUsage,
+)
 
 logger = logging.getLogger("gridweave.live")
 
@@ -32,7 +41,21 @@ Incoming = TypeVar("Incoming")
 
 Answer = Accepted | Declined
 
-_Submissions = dict[str, tuple[Any, list["asyncio.Future[Answer]"]]]
+T = TypeVar("T")
+
+
+class _Submission:
+    """A job that is handed in, and those who wait for the answer."""
+
+    def __init__(self, request: JobRequest, origin: str) -> None:
+        self.request, self.origin = request, origin
+        self.waiting: list[asyncio.Future[Answer]] = []
+
+
+_Submissions = dict[str, _Submission]
+
+OnNotes = Callable[[list[NumberedNote], dict[int, JobRecord]], None]
+"""Is told what has been written into the stories of jobs, with the records of those that ended at that instant."""
 
 Send = Callable[[str, bytes], Awaitable[None]]
 """Carries bytes to another end, by its name; it may fail, lose or repeat them."""
@@ -57,6 +80,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 
 class LiveCore(Protocol):
     """A core with a live driver."""
+
+    records: dict[int, JobRecord]
 
     def handle(self, now_ms: int, *events: Any) -> Sequence[Any]:
         """Take in what has happened and return what is to be done."""
@@ -121,6 +146,8 @@ class Driver(ABC, Generic[Incoming]):
         self._durable = asyncio.Event()
         self._durable.set()
         self._failed: UnavailableError | None = None
+        self._notes: list[NumberedNote] = []
+        self.on_notes: OnNotes = lambda notes, ended: None
         self.turns = 0
 
     # -- the doors ----------------------------------------------------------------------------------------------------
@@ -152,7 +179,7 @@ class Driver(ABC, Generic[Incoming]):
         if self._failed is not None:
             raise self._failed
 
-    async def submit(self, requests: Sequence[tuple[str, JobRequest]]) -> list[Answer]:
+    async def submit(self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = "") -> list[Answer]:
         """Hand in jobs; return what became of each when that is durable.
 
         Parameters
@@ -160,6 +187,8 @@ class Driver(ABC, Generic[Incoming]):
         requests : sequence of (str, JobRequest)
             Each with its idempotency key: one that was used before gets its first answer again. A key that is none,
             or a request that cannot be written down, is declined.
+        origin : str
+            Who asks, and with which request; the stories of the jobs tell it.
 
         Raises
         ------
@@ -173,7 +202,7 @@ class Driver(ABC, Generic[Incoming]):
             waiting.append(future)
             problem = _key_problem(key)
             if problem is None:
-                self._submissions.setdefault(key, (self.submitted(key, request), []))[1].append(future)
+                self._submissions.setdefault(key, _Submission(request, origin)).waiting.append(future)
             else:
                 future.set_result(Declined(key, problem))
         self._news.set()
@@ -208,8 +237,17 @@ class Driver(ABC, Generic[Incoming]):
     # -- what a kind of driver adds -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def submitted(self, key: str, request: JobRequest) -> Any:
-        """Return the event that a user has handed in a job."""
+    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> Any:
+        """Return the event that a user has handed in a job.
+
+        Parameters
+        ----------
+        key : str
+        request : JobRequest
+        origin : str
+        past : tuple of Past
+            Of the jobs that it waits for and that are over, what the journal knows.
+        """
 
     @abstractmethod
     def heard(self, peer: str, message: Incoming) -> Any:
@@ -259,8 +297,8 @@ class Driver(ABC, Generic[Incoming]):
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             self._failed = UnavailableError(f"{self._journal.where}: its driver has stopped ({why}); start it anew")
             waiting: list[asyncio.Future[Any]] = [*told, *self._told]
-            for _, futures in [*submissions.values(), *self._submissions.values()]:
-                waiting += futures
+            for submission in [*submissions.values(), *self._submissions.values()]:
+                waiting += submission.waiting
             for future in waiting:
                 if not future.done():
                     future.set_exception(self._failed)
@@ -268,18 +306,26 @@ class Driver(ABC, Generic[Incoming]):
 
     async def _take_turn(self, submissions: _Submissions, told: list[asyncio.Future[None]]) -> None:
         known = await self._answered(submissions)
+        past = await self._past([each.request for key, each in submissions.items() if key not in known])
         packets, self._packets = self._packets, []
         events, self._events = self._events, []
-        events += [event for key, (event, _) in submissions.items() if key not in known]
+        for key, each in submissions.items():
+            if key not in known:
+                mine = {after.job_id for after in each.request.after}
+                found = tuple(past[job_id] for job_id in sorted(mine) if job_id in past)
+                events.append(self.submitted(key, each.request, each.origin, found))
         self._durable.clear()
         commands = self._decide(events, packets)
         await self._flush()
         self._durable.set()
+        if self._notes:
+            notes, self._notes = self._notes, []
+            self.on_notes(notes, {each.record.job_id: each.record for each in commands if type(each) is RecordEnded})
         self._count_turn(commands)
         answers: dict[str, Answer] = {key: found.answer for key, found in known.items()}
         answers |= {command.key: command for command in commands if isinstance(command, (Accepted, Declined))}
-        for key, (_, futures) in submissions.items():
-            for future in futures:
+        for key, each in submissions.items():
+            for future in each.waiting:
                 if not future.done():
                     future.set_result(answers[key])
         for done in told:
@@ -306,10 +352,22 @@ class Driver(ABC, Generic[Incoming]):
         """Return what was answered before to any of these."""
         if not submissions:
             return {}
+        return await self._read(lambda: self._journal.submissions(list(submissions)))
+
+    async def _past(self, requests: Sequence[JobRequest]) -> dict[int, Past]:
+        """Return what the journal knows of jobs that others are to wait for; those that are not over are left out."""
+        wanted = {after.job_id for request in requests for after in request.after}
+        if not wanted:
+            return {}
+        ended = await self._read(lambda: self._journal.ended(sorted(wanted)))
+        return {job_id: past_of(record) for job_id, record in ended.items()}
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        """Read the journal, however long that takes."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return await asyncio.to_thread(self._journal.submissions, list(submissions))
+                return await asyncio.to_thread(read)
             except UnavailableError as error:
                 logger.error("the journal cannot be read, trying again: %s", error)
                 await asyncio.sleep(pause_s)
@@ -370,12 +428,16 @@ class Driver(ABC, Generic[Incoming]):
         messages: dict[str, list[Any]] = {}
         for command in commands:
             if isinstance(command, Noted):
-                step.note(command.job_id, self._now_ms, command.kind, command.detail)
+                number = step.note(command.job_id, self._now_ms, command.kind, command.detail)
+                told = command.job_id, self._now_ms, command.kind, command.detail
+                self._notes.append(NumberedNote(number, *told))
             elif isinstance(command, (Accepted, Declined)):
                 job_id = command.job_id if isinstance(command, Accepted) else -1
                 step.submission(command.key, job_id, self._now_ms, command)
             elif isinstance(command, RecordUsage):
                 step.usage(_usage(command, self._now_ms))
+            elif isinstance(command, RecordEnded):
+                step.ended(command.record)
             elif (to := self.outgoing(command)) is not None:
                 messages.setdefault(to[0], []).append(to[1])
         for peer, sent in messages.items():

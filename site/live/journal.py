@@ -137,6 +137,7 @@ class Journal(JournalReader):
             self.kept_configuration = self.configuration
         rows = connection.execute(select(tables.channels))
         self._counts = {row.peer: Counts(row.first, row.next, row.received) for row in rows}
+        self._last_note = connection.scalar(select(func.max(tables.notes.c.number))) or 0
 
     @property
     def pending(self) -> int:
@@ -168,6 +169,11 @@ class Journal(JournalReader):
         return self._now_ms
 
     @property
+    def last_note(self) -> int:
+        """Number of the last event of a story that was recorded, durable or not; 0 if there is none."""
+        return self._last_note
+
+    @property
     def base(self) -> int:
         """After which input the present core began; 0 if it was never begun anew."""
         return self._base
@@ -195,7 +201,8 @@ class Journal(JournalReader):
             raise InputError("a step of this journal is open; end it before the next")
         try:
             codecs = self._events, self._messages, self._answers
-            step = Step(self._made + 1, self._sequence, self._now_ms, self._counts, *codecs, self._is_used)
+            known = self._made + 1, self._sequence, self._now_ms, self._counts
+            step = Step(*known, *codecs, self._is_used, self._last_note)
             try:
                 yield step
             except BaseException:
@@ -214,6 +221,7 @@ class Journal(JournalReader):
             self._made += 1
             self._sequence = step.sequence
             self._now_ms = step.now_ms
+            self._last_note = step.last_note
             self._counts.update(rows.channels)
             for row in rows.submissions:
                 self._asked.discard(row["key"])
@@ -373,14 +381,20 @@ class Journal(JournalReader):
             return connection.execute(delete(tables.inputs).where(tables.inputs.c.sequence <= limit)).rowcount
 
     def forget(self, before_ms: int) -> int:
-        """Remove submissions, stories and usage from before an instant; return how many records.
+        """Remove submissions, stories, usage and jobs that ended from before an instant; return how many records.
 
-        An idempotency key that is forgotten is new again.
+        An idempotency key that is forgotten is new again. The last event of all stories stays: those to come are
+        numbered from it.
         """
         with self._changing() as connection:
-            aged = (tables.submissions, tables.notes, tables.usage)
-            removed = [connection.execute(delete(table).where(table.c.at_ms < before_ms)).rowcount for table in aged]
-            return sum(removed)
+            notes = tables.notes.c
+            aged = (
+                delete(tables.submissions).where(tables.submissions.c.at_ms < before_ms),
+                delete(tables.notes).where(notes.at_ms < before_ms, notes.number < self._last_note),
+                delete(tables.usage).where(tables.usage.c.at_ms < before_ms),
+                delete(tables.ended).where(tables.ended.c.end_ms < before_ms),
+            )
+            return sum(connection.execute(each).rowcount for each in aged)
 
     def close(self) -> None:
         """Flush, and let go of the journal; it is let go of even if it could not be flushed."""

@@ -13,17 +13,32 @@ from sqlalchemy import Connection, select
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.live import journal_tables as tables
-from gridweave.site.live.journal_records import ChannelState, Codec, Experience, Group, Input, Note, Submission, Usage
+from gridweave.site.live.journal_records import (
+    ChannelState,
+    Codec,
+    EndedQuery,
+    Experience,
+    Group,
+    Input,
+    Note,
+    NumberedNote,
+    Submission,
+    Usage,
+)
 from gridweave.site.live.journal_store import Store
 from gridweave.site.live.journal_views import (
+    find_ended,
     read_channel,
+    read_ended,
     read_experience,
     read_groups,
     read_inputs,
+    read_notes,
     read_story,
     read_submissions,
     read_usage,
 )
+from gridweave.site.program import JobRecord
 
 
 class JournalReader:
@@ -134,6 +149,21 @@ class JournalReader:
         """Return what happened to a job, in the order in which it was noted."""
         with self.reading() as connection:
             return read_story(connection, job_id)
+
+    def notes(self, *, after: int, limit: int = 1_000) -> list[NumberedNote]:
+        """Return what happened to jobs after an event of that number, in ascending order, so many at most."""
+        with self.reading() as connection:
+            return read_notes(connection, after, limit)
+
+    def ended(self, job_ids: Iterable[int]) -> dict[int, JobRecord]:
+        """Return what is kept of jobs that are over, by their numbers; others are left out."""
+        with self.reading() as connection:
+            return read_ended(connection, self.where, list(dict.fromkeys(job_ids)))
+
+    def find_ended(self, query: EndedQuery) -> list[JobRecord]:
+        """Return jobs that are over, those with the highest numbers first."""
+        with self.reading() as connection:
+            return find_ended(connection, self.where, query)
 
     def experience(
         self, *, user: str | int | None = None, job_class: str | int | None = None, last: int = 10_000

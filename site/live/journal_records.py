@@ -86,6 +86,41 @@ class Note(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class NumberedNote(msgspec.Struct, frozen=True):
+    """One event of the story of a job, as `Note`, with its number among those of all jobs."""
+
+    number: int
+    job_id: int
+    at_ms: int
+    kind: str
+    detail: str = ""
+
+
+class EndedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the jobs that are over are asked for.
+
+    Attributes
+    ----------
+    user, name, array, site : str, optional
+        Only jobs of this user, of this name, of this array, with a part at this site.
+    states, outcomes : tuple of str
+        Only jobs in one of these states, with one of these outcomes; empty: all.
+    below : int, optional
+        Only jobs with smaller numbers.
+    limit : int
+        So many at most: those with the highest numbers.
+    """
+
+    user: str | None = None
+    name: str | None = None
+    array: str | None = None
+    site: str | None = None
+    states: tuple[str, ...] = ()
+    outcomes: tuple[str, ...] = ()
+    below: int | None = None
+    limit: int = 100
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a job has used.
 

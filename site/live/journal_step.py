@@ -15,11 +15,13 @@ from gridweave import __version__
 from gridweave.errors import InputError
 from gridweave.site.live import journal_tables as tables
 from gridweave.site.live.journal_records import Codec, Usage, digest
+from gridweave.site.program import JobRecord
 
 KEEP_SNAPSHOTS = 2
 """The newest, and one more in case it is damaged."""
 
 _MOST_TEXT = 10_000
+_PAGE = 1_000
 
 
 class Core(Protocol):
@@ -47,6 +49,7 @@ class Rows(msgspec.Struct):
     outbox: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     usage: list[dict[str, Any]] = []
+    ended: list[dict[str, Any]] = []
 
 
 class Step:
@@ -68,11 +71,13 @@ class Step:
         messages: Codec,
         answers: Codec,
         is_used: Callable[[str], bool],
+        last_note: int,
     ) -> None:
         self.number = number
         self.sequence = sequence
         self.now_ms = now_ms
         self.has_acted = False
+        self.last_note = last_note
         self._counts = counts
         self._events, self._messages, self._answers = events, messages, answers
         self._is_used = is_used
@@ -177,14 +182,32 @@ class Step:
         return self.rows.channels.get(peer) or self._counts.get(peer) or Counts()
 
     def _count(self, peer: str, first: int, following: int, received: int) -> None:
-        if not peer or peer != _plain(peer):
+        if not peer or peer != plain(peer):
             raise InputError(f"the peer {peer!r:.100} is empty, or holds a NUL; the name of a site will do")
         self.rows.channels[peer] = Counts(first, following, received)
 
-    def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> None:
-        """Record an event of the story of a job; a detail of more than 10,000 characters is cut there."""
-        row = {"job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
-        self.rows.notes.append(row | {"kind": _plain(kind), "detail": _plain(detail)[:_MOST_TEXT]})
+    def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> int:
+        """Record an event of the story of a job; a detail of more than 10,000 characters is cut there.
+
+        Returns
+        -------
+        int
+            Its number: ascending over all jobs, and never given again.
+        """
+        row = {"number": self.last_note + 1, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
+        self.rows.notes.append(row | {"kind": plain(kind), "detail": plain(detail)[:_MOST_TEXT]})
+        self.last_note += 1
+        return self.last_note
+
+    def ended(self, record: JobRecord) -> None:
+        """Record what is known of a job that is over; if it was recorded before, this takes its place."""
+        request, array = record.request, record.request.array
+        row: dict[str, Any] = {"job_id": _whole("job_id", record.job_id), "user": plain(request.user)}
+        row |= {"name": plain(request.name), "array": "" if array is None else plain(array.name)}
+        row |= {"state": record.state, "outcome": record.outcome}
+        row |= {"submit_ms": _whole("submit_ms", record.submit_ms), "end_ms": _whole("end_ms", record.end_ms)}
+        row |= {"sites": plain(sites_text(site for site, _ in record.places)), "record": _ENCODER.encode(record)}
+        self.rows.ended.append(row)
 
     def submission(self, key: str, job_id: int, at_ms: int, answer: Any) -> None:
         """Record what is answered to a submission, to be given again if it is repeated.
@@ -201,7 +224,7 @@ class Step:
         InputError
             If the key was used before: its answer is to be had from `Journal.submissions`.
         """
-        if not key or key != _plain(key):
+        if not key or key != plain(key):
             raise InputError(f"the idempotency key {key!r:.100} is empty, or holds a NUL; any other text will do")
         if self._is_used(key) or key in self._keys:
             raise InputError(f"the idempotency key {key!r:.100} was used before; give its first answer again")
@@ -222,7 +245,7 @@ class Step:
             if value is None:
                 row[name] = None
             elif name in ("user", "job_class"):
-                row[name] = _plain(str(value))
+                row[name] = plain(str(value))
             else:
                 row[name] = _number(name, value) if name == "cpu" else _whole(name, value)
         self.rows.usage.append(row)
@@ -231,6 +254,14 @@ class Step:
         """Record the state of the core after the inputs until here; `Journal.snapshot` makes it."""
         row = {"sequence": self.sequence, "now_ms": self.now_ms, "stamp": stamp, "release": __version__, "state": state}
         self.rows.snapshots.append(row | {"digest": state_digest(state)})
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def sites_text(sites: Iterable[str]) -> str:
+    """Return how the sites of a job are kept, so that one of them can be looked for."""
+    return "".join(f"\n{site}\n" for site in sites)
 
 
 def state_digest(state: bytes) -> bytes:
@@ -257,7 +288,7 @@ def _number(name: str, value: Any) -> float:
         raise InputError(f"{name} is {value!r:.100}; a number") from None
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return a text without what PostgreSQL does not store: the character NUL, and halves of characters."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
@@ -272,6 +303,7 @@ _CHANNEL_MOVED = (
 _ACKNOWLEDGED = delete(tables.outbox).where(
     tables.outbox.c.peer == bindparam("of_peer"), tables.outbox.c.number < bindparam("below")
 )
+_ENDED_BEFORE = delete(tables.ended).where(tables.ended.c.job_id.in_(bindparam("again", expanding=True)))
 
 
 def write(connection: Connection, steps: Sequence[Rows]) -> None:
@@ -279,11 +311,14 @@ def write(connection: Connection, steps: Sequence[Rows]) -> None:
     channels: dict[str, Counts] = {}
     for step in steps:
         channels.update(step.channels)
+    ended = {row["job_id"]: row for step in steps for row in step.ended}
+    _forget(connection, list(ended))
     for table, rows in (
         (tables.inputs, [row for step in steps for row in step.inputs]),
         (tables.submissions, [row for step in steps for row in step.submissions]),
         (tables.notes, [row for step in steps for row in step.notes]),
         (tables.usage, [row for step in steps for row in step.usage]),
+        (tables.ended, list(ended.values())),
         (tables.outbox, [row for step in steps for row in step.outbox if row["number"] >= channels[row["peer"]].first]),
     ):
         if rows:
@@ -308,6 +343,12 @@ def _plain_insert(dialect: Dialect, table: Table, names: tuple[str, ...]) -> tup
     """Return a statement as the driver takes it, and the columns in its order: rows hold what needs no conversion."""
     compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
     return str(compiled), tuple(getattr(compiled, "positiontup", None) or ())
+
+
+def _forget(connection: Connection, job_ids: list[int]) -> None:
+    """Remove what is kept of jobs: a core that was begun anew gives out their numbers again."""
+    for start in range(0, len(job_ids), _PAGE):
+        connection.execute(_ENDED_BEFORE, {"again": job_ids[start : start + _PAGE]})
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from gridweave.errors import InputError
 
-VERSION = 2
+VERSION = 3
 """Of the tables below. Whoever changes them counts this up and adds to `MIGRATIONS`."""
 
 metadata = MetaData()
@@ -122,6 +122,24 @@ usage = Table(
 )
 
 
+ended = Table(
+    "gridweave_ended",
+    metadata,
+    Column("job_id", _Number, primary_key=True, autoincrement=False),
+    Column("user", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("array", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("submit_ms", _Number, nullable=False),
+    Column("end_ms", _Number, nullable=False),
+    Column("sites", Text, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    Index("gridweave_ended_by_user", "user", "job_id"),
+)
+"""Jobs that are over. ``sites``: each with a line feed before and behind it; ``record``: all that is known of it."""
+
+
 def _from_1(connection: Connection) -> None:
     """Version 1 kept no digest of what was decided on an input, and no I/O of jobs."""
     kind = LargeBinary().compile(connection.dialect)
@@ -130,7 +148,17 @@ def _from_1(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE gridweave_usage ADD COLUMN write_bytes BIGINT"))
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1}
+def _from_2(connection: Connection) -> None:
+    """Version 2 kept nothing of jobs that had ended."""
+    number, words, data = (kind.compile(connection.dialect) for kind in (_Number, Text(), LargeBinary()))
+    kinds = dict.fromkeys(("user", "name", "array", "state", "outcome", "sites"), words)
+    kinds |= {"submit_ms": number, "end_ms": number, "record": data}
+    columns = ", ".join(f'"{name}" {kind} NOT NULL' for name, kind in kinds.items())
+    connection.execute(text(f"CREATE TABLE gridweave_ended (job_id {number} NOT NULL PRIMARY KEY, {columns})"))
+    connection.execute(text('CREATE INDEX gridweave_ended_by_user ON gridweave_ended ("user", job_id)'))
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1, 2: _from_2}
 """From which version, and what is to be done to reach the next. Never changed once released, and none is taken out."""
 
 

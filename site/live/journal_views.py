@@ -6,21 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, Select, func, select
 
 from gridweave.errors import InputError
 from gridweave.site.live.journal_records import (
     ChannelState,
     Codec,
+    EndedQuery,
     Experience,
     Group,
     Input,
     Note,
+    NumberedNote,
     Submission,
     Usage,
     experience_of,
 )
-from gridweave.site.live.journal_tables import channels, inputs, notes, outbox, submissions, usage
+from gridweave.site.live.journal_step import plain, sites_text
+from gridweave.site.live.journal_tables import channels, ended, inputs, notes, outbox, submissions, usage
+from gridweave.site.program import JobRecord
 
 _PAGE = 1000
 
@@ -71,6 +76,50 @@ def read_story(connection: Connection, job_id: int) -> list[Note]:
     """Return the notes about a job."""
     query = select(notes).where(notes.c.job_id == job_id).order_by(notes.c.number)
     return [Note(row.job_id, row.at_ms, row.kind, row.detail) for row in connection.execute(query)]
+
+
+def read_notes(connection: Connection, after: int, limit: int) -> list[NumberedNote]:
+    """Return the notes about all jobs after one."""
+    query = select(notes).where(notes.c.number > after).order_by(notes.c.number).limit(limit)
+    return [NumberedNote(*row) for row in connection.execute(query)]
+
+
+def read_ended(connection: Connection, where: str, job_ids: Sequence[int]) -> dict[int, JobRecord]:
+    """Return what is kept of jobs that are over."""
+    found: dict[int, JobRecord] = {}
+    for start in range(0, len(job_ids), _PAGE):
+        chosen = ended.c.job_id.in_(job_ids[start : start + _PAGE])
+        for job_id, data in connection.execute(select(ended.c.job_id, ended.c.record).where(chosen)):
+            found[job_id] = _record(data, where, job_id)
+    return {job_id: found[job_id] for job_id in job_ids if job_id in found}
+
+
+def find_ended(connection: Connection, where: str, query: EndedQuery) -> list[JobRecord]:
+    """Return the newest jobs that are over and that are asked for, the newest first."""
+    columns = ended.c
+    chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
+    for column, wanted in ((columns.user, query.user), (columns.name, query.name), (columns.array, query.array)):
+        if wanted is not None:
+            chosen = chosen.where(column == plain(wanted))
+    if query.site is not None:
+        chosen = chosen.where(columns.sites.contains(sites_text([plain(query.site)]), autoescape=True))
+    if query.states:
+        chosen = chosen.where(columns.state.in_(query.states))
+    if query.outcomes:
+        chosen = chosen.where(columns.outcome.in_(query.outcomes))
+    if query.below is not None:
+        chosen = chosen.where(columns.job_id < query.below)
+    return [_record(data, where, job_id) for job_id, data in connection.execute(chosen)]
+
+
+_RECORDS = msgspec.msgpack.Decoder(JobRecord)
+
+
+def _record(data: bytes, where: str, job_id: int) -> JobRecord:
+    try:
+        return _RECORDS.decode(data)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{where}: what is kept of job {job_id} cannot be read: {error}") from error
 
 
 def read_experience(

@@ -11,6 +11,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.contract import DrainSite, FragmentsMet, Request, ResumeSite
+from gridweave.site.eligibility import Past
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.driver import Driver, Send
 from gridweave.site.live.journal import Journal
@@ -22,6 +23,8 @@ from gridweave.site.live_messages import (
     LiveSiteEvent,
     Order,
     OwnCancelled,
+    OwnHeld,
+    OwnReleased,
     OwnSubmitted,
     SiteMessage,
     StartRun,
@@ -86,9 +89,9 @@ class SiteDriver(Driver[Any]):
         self._to_agent = to_agent
         self._due: set[str] = set()
 
-    def submitted(self, key: str, request: JobRequest) -> OwnSubmitted:
+    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> OwnSubmitted:
         """Return the event that a user has handed in a job."""
-        return OwnSubmitted(key, request)
+        return OwnSubmitted(key, request, origin, past)
 
     def heard(self, peer: str, message: GridMessage) -> GridMessage:
         """Return what the grid has sent: it is an event as it is."""
@@ -111,9 +114,17 @@ class SiteDriver(Driver[Any]):
         for agent, ordered in orders.items():
             self._order(agent, ordered)
 
-    async def cancel(self, job_ids: Sequence[int]) -> None:
+    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
         """End jobs of the site's own users, or keep them from starting; return when that is durable."""
-        await self.told(*(OwnCancelled(job_id) for job_id in job_ids))
+        await self.told(*(OwnCancelled(job_id, origin) for job_id in job_ids))
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Keep waiting jobs of the site's own users from starting; return when that is durable."""
+        await self.told(OwnHeld(tuple(job_ids), origin))
+
+    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Let held jobs of the site's own users go into the queue again; return when that is durable."""
+        await self.told(OwnReleased(tuple(job_ids), origin))
 
     async def forget_machine(self, agent: str) -> None:
         """Give up what a machine ran that will not come back.
