@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from numpy.random import Generator
 
@@ -186,6 +186,10 @@ class FullControl:
     def _is_due(self, now_ms: int) -> bool:
         start_ms = self._queue.next_start_ms()
         return start_ms is not None and start_ms <= now_ms
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they are thought of."""
+        return (job.job_id for job in self._queue.waiting)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -207,6 +207,11 @@ class LimitedControl:
         if self._renew_at_ms is not None and self._renew_at_ms <= now_ms:
             commands += self._renew(now_ms)
         return commands
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they are thought of."""
+        gone = (RUNNING, SPLIT)
+        return (job_id for job_id, delegation in self._jobs.items() if delegation.state not in gone)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""

@@ -406,6 +406,9 @@ class LiveGrid:
                     self._tell(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
                     self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
+                    # It waits there, until the site says that it has started.
+                    self._out.append(Noted(job.job_id, "delegated", f"to {self._names[site]}"))
+                    self.records[job.job_id].state = "waiting"
                     self._tell(site, request)
                 case ToSite(site=site, request=CommitHold(job_id=job_id) as request):
                     meeting = self._meeting.get(job_id, "")

@@ -5,7 +5,7 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from numpy.random import Generator
@@ -69,6 +69,9 @@ class Control(Protocol):
 
     def run(self, now_ms: int) -> list[GridCommand]:
         """Decide, after all that happened at an instant has been taken in."""
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they are thought of."""
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
@@ -205,6 +208,10 @@ class MetaCore:
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not be placed on the idle grid, in one line, or None."""
         return self._control.why_never(job)
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they are thought of."""
+        return self._control.waiting()
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from numpy.random import Generator
@@ -160,6 +160,10 @@ class NoControl:
             self._sent[job_id].refused_by = frozenset()
             commands += self._send(job_id)
         return commands
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that were sent away and have not come back, in the order in which they came."""
+        return iter(self._sent)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""

@@ -52,6 +52,10 @@ class Ports:
         """Have the ranks of later jobs reach a machine by this name."""
         self._hosts[agent] = host
 
+    def host_of(self, agent: str) -> str:
+        """Return by which name a machine is reached; empty if it was never there."""
+        return self._hosts.get(agent, "")
+
     def take(self, agent: str) -> Port:
         """Return the lowest port of a machine that no job has; there may be none."""
         taken = self._taken[agent]

@@ -25,6 +25,7 @@ from gridweave.site.contract import (
 )
 from gridweave.site.contract_core import ContractCore, ContractEvent
 from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
+from gridweave.site.explain import Explanation
 from gridweave.site.live_attempts import NO_PORT, Expected, Ports
 from gridweave.site.live_messages import (
     AgentForgotten,
@@ -159,6 +160,28 @@ class LiveSite:
         run = self._runs.get(job_id)
         piece = None if run is None or run.attempt != attempt else run.pieces.get(agent)
         return piece is not None and not piece.is_over
+
+    def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
+        """Return which machine runs a rank of an attempt; empty if none does now."""
+        run = self._runs.get(job_id)
+        if run is None or run.attempt != attempt:
+            return ""
+        ranks = {each.rank: agent for agent, piece in run.pieces.items() for each in piece.launch.ranks}
+        return ranks.get(rank, "")
+
+    def explain(self, job_id: int) -> Explanation:
+        """Return when a waiting job will start, and why not earlier, as of the last call of `handle`.
+
+        Raises
+        ------
+        InputError
+            If no such job waits here.
+        """
+        return self.core.site.explain(self._now_ms, job_id)
+
+    def host_of(self, agent: str) -> str:
+        """Return by which name a machine is reached; empty if it was never there."""
+        return self._ports.host_of(agent)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""

@@ -277,7 +277,10 @@ def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any]
             compiled.add(site.policy.discipline)
             grid.wait_for([name], max(timeout_s, COMPILE_S))
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
-    grid.make(MetaActor, GRID_ACTOR, {}, plan.settings(), journal, plan.clock, plan.namespace)
+    machines = tuple(
+        tuple(agent.name for agent in plan.site_settings(number).agents) for number in range(len(plan.sites))
+    )
+    grid.make(MetaActor, GRID_ACTOR, {}, plan.settings(), journal, plan.clock, plan.namespace, machines)
     grid.wait_for([GRID_ACTOR], max(timeout_s, COMPILE_S))
     grid.wait_for(list(grid.actors), timeout_s)
     return grid

@@ -6,9 +6,11 @@ import asyncio
 
 import msgspec
 
+from gridweave.grid.live.desk import GRID_METHODS, GridDesk
 from gridweave.grid.live.grid_driver import GridDriver
 from gridweave.grid.live_messages import GridSettings
 from gridweave.site.live.clock import Clock
+from gridweave.site.live.door import Door
 from gridweave.site.live.ray_driven import DrivenActor
 from gridweave.site.live.ray_names import GRID_ACTOR, Handles, encode, journal_place, site_actor
 from gridweave.site.live_messages import Probed
@@ -41,16 +43,27 @@ class MetaActor(DrivenActor[GridDriver]):
     clock : Clock
     namespace : str
         Of the actors of the grid.
+    machines : tuple of tuple of str
+        The machines of each site, in site order.
     """
 
-    def __init__(self, settings: GridSettings, journal: str, clock: Clock, namespace: str) -> None:
+    def __init__(
+        self,
+        settings: GridSettings,
+        journal: str,
+        clock: Clock,
+        namespace: str,
+        machines: tuple[tuple[str, ...], ...] = (),
+    ) -> None:
         self._handles = Handles(namespace)
-        self._settings, self._journal, self._clock = settings, journal, clock
+        self._settings, self._journal, self._clock, self._machines = settings, journal, clock, machines
         super().__init__(GRID_ACTOR)
 
     def make_driver(self) -> GridDriver:
         """Return the driver of the meta-scheduler."""
-        return GridDriver(self._settings, journal_place(self._journal), self._clock, to_site=self._to_site)
+        driver = GridDriver(self._settings, journal_place(self._journal), self._clock, to_site=self._to_site)
+        self.door = Door(GridDesk(driver, self._machines), GRID_METHODS)
+        return driver
 
     async def _to_site(self, site: str, data: bytes) -> None:
         await self._handles.call(site_actor(site), "packet", data)

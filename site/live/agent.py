@@ -13,9 +13,10 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.live.affinity import usable_cores
-from gridweave.site.live.folders import fragment_folder
+from gridweave.site.live.folders import fragment_folder, read_launch
 from gridweave.site.live.launch import FragmentEvent, FragmentStarted, Launch, Rank
 from gridweave.site.live.orders import ENCODER, ORDERS
+from gridweave.site.live.output import output_path
 from gridweave.site.live.runner import Runner
 from gridweave.site.live_messages import (
     LOCAL,
@@ -38,6 +39,23 @@ KEEP_ENDED = 1_000
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_REPORTS = 1_000
+
+
+class OutputRead(msgspec.Struct, frozen=True):
+    """A part of the output of a rank.
+
+    Attributes
+    ----------
+    is_here : bool
+        Whether the rank is one of this machine, and its folder is still there.
+    data : bytes
+    size : int
+        How much there was after that was read.
+    """
+
+    is_here: bool
+    data: bytes
+    size: int
 
 
 class Machine(Runner):
@@ -135,6 +153,29 @@ class AgentDriver:
         self._say(RunEnded(self.name, order.job_id, order.attempt, "lost", reason))
         await self.runner.cancel(order.job_id, order.attempt, reason)
 
+    def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
+        """Return a part of the output of a rank, and whether it is a rank of this machine.
+
+        Parameters
+        ----------
+        job_id, attempt, rank, stream, offset, limit
+            As for `output`.
+
+        Raises
+        ------
+        OptionError
+            As `output`.
+        """
+        data = self.output(job_id, attempt, rank, stream, offset, limit)
+        folder = fragment_folder(self.runner.root, (job_id, attempt))
+        launch = read_launch(folder)
+        is_here = launch is not None and any(each.rank == rank for each in launch.ranks)
+        try:
+            size = output_path(folder, rank, stream).stat().st_size
+        except OSError:
+            size = 0
+        return OutputRead(is_here, data, size)
+
     def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
         """Return a part of the output of a rank.
 
@@ -155,7 +196,7 @@ class AgentDriver:
             raise OptionError("stream", f"is {stream!r:.20}; out or err")
         if min(job_id, attempt, rank, offset, limit) < 0:
             raise OptionError("offset", "or another number is below 0; whole numbers from 0 up")
-        path = fragment_folder(self.runner.root, (job_id, attempt)) / f"rank-{rank}.{stream}"
+        path = output_path(fragment_folder(self.runner.root, (job_id, attempt)), rank, stream)
         try:
             with path.open("rb") as file:
                 file.seek(offset)

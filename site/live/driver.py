@@ -173,7 +173,8 @@ class Driver(ABC, Generic[Incoming]):
 
     async def durable(self) -> None:
         """Return when all that the core knows is durable: what is read from it then may be shown."""
-        await self._durable.wait()
+        while not self._durable.is_set():
+            await self._durable.wait()
 
     def _check_alive(self) -> None:
         if self._failed is not None:

@@ -16,10 +16,10 @@ from gridweave.site.live import journal_tables as tables
 from gridweave.site.live.journal_records import (
     ChannelState,
     Codec,
-    EndedQuery,
     Experience,
     Group,
     Input,
+    JobFilter,
     Note,
     NumberedNote,
     Submission,
@@ -160,7 +160,7 @@ class JournalReader:
         with self.reading() as connection:
             return read_ended(connection, self.where, list(dict.fromkeys(job_ids)))
 
-    def find_ended(self, query: EndedQuery) -> list[JobRecord]:
+    def find_ended(self, query: JobFilter) -> list[JobRecord]:
         """Return jobs that are over, those with the highest numbers first."""
         with self.reading() as connection:
             return find_ended(connection, self.where, query)

@@ -96,8 +96,8 @@ class NumberedNote(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class EndedQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the jobs that are over are asked for.
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs are asked for; those with the highest numbers first.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class EndedQuery(msgspec.Struct, frozen=True, kw_only=True):
     below : int, optional
         Only jobs with smaller numbers.
     limit : int
-        So many at most: those with the highest numbers.
+        So many at most.
     """
 
     user: str | None = None

@@ -13,10 +13,10 @@ from gridweave.errors import InputError
 from gridweave.site.live.journal_records import (
     ChannelState,
     Codec,
-    EndedQuery,
     Experience,
     Group,
     Input,
+    JobFilter,
     Note,
     NumberedNote,
     Submission,
@@ -94,7 +94,7 @@ def read_ended(connection: Connection, where: str, job_ids: Sequence[int]) -> di
     return {job_id: found[job_id] for job_id in job_ids if job_id in found}
 
 
-def find_ended(connection: Connection, where: str, query: EndedQuery) -> list[JobRecord]:
+def find_ended(connection: Connection, where: str, query: JobFilter) -> list[JobRecord]:
     """Return the newest jobs that are over and that are asked for, the newest first."""
     columns = ended.c
     chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)

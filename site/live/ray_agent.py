@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 from gridweave.errors import UnavailableError
-from gridweave.site.live.agent import AgentDriver, node_threads
+from gridweave.site.live.agent import AgentDriver, OutputRead, node_threads
 from gridweave.site.live.clock import Clock
+from gridweave.site.live.door import Door
 from gridweave.site.live.probe import Prober
 from gridweave.site.live.probe_server import ProbeServer
 from gridweave.site.live.probing import Address, ProbePlan, Probing
@@ -53,6 +54,7 @@ class NodeAgent:
         threads = () if virtual else node_threads(agent.nodes)
         host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         self._driver = AgentDriver(agent.name, Path(folder), self._report, host=host, threads=threads)
+        self._door = Door(self, ("part",))
         self._opened = asyncio.Event()
         self._host, self._probe_port = host, 0
         self._peers = dict(peers)
@@ -112,9 +114,17 @@ class NodeAgent:
         await self._opened.wait()
         await self._driver.order(data)
 
+    async def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
+        """Return a part of the output of a rank, and whether it is a rank of this machine."""
+        return await asyncio.to_thread(self._driver.part, job_id, attempt, rank, stream, offset, limit)
+
     async def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
         """Return a part of the output of a rank, ``out`` or ``err``; empty if there is none (yet)."""
         return await asyncio.to_thread(self._driver.output, job_id, attempt, rank, stream, offset, limit)
+
+    async def ask(self, method: str, data: bytes) -> bytes:
+        """Answer what the gateway asks."""
+        return await self._door.ask(method, data)
 
     async def stop(self, end_jobs: bool) -> None:
         """Stop watching; end what runs, if that is wished."""

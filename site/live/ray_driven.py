@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.site.live.door import Door
 from gridweave.site.live.driver import Driver
 from gridweave.site.live.ray_names import encode, endure
 from gridweave.site.program import JobRequest
@@ -46,6 +47,8 @@ class DrivenActor(ABC, Generic[D]):
     def __init__(self, name: str) -> None:
         self._name = name
         self._driver: D | None = None
+        # Of its desk; whoever makes the driver makes it as well.
+        self.door: Door | None = None
         self._opened = asyncio.Event()
         self._problem: GridweaveError | None = None
         self._tasks = endure(name, self._open())
@@ -114,6 +117,12 @@ class DrivenActor(ABC, Generic[D]):
         """Return the name of the actor, once it works."""
         await self.driver()
         return self._name
+
+    async def ask(self, method: str, data: bytes) -> bytes:
+        """Answer what the gateway asks at the desk."""
+        await self.driver()
+        assert self.door is not None, "a driver without a desk"
+        return await self.door.ask(method, data)
 
     async def submit(self, data: bytes) -> bytes:
         """Take in jobs: keys and requests; return an answer to each when it is durable."""

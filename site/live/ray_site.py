@@ -6,11 +6,17 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from gridweave.errors import UnavailableError
 from gridweave.site.live.clock import Clock
+from gridweave.site.live.desk import SITE_METHODS, SiteDesk
+from gridweave.site.live.door import Door
 from gridweave.site.live.ray_driven import DrivenActor
 from gridweave.site.live.ray_names import GRID_ACTOR, Handles, agent_actor, encode, journal_place, site_actor
 from gridweave.site.live.site_driver import GRID, SiteDriver
 from gridweave.site.live_settings import SiteSettings
+
+LOOK_S = 5.0
+"""So often it is seen which machines answer, and so long they may take for it."""
 
 
 class SiteActor(DrivenActor[SiteDriver]):
@@ -29,16 +35,20 @@ class SiteActor(DrivenActor[SiteDriver]):
     def __init__(self, settings: SiteSettings, journal: str, clock: Clock, namespace: str) -> None:
         self._handles = Handles(namespace)
         self._settings, self._journal, self._clock = settings, journal, clock
+        self._at_desk: SiteDesk | None = None
         super().__init__(site_actor(settings.name))
 
     def make_driver(self) -> SiteDriver:
         """Return the driver of the site."""
         place = journal_place(self._journal)
-        return SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_agent=self._to_agent)
+        driver = SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_agent=self._to_agent)
+        self._at_desk = SiteDesk(driver)
+        self.door = Door(self._at_desk, SITE_METHODS)
+        return driver
 
     def works(self, driver: SiteDriver) -> list[Coroutine[Any, Any, Any]]:
-        """Return the turns, and the orders that are repeated."""
-        return [driver.run(), driver.repeat_orders()]
+        """Return the turns, the orders that are repeated, and the look after the machines."""
+        return [driver.run(), driver.repeat_orders(), self._look_after_machines()]
 
     async def _to_grid(self, peer: str, data: bytes) -> None:
         await self._handles.call(GRID_ACTOR, "packet", self._settings.name, data)
@@ -68,18 +78,32 @@ class SiteActor(DrivenActor[SiteDriver]):
 
     async def records(self, job_ids: list[int]) -> bytes:
         """Return what is known of jobs of the site's own users; an unknown one is left out."""
-        driver = await self.driver()
-        await driver.durable()
-        known = driver.site.records
-        return encode([known[job_id] for job_id in job_ids if job_id in known])
+        return encode(await (await self._desk()).records(job_ids))
 
     async def story(self, job_id: int) -> bytes:
         """Return what happened to a job here."""
-        return encode(await asyncio.to_thread((await self.driver()).journal.story, job_id))
+        return encode(await (await self._desk()).story(job_id))
 
-    async def status(self) -> bytes:
-        """Return how the site is."""
-        return encode((await self.driver()).status())
+    async def _desk(self) -> SiteDesk:
+        await self.driver()
+        assert self._at_desk is not None, "a driver without a desk"
+        return self._at_desk
+
+    async def _look_after_machines(self) -> None:
+        """See again and again which machines answer, so that nobody who asks has to wait for one that does not."""
+        machines = [agent.name for agent in self._settings.agents]
+        while True:
+            answers = await asyncio.gather(*(self._answers(machine) for machine in machines))
+            away = {machine for machine, answer in zip(machines, answers, strict=True) if not answer}
+            (await self._desk()).away = away
+            await asyncio.sleep(LOOK_S)
+
+    async def _answers(self, machine: str) -> bool:
+        try:
+            await self._handles.call(agent_actor(self._settings.name, machine), "process", timeout_s=LOOK_S)
+        except UnavailableError:
+            return False
+        return True
 
     async def check(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

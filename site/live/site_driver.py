@@ -41,16 +41,6 @@ GRID = "grid"
 GridMessage = Request | DescribeJob | FragmentsMet
 
 
-class SiteStatus(msgspec.Struct, frozen=True):
-    """How a site is: its nodes, how many are free, and how many jobs wait and run (or are held)."""
-
-    name: str
-    nodes: int
-    free: int
-    waiting: int
-    running: int
-
-
 REPEAT_S = 2.0
 """After so long a machine is told again what it has not said to have done."""
 
@@ -142,13 +132,6 @@ class SiteDriver(Driver[Any]):
     async def drain(self, draining: bool) -> None:
         """Take in nothing new for the grid, or take it in again."""
         await self.told(DrainSite() if draining else ResumeSite())
-
-    def status(self) -> SiteStatus:
-        """Return how the site is."""
-        core = self.site.core.site
-        waiting = sum(1 for _ in core.waiting())
-        running = sum(1 for _ in core.running())
-        return SiteStatus(self.settings.name, core.nodes, core.free, waiting, running)
 
     async def report(self, data: bytes) -> None:
         """Take in what a machine tells; return when it is durable, and need not be told again.

@@ -1,0 +1,149 @@
+"""The desk of the grid: what users ask of the meta-scheduler beside handing in jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import islice
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.api import Forecast, JobEvent, JobEvents, Queue, QueuedJob
+from gridweave.grid.live.events import Events
+from gridweave.grid.live.grid_driver import GridDriver
+from gridweave.site.live.desk import DESK_METHODS, OVER, Desk
+from gridweave.site.live.journal_records import NumberedNote
+from gridweave.site.program import JobRecord, JobRequest
+
+GRID_METHODS = (*DESK_METHODS, "about", "events", "queue", "forecast", "quote")
+"""What may be asked at the desk of the grid through a `Door`."""
+
+MOST_EVENTS = 1_000
+"""So many events are told at one time."""
+
+
+class SiteNames(msgspec.Struct, frozen=True):
+    """A site of the grid: its name, how many of its nodes the grid may have, and its machines."""
+
+    name: str
+    for_grid: int
+    machines: tuple[str, ...] = ()
+
+
+class GridDesk(Desk[GridDriver]):
+    """What is asked of the meta-scheduler.
+
+    Parameters
+    ----------
+    driver : GridDriver
+        It has taken no turn yet.
+    machines : sequence of tuple of str
+        The machines of each site, in site order; empty: not known.
+    """
+
+    def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
+        super().__init__(driver, driver.grid, driver.journal)
+        self._machines = machines
+        self._events = Events(driver.journal.last_note)
+        driver.on_notes = self._noted
+
+    async def about(self) -> list[SiteNames]:
+        """Return of which sites the grid is made, in their order."""
+        sites = self.driver.settings.sites
+        machines = self._machines or ((),) * len(sites)
+        return [SiteNames(name, nodes, each) for (name, nodes), each in zip(sites, machines, strict=True)]
+
+    def _noted(self, notes: list[NumberedNote], ended: dict[int, JobRecord]) -> None:
+        """Take in what was written into the stories of jobs, and is durable."""
+        self._events.add(self._event(note, ended) for note in notes)
+
+    def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
+        record = self._core.records.get(note.job_id) or others.get(note.job_id)
+        # Of a job that was declined at that very instant nothing is known.
+        user, name = ("", "") if record is None else (record.request.user, record.request.name)
+        return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
+
+    async def events(self, after: int, timeout_s: float) -> JobEvents:
+        """Return what happened to jobs after an event; wait that long for something to happen.
+
+        Parameters
+        ----------
+        after : int
+            -1, or one that there is not yet: none is wanted but the number of the last one, at once.
+        timeout_s : float
+        """
+        if not 0 <= after <= self._events.last:
+            return JobEvents(events=[], last=self._events.last)
+        await self._events.wait(after, timeout_s)
+        found = self._events.after(after, MOST_EVENTS)
+        if found is None:
+            found = await self._old_events(after)
+        return JobEvents(events=found, last=found[-1].number if found else self._events.last)
+
+    async def _old_events(self, after: int) -> list[JobEvent]:
+        """Return events from the journal."""
+        notes = await asyncio.to_thread(lambda: self._journal.notes(after=after, limit=MOST_EVENTS))
+        rest = sorted({note.job_id for note in notes} - self._core.records.keys())
+        others = await asyncio.to_thread(self._journal.ended, rest)
+        return [self._event(note, others) for note in notes]
+
+    async def queue(self, limit: int) -> Queue:
+        """Return how many jobs there are in each state, and the first of those that wait."""
+        await self.driver.durable()
+        records = self._core.records
+        counts = Counter(record.state for record in records.values())
+        waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
+        first = islice((record for record in waiting if record.state == "waiting"), limit)
+        states = {state: counts[state] for state in ("waiting", "held", "starting", "running")}
+        return Queue(**states, jobs=[_queued(record) for record in first])
+
+    async def forecast(self, job_id: int) -> Forecast | None:
+        """Return when a job starts, and why it waits; None if it is unknown."""
+        found = await self.records([job_id])
+        if not found:
+            return None
+        record = found[0]
+        if record.state == "waiting":
+            return self._forecast_of_waiting(record)
+        nodes = tuple(record.places) if record.state not in ("held", "refused") else ()
+        reason = record.reason if record.state not in OVER else f"it is over: {record.outcome or record.state}"
+        now_ms = self.driver.clock.now_ms()
+        limit_ms = record.request.limit_ms
+        return Forecast(
+            job_id=job_id,
+            now_ms=now_ms,
+            state=record.state,
+            start_ms=record.start_ms,
+            places=nodes,
+            length_ms=limit_ms,
+            reason=reason,
+        )
+
+    def _forecast_of_waiting(self, record: JobRecord) -> Forecast:
+        """Return what is known of a job that waits."""
+        order = self.driver.grid.core.waiting()
+        ahead = next((place for place, job_id in enumerate(order) if job_id == record.job_id), 0)
+        return Forecast(
+            job_id=record.job_id,
+            now_ms=self.driver.clock.now_ms(),
+            length_ms=record.request.limit_ms,
+            ahead=ahead,
+            reason=f"{ahead} jobs stand before it" if ahead else "no nodes for it now",
+        )
+
+    async def quote(self, request: JobRequest) -> Forecast:
+        """Return when such a job would start."""
+        raise UnavailableError("this grid gives no quotes")
+
+
+def _queued(record: JobRecord) -> QueuedJob:
+    request = record.request
+    return QueuedJob(
+        job_id=record.job_id,
+        user=request.user,
+        nodes=request.nodes,
+        limit_ms=request.limit_ms,
+        submit_ms=record.submit_ms,
+        state=record.state,
+    )

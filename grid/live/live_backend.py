@@ -1,0 +1,358 @@
+"""A live grid as the gateway sees it, whatever carries the questions to its desks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Hashable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from gridweave import __version__
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.api import (
+    Forecast,
+    Health,
+    JobEvents,
+    JobPage,
+    JobQuery,
+    MachineInfo,
+    OutputPart,
+    Queue,
+    SiteInfo,
+    StoryEntry,
+)
+from gridweave.grid.live.desk import SiteNames
+from gridweave.site.live.agent import OutputRead
+from gridweave.site.live.desk import OVER, Explained, JobList, SiteStatus
+from gridweave.site.live.door import answer_of, question
+from gridweave.site.live.journal_records import JobFilter, Note
+from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, agent_actor, site_actor
+from gridweave.site.live_site import OWN_IDS
+from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+
+SUBMIT_S = 60.0
+"""So long an answer to jobs that are handed in is waited for."""
+
+LOOK_S = 3.0
+"""So long it is waited for what a site or the grid says of itself."""
+
+T = TypeVar("T")
+
+
+class Calls(Protocol):
+    """Carries questions to the desks of a grid: `Handles` on Ray."""
+
+    async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
+        """Call a method of an actor by its name.
+
+        Raises
+        ------
+        UnavailableError
+            If there is no answer.
+        """
+
+
+@functools.cache
+def _decoder_of(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+class LiveBackend:
+    """A live grid, by the desks of its meta-scheduler, its sites and its machines.
+
+    Parameters
+    ----------
+    calls : Calls
+
+    Notes
+    -----
+    It implements `gridweave.grid.gateway.backend.Backend`, whose rules are said there, and knows nothing but what it is
+    told: any number of them can be made, anywhere.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._names: list[SiteNames] = []
+        self._last: dict[str, SiteInfo] = {}
+
+    async def _ask(self, actor: str, method: str, kind: type[T], *arguments: object, timeout_s: float = CALL_S) -> T:
+        """Ask something at a desk."""
+        data = await self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
+        answer: T = answer_of(data, _decoder_of(kind))
+        return answer
+
+    # -- who there is -------------------------------------------------------------------------------------------------
+
+    async def _sites(self) -> list[SiteNames]:
+        """Return of which sites the grid is made; that does not change."""
+        if not self._names:
+            self._names = await self._ask(GRID_ACTOR, "about", list[SiteNames], timeout_s=LOOK_S)
+        return self._names
+
+    async def _site(self, name: str) -> str:
+        """Return the actor of a site.
+
+        Raises
+        ------
+        InputError
+            If there is no such site.
+        """
+        names = [site.name for site in await self._sites()]
+        if name not in names:
+            raise InputError(f"there is no site {name!r:.100}; the grid has {', '.join(names)}")
+        return site_actor(name)
+
+    async def _desk_of(self, job_id: int) -> str | None:
+        """Return the actor at whose desk a job is known; None if there can be no such job."""
+        if job_id < OWN_IDS:
+            return GRID_ACTOR
+        sites = await self._sites()
+        number = job_id // OWN_IDS - 1
+        return site_actor(sites[number].name) if number < len(sites) else None
+
+    async def _by_desk(self, job_ids: Sequence[int]) -> dict[str, list[int]]:
+        """Return jobs by the actors at whose desks they are known."""
+        found: dict[str, list[int]] = {}
+        for job_id in dict.fromkeys(job_ids):
+            actor = await self._desk_of(job_id)
+            if actor is not None:
+                found.setdefault(actor, []).append(job_id)
+        return found
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
+    ) -> list[Accepted | Declined]:
+        """Hand in jobs with their idempotency keys, to the grid or to a site."""
+        actor = GRID_ACTOR if site is None else await self._site(site)
+        kind: Any = list[Accepted | Declined]
+        answers: list[Accepted | Declined] = await self._ask(
+            actor, "submit", kind, list(jobs), origin, timeout_s=SUBMIT_S
+        )
+        return answers
+
+    async def cancel(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """End jobs; return those that had not ended."""
+        return await self._wish("cancel", job_ids, origin)
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Keep waiting jobs from starting; return those that are held, or will be if they do not start before."""
+        return await self._wish("hold", job_ids, origin)
+
+    async def release(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Let held jobs go into the queue again; return those that it was done to."""
+        return await self._wish("release", job_ids, origin)
+
+    async def _wish(self, method: str, job_ids: Sequence[int], origin: str) -> list[int]:
+        asked = (
+            self._ask(actor, method, list[int], mine, origin) for actor, mine in (await self._by_desk(job_ids)).items()
+        )
+        return [job_id for done in await asyncio.gather(*asked) for job_id in done]
+
+    async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
+        """Return what is known of jobs, in the order in which they are asked for; unknown ones are left out."""
+        asked = (
+            self._ask(actor, "records", list[JobRecord], mine) for actor, mine in (await self._by_desk(job_ids)).items()
+        )
+        found = {record.job_id: record for records in await asyncio.gather(*asked) for record in records}
+        return [found[job_id] for job_id in dict.fromkeys(job_ids) if job_id in found]
+
+    async def _record(self, job_id: int) -> JobRecord | None:
+        return next(iter(await self.records([job_id])), None)
+
+    async def jobs(self, query: JobQuery) -> JobPage:
+        """Return the jobs that are asked for, the newest first."""
+        actor = GRID_ACTOR if not query.own else await self._site(query.own)
+        wanted = JobFilter(
+            user=query.user,
+            name=query.name,
+            array=query.array,
+            site=query.site,
+            states=query.state,
+            outcomes=query.outcome,
+            below=query.below,
+            limit=query.limit,
+        )
+        found = await self._ask(actor, "jobs", JobList, wanted)
+        return JobPage(jobs=found.jobs, below=found.below)
+
+    async def story(self, job_id: int) -> list[StoryEntry]:
+        """Return what happened to a job at the grid and at its sites, by time.
+
+        What a site knows that does not answer is left out.
+        """
+        actor = await self._desk_of(job_id)
+        if actor is None:
+            return []
+        parts = [await self._ask(actor, "story", list[Note], job_id)]
+        if parts[0] and actor == GRID_ACTOR:
+            # The record knows the sites of the last attempt alone.
+            sites = [site_actor(site.name) for site in await self._sites()]
+            asked = (self._ask(each, "story", list[Note], job_id, timeout_s=LOOK_S) for each in sites)
+            told = await asyncio.gather(*(_or_none(each) for each in asked))
+            parts += [notes for notes in told if notes]
+        notes = sorted((note for part in parts for note in part), key=lambda note: note.at_ms)
+        return [StoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
+
+    async def events(self, after: int, timeout_s: float) -> JobEvents:
+        """Return what happened to jobs of the grid after an event; wait that long for something to happen."""
+        return await self._ask(GRID_ACTOR, "events", JobEvents, after, timeout_s, timeout_s=timeout_s + CALL_S)
+
+    async def forecast(self, job_id: int) -> Forecast | None:
+        """Return when a job starts, and why it waits; None if it is unknown."""
+        if job_id >= OWN_IDS:
+            return await self._own_forecast(job_id)
+        kind: Any = Forecast | None
+        found: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id)
+        return found
+
+    async def _own_forecast(self, job_id: int) -> Forecast | None:
+        """Return what a site says of a job of its own users."""
+        record = await self._record(job_id)
+        if record is None:
+            return None
+        actor = await self._desk_of(job_id)
+        assert actor is not None, "a job that is known is known somewhere"
+        said = await self._ask(actor, "explain", Explained, job_id)
+        forecast = Forecast(
+            job_id=job_id,
+            now_ms=said.now_ms,
+            state=record.state,
+            start_ms=record.start_ms,
+            places=record.places,
+            length_ms=record.request.limit_ms,
+            reason=record.reason,
+        )
+        found = said.explanation
+        if found is None:
+            return forecast
+        return msgspec.structs.replace(forecast, start_ms=found.start_ms, ahead=found.place, reason=found.reason)
+
+    async def quote(self, request: JobRequest) -> Forecast:
+        """Return when such a job would start."""
+        return await self._ask(GRID_ACTOR, "quote", Forecast, request)
+
+    # -- output -------------------------------------------------------------------------------------------------------
+
+    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
+        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown.
+
+        Raises
+        ------
+        InputError
+            If the job has no such rank.
+        UnavailableError
+            If its machine does not answer.
+        """
+        # What is known of the job comes first: if it is over now, nothing more is written.
+        record = await self._record(job_id)
+        if record is None:
+            return None
+        is_over = record.state in OVER
+        nothing = OutputPart(data=b"", offset=offset, is_last=is_over)
+        if not record.places or not record.attempt:
+            return nothing
+        site = _site_of_rank(record, rank)
+        where = job_id, record.attempt, rank
+        problem = None
+        for machine in await self._machines_with(record, site, rank):
+            actor = agent_actor(site, machine)
+            try:
+                read = await self._ask(actor, "part", OutputRead, *where, stream, offset, limit)
+            except UnavailableError as error:
+                problem = error
+                continue
+            if read.is_here:
+                at_end = offset + len(read.data) >= read.size
+                return OutputPart(data=read.data, offset=offset, is_last=is_over and at_end)
+        if problem is not None:
+            raise problem
+        return nothing
+
+    async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
+        """Return the machines of a site that may have the output of a rank."""
+        # A record of the grid names the site as well, one of a site's own job does not.
+        ended = [agent.removeprefix(f"{site}/") for agent in record.agents if agent.startswith(f"{site}/")]
+        if record.job_id >= OWN_IDS:
+            ended = list(record.agents)
+        if ended:
+            return ended
+        actor = site_actor(site)
+        machine = await self._ask(actor, "machine_of", str, record.job_id, record.attempt, rank)
+        if machine:
+            return [machine]
+        # It has not started, or its part is over and others of the job are not.
+        return [name for each in await self._sites() if each.name == site for name in each.machines]
+
+    # -- the grid and its sites ---------------------------------------------------------------------------------------
+
+    async def sites(self) -> list[SiteInfo]:
+        """Return how the sites are, also of one that does not answer."""
+        names = await self._sites()
+        asked = (self._ask(site_actor(site.name), "status", SiteStatus, timeout_s=LOOK_S) for site in names)
+        told = await asyncio.gather(*(_or_none(each) for each in asked))
+        for site, status in zip(names, told, strict=True):
+            if status is not None:
+                self._last[site.name] = _info_of(status)
+            else:
+                away = tuple(MachineInfo(name=name, here=False) for name in site.machines)
+                last = self._last.get(site.name) or SiteInfo(name=site.name, for_grid=site.for_grid, machines=away)
+                self._last[site.name] = msgspec.structs.replace(last, answers=False)
+        return [self._last[site.name] for site in names]
+
+    async def drain(self, site: str, draining: bool) -> None:
+        """Have a site take nothing new of the grid, or take it again."""
+        await self._ask(await self._site(site), "drain", type(None), draining)
+
+    async def queue(self, limit: int) -> Queue:
+        """Return the first of the jobs that wait."""
+        return await self._ask(GRID_ACTOR, "queue", Queue, limit)
+
+    async def health(self) -> Health:
+        """Return whether the grid works; raises nothing."""
+        try:
+            self._names = await self._ask(GRID_ACTOR, "about", list[SiteNames], timeout_s=LOOK_S)
+            sites = {site.name: site.answers for site in await self.sites()}
+        except UnavailableError:
+            sites = {site.name: False for site in self._names}
+            return Health(status="unavailable", version=__version__, sites=sites)
+        return Health(status="ok", version=__version__, sites=sites)
+
+
+async def _or_none(answer: Awaitable[T]) -> T | None:
+    """Return an answer; None if there is none."""
+    try:
+        return await answer
+    except UnavailableError:
+        return None
+
+
+def _site_of_rank(record: JobRecord, rank: int) -> str:
+    """Return at which site of the last attempt of a job a rank runs, or ran."""
+    one_each = record.request.program.ranks == "first-node"
+    counts = [(site, 1 if one_each else nodes) for site, nodes in record.places]
+    if record.job_id >= OWN_IDS and one_each:
+        counts = counts[:1]
+    first = 0
+    for site, count in counts:
+        if first <= rank < first + count:
+            return site
+        first += count
+    raise InputError(f"job {record.job_id} has no rank {rank}; it has 0 to {first - 1}")
+
+
+def _info_of(status: SiteStatus) -> SiteInfo:
+    machines = tuple(MachineInfo(name=m.name, host=m.host, nodes=m.nodes, here=m.here) for m in status.machines)
+    return SiteInfo(
+        name=status.name,
+        nodes=status.nodes,
+        for_grid=status.for_grid,
+        free=status.free,
+        waiting=status.waiting,
+        running=status.running,
+        draining=status.draining,
+        machines=machines,
+    )

@@ -1,0 +1,259 @@
+"""The desk of a site, and what it has in common with that of the grid: what users ask beside handing in jobs.
+
+Whatever a desk shows is durable before. It knows nothing of Ray: an actor, or a test, puts it behind a `Door`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Collection, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from gridweave.errors import InputError
+from gridweave.site.eligibility import Eligibility
+from gridweave.site.explain import Explanation
+from gridweave.site.live.driver import Driver
+from gridweave.site.live.journal_reader import JournalReader
+from gridweave.site.live.journal_records import JobFilter, Note
+from gridweave.site.live.site_driver import SiteDriver
+from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+
+OVER = ("ended", "refused")
+"""States in which nothing becomes of a job any more."""
+
+DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story")
+SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "explain")
+"""What may be asked at a desk through a `Door`."""
+
+
+class JobList(msgspec.Struct, frozen=True):
+    """Some jobs, those with the highest numbers first.
+
+    Attributes
+    ----------
+    jobs : list of JobRecord
+    below : int, optional
+        What the next page is below; None: there is none.
+    """
+
+    jobs: list[JobRecord]
+    below: int | None = None
+
+
+class MachineStatus(msgspec.Struct, frozen=True):
+    """A machine of a site: its name, by which name it is reached, its nodes, and whether it answers."""
+
+    name: str
+    host: str
+    nodes: int
+    here: bool
+
+
+class SiteStatus(msgspec.Struct, frozen=True):
+    """How a site is.
+
+    Attributes
+    ----------
+    name : str
+    nodes, for_grid, free : int
+        Nodes in all, how many of them the grid may have, and how many are free.
+    waiting, running : int
+        Jobs in its queue, and jobs that have nodes.
+    draining : bool
+        Whether it takes in nothing new for the grid.
+    machines : tuple of MachineStatus
+    """
+
+    name: str
+    nodes: int
+    for_grid: int
+    free: int
+    waiting: int
+    running: int
+    draining: bool = False
+    machines: tuple[MachineStatus, ...] = ()
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """When a job starts, and why not earlier, as of an instant; None for a job that is not in the queue."""
+
+    now_ms: int
+    explanation: Explanation | None
+
+
+class DeskCore(Protocol):
+    """What a desk shows of a core."""
+
+    records: dict[int, JobRecord]
+    eligibility: Eligibility
+
+
+class DeskDriver(Protocol):
+    """A driver whose jobs are users'."""
+
+    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """End jobs."""
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Keep jobs from starting."""
+
+    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Let held jobs go into the queue again."""
+
+
+D = TypeVar("D", bound=Driver[Any])
+
+
+class Desk(Generic[D]):
+    """What users ask of a core with a journal.
+
+    Parameters
+    ----------
+    driver : Driver
+    core : DeskCore
+    journal : JournalReader
+    """
+
+    def __init__(self, driver: D, core: DeskCore, journal: JournalReader) -> None:
+        self.driver = driver
+        self._core, self._journal = core, journal
+        self._wishes: DeskDriver = driver  # type: ignore[assignment]
+
+    async def submit(self, jobs: list[tuple[str, JobRequest]], origin: str) -> list[Accepted | Declined]:
+        """Hand in jobs; return what became of each when that is durable."""
+        return await self.driver.submit(jobs, origin=origin)
+
+    async def cancel(self, job_ids: list[int], origin: str) -> list[int]:
+        """End jobs; return those that had not ended."""
+        known = [job_id for job_id in dict.fromkeys(job_ids) if self._is_open(job_id)]
+        if known:
+            await self._wishes.cancel(known, origin=origin)
+        return known
+
+    async def hold(self, job_ids: list[int], origin: str) -> list[int]:
+        """Keep jobs from starting; return those that are held now, or will be if they do not start before."""
+        known = [job_id for job_id in dict.fromkeys(job_ids) if self._is_open(job_id)]
+        if known:
+            await self._wishes.hold(known, origin=origin)
+        return [job_id for job_id in known if self._core.eligibility.is_wished(job_id)]
+
+    async def release(self, job_ids: list[int], origin: str) -> list[int]:
+        """Let held jobs go; return those that were held by their users."""
+        held = [job_id for job_id in dict.fromkeys(job_ids) if self._core.eligibility.is_wished(job_id)]
+        if held:
+            await self._wishes.release(held, origin=origin)
+        return [job_id for job_id in held if not self._core.eligibility.is_wished(job_id)]
+
+    async def records(self, job_ids: list[int]) -> list[JobRecord]:
+        """Return what is known of jobs, of those that ended long ago as well, by number; unknown ones are left out."""
+        await self.driver.durable()
+        known = self._core.records
+        found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
+        rest = [job_id for job_id in job_ids if job_id not in found]
+        if rest:
+            found |= await asyncio.to_thread(self._journal.ended, rest)
+        return [found[job_id] for job_id in sorted(found)]
+
+    async def jobs(self, wanted: JobFilter) -> JobList:
+        """Return the jobs that are asked for, the newest first."""
+        await self.driver.durable()
+        found = self._known(wanted)
+        if not wanted.states or not set(wanted.states).isdisjoint(OVER):
+            more = msgspec.structs.replace(wanted, limit=wanted.limit + 1)
+            for record in await asyncio.to_thread(self._journal.find_ended, more):
+                found.setdefault(record.job_id, record)
+        numbers = sorted(found, reverse=True)
+        page = [found[job_id] for job_id in numbers[: wanted.limit]]
+        return JobList(page, page[-1].job_id if len(numbers) > wanted.limit else None)
+
+    def _known(self, wanted: JobFilter) -> dict[int, JobRecord]:
+        """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
+        found: dict[int, JobRecord] = {}
+        # Numbers are given out ascending, so the newest are the last.
+        for job_id, record in reversed(self._core.records.items()):
+            if len(found) > wanted.limit:
+                break
+            if (wanted.below is None or job_id < wanted.below) and is_asked_for(record, wanted):
+                found[job_id] = copy.copy(record)
+        return found
+
+    async def story(self, job_id: int) -> list[Note]:
+        """Return what happened to a job here, the oldest first."""
+        return await asyncio.to_thread(self._journal.story, job_id)
+
+    def _is_open(self, job_id: int) -> bool:
+        record = self._core.records.get(job_id)
+        return record is not None and record.state not in OVER
+
+
+def is_asked_for(record: JobRecord, wanted: JobFilter) -> bool:
+    """Return whether a job is one of those that are asked for, but for its number."""
+    request = record.request
+    array = None if request.array is None else request.array.name
+    return (
+        (not wanted.states or record.state in wanted.states)
+        and (not wanted.outcomes or record.outcome in wanted.outcomes)
+        and (wanted.user is None or request.user == wanted.user)
+        and (wanted.name is None or request.name == wanted.name)
+        and (wanted.array is None or array == wanted.array)
+        and (wanted.site is None or any(site == wanted.site for site, _ in record.places))
+    )
+
+
+class SiteDesk(Desk[SiteDriver]):
+    """What is asked of a site: of its own users' jobs, and of itself.
+
+    Parameters
+    ----------
+    driver : SiteDriver
+
+    Attributes
+    ----------
+    away : collection of str
+        The machines that do not answer, as far as whoever carries orders knows.
+    """
+
+    def __init__(self, driver: SiteDriver) -> None:
+        super().__init__(driver, driver.site, driver.journal)
+        self.away: Collection[str] = ()
+
+    async def status(self) -> SiteStatus:
+        """Return how the site is."""
+        await self.driver.durable()
+        site, settings = self.driver.site, self.driver.settings
+        core = site.core.site
+        machines = tuple(
+            MachineStatus(agent.name, site.host_of(agent.name), agent.nodes, agent.name not in self.away)
+            for agent in settings.agents
+        )
+        return SiteStatus(
+            settings.name,
+            core.nodes,
+            settings.owner.nodes_for_grid(core.nodes),
+            core.free,
+            sum(1 for _ in core.waiting()),
+            sum(1 for _ in core.running()),
+            site.core.draining,
+            machines,
+        )
+
+    async def drain(self, draining: bool) -> None:
+        """Have the site take in nothing new for the grid, or take it in again."""
+        await self.driver.drain(draining)
+
+    async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
+        """Return which machine runs a rank of an attempt; empty if none does now."""
+        await self.driver.durable()
+        return self.driver.site.machine_of(job_id, attempt, rank)
+
+    async def explain(self, job_id: int) -> Explained:
+        """Return when a job starts that is in the site's queue, and why not earlier."""
+        await self.driver.durable()
+        now_ms = self.driver.clock.now_ms()
+        try:
+            return Explained(now_ms, self.driver.site.explain(job_id))
+        except InputError:
+            return Explained(now_ms, None)

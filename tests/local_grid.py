@@ -1,0 +1,168 @@
+"""A whole live grid in this process, with real processes on its machines: real drivers, desks and agents, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.grid.live.desk import GRID_METHODS, GridDesk
+from gridweave.grid.live.grid_driver import GridDriver
+from gridweave.grid.live.live_backend import LiveBackend
+from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.live.agent import AgentDriver
+from gridweave.site.live.clock import Clock
+from gridweave.site.live.desk import SITE_METHODS, SiteDesk
+from gridweave.site.live.door import Door
+from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, agent_actor, site_actor
+from gridweave.site.live.site_driver import GRID, SiteDriver
+from gridweave.site.live_messages import Agent
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.policy import SitePolicy
+
+SITES = (("north", (2, 2)), ("south", (2,)))
+"""Of what a grid is made if nothing else is said: sites, and the nodes of each of their machines."""
+
+
+class LocalGrid:
+    """A grid of drivers in one event loop, behind the same `Backend` as one on Ray.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Where journals and jobs are. A grid that is started there again goes on where the last one stood.
+    sites : tuple of (str, tuple of int)
+        Their names, and the nodes of each of their machines (``m0``, ``m1``, ...).
+    **options
+        Of `GridSettings`.
+
+    Attributes
+    ----------
+    backend : LiveBackend
+    away : set of str
+        Actors that do not answer (``grid``, ``site:north``, ``agent:north/m0``): a test may add to it.
+
+    Examples
+    --------
+    ::
+
+        async with LocalGrid(tmp_path) as grid:
+            answers = await grid.backend.submit([("key", request)], site=None, origin="a test")
+    """
+
+    def __init__(self, folder: Path, sites: tuple[tuple[str, tuple[int, ...]], ...] = SITES, **options: Any) -> None:
+        self.folder, self.away = folder, set[str]()
+        self.settings = [
+            SiteSettings(
+                name=name,
+                number=number,
+                agents=tuple(
+                    Agent(name=f"m{place}", nodes=count, ports=(23_000 + 100 * number, 23_100 + 100 * number))
+                    for place, count in enumerate(nodes)
+                ),
+                policy=SitePolicy(),
+                owner=OwnerPolicy(),
+            )
+            for number, (name, nodes) in enumerate(sites)
+        ]
+        each = tuple((settings.name, settings.nodes) for settings in self.settings)
+        options = {"policy": GridPolicy(mode="multi-site"), "margin_ms": 500, "retry_ms": 2_000} | options
+        self.grid_settings = GridSettings(sites=each, **options)
+        self.backend = LiveBackend(self)
+        self.sites: dict[str, SiteDriver] = {}
+        self.agents: dict[str, AgentDriver] = {}
+        self._doors: dict[str, Door] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> LocalGrid:
+        """Start it."""
+        for settings in self.settings:
+            for agent in settings.agents:
+                await self._start_agent(settings.name, agent.name)
+        for settings in self.settings:
+            self._start_site(settings)
+        machines = tuple(tuple(agent.name for agent in settings.agents) for settings in self.settings)
+        self.driver = GridDriver(self.grid_settings, self.folder / "grid.journal", Clock(), to_site=self._to_site)
+        self._doors[GRID_ACTOR] = Door(GridDesk(self.driver, machines), GRID_METHODS)
+        self._spawn(self.driver.run())
+        return self
+
+    async def _start_agent(self, site: str, name: str) -> None:
+        async def report(data: bytes) -> None:
+            await self._carried(site_actor(site), self.sites[site].report(data))
+
+        root = self.folder / site / name
+        root.mkdir(parents=True, exist_ok=True)
+        driver = AgentDriver(name, root, report)
+        await driver.open()
+        self.agents[f"{site}/{name}"] = driver
+        self._doors[agent_actor(site, name)] = Door(driver, ("part",))
+        self._spawn(driver.run())
+
+    def _start_site(self, settings: SiteSettings) -> None:
+        name = settings.name
+
+        async def to_grid(_peer: str, data: bytes) -> None:
+            self._reach(GRID_ACTOR)
+            self.driver.packet(name, data)
+            await asyncio.sleep(0)
+
+        async def to_agent(agent: str, data: bytes) -> None:
+            await self._carried(agent_actor(name, agent), self.agents[f"{name}/{agent}"].order(data))
+
+        place = self.folder / f"{name}.journal"
+        driver = SiteDriver(settings, place, Clock(), to_grid=to_grid, to_agent=to_agent)
+        self.sites[name] = driver
+        self._doors[site_actor(name)] = Door(SiteDesk(driver), SITE_METHODS)
+        self._spawn(driver.run())
+        self._spawn(driver.repeat_orders())
+
+    async def _to_site(self, name: str, data: bytes) -> None:
+        self._reach(site_actor(name))
+        self.sites[name].packet(GRID, data)
+        await asyncio.sleep(0)
+
+    def _reach(self, actor: str) -> None:
+        if actor in self.away:
+            raise UnavailableError(f"actor {actor} does not answer: it is away")
+
+    async def _carried(self, actor: str, work: Any) -> None:
+        try:
+            self._reach(actor)
+        except UnavailableError:
+            work.close()
+            raise
+        await work
+
+    def _spawn(self, work: Any) -> None:
+        self._tasks.add(asyncio.get_running_loop().create_task(work))
+
+    async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
+        """Call a method of an actor, as `Handles` does it on Ray."""
+        self._reach(actor)
+        assert method == "ask", "the backend only asks at desks"
+        try:
+            return await asyncio.wait_for(self._doors[actor].ask(*arguments), timeout_s)
+        except TimeoutError as error:
+            raise UnavailableError(f"actor {actor} does not answer: TimeoutError") from error
+
+    async def __aexit__(self, *_: object) -> None:
+        """End what runs, and stop."""
+        for agent in self.agents.values():
+            await agent.end_all()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        for task in self._tasks:
+            # What failed while nobody looked fails the test.
+            with contextlib.suppress(asyncio.CancelledError):
+                task.result()
+        for agent in self.agents.values():
+            await agent.close()
+        for driver in (self.driver, *self.sites.values()):
+            with contextlib.suppress(GridweaveError):
+                await driver.close()
