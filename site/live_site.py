@@ -47,6 +47,7 @@ from gridweave.site.live_runs import Run, exit_codes_of, make_run, repeated_orde
 from gridweave.site.live_settings import SiteSettings
 from gridweave.site.messages import Job, JobCancelled, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
 from gridweave.site.program import (
+    OWN_IDS,
     Accepted,
     Declined,
     DescribeJob,
@@ -60,9 +61,6 @@ from gridweave.site.program import (
     job_of,
     request_problem,
 )
-
-OWN_IDS = 10**12
-"""A site numbers the jobs of its own users from so much times its place, counted from 1; the grid's stay below."""
 
 
 class LiveSite:

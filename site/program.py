@@ -16,6 +16,9 @@ Where = Literal["each-node", "first-node"]
 KEEP_ENDED = 5_000
 """So many ended jobs of users are known without the journal."""
 
+OWN_IDS = 10**12
+"""A site numbers the jobs of its own users from so much times its place, counted from 1; the grid's stay below."""
+
 MOST_AFTER = 1_000
 """A job waits for so many others at most."""
 

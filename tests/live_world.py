@@ -33,9 +33,8 @@ from gridweave.site.live.orders import ORDERS
 from gridweave.site.live.site_driver import GRID, SiteDriver
 from gridweave.site.live_messages import Agent, StartRun
 from gridweave.site.live_settings import SiteSettings
-from gridweave.site.live_site import OWN_IDS
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import Accepted, JobRequest, Program
+from gridweave.site.program import OWN_IDS, Accepted, JobRequest, Program
 from live_wishes import check_notes, check_waits, was_hopeless, with_wishes
 from memory_journal import Disk, MemoryJournal, replay
 from virtual_time import Process, VirtualLoop

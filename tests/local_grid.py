@@ -1,4 +1,4 @@
-"""A whole live grid in this process, with real processes on its machines: real drivers, desks and agents, without Ray."""
+"""A whole live grid in this process, with real processes on its machines: drivers, desks and agents without Ray."""
 
 from __future__ import annotations
 

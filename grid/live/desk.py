@@ -12,7 +12,8 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.api import Forecast, JobEvent, JobEvents, Queue, QueuedJob
 from gridweave.grid.live.events import Events
 from gridweave.grid.live.grid_driver import GridDriver
-from gridweave.site.live.desk import DESK_METHODS, OVER, Desk
+from gridweave.site.live.desk import DESK_METHODS, Desk
+from gridweave.site.live.desk_messages import OVER, SiteNames
 from gridweave.site.live.journal_records import NumberedNote
 from gridweave.site.program import JobRecord, JobRequest
 
@@ -21,14 +22,6 @@ GRID_METHODS = (*DESK_METHODS, "about", "events", "queue", "forecast", "quote")
 
 MOST_EVENTS = 1_000
 """So many events are told at one time."""
-
-
-class SiteNames(msgspec.Struct, frozen=True):
-    """A site of the grid: its name, how many of its nodes the grid may have, and its machines."""
-
-    name: str
-    for_grid: int
-    machines: tuple[str, ...] = ()
 
 
 class GridDesk(Desk[GridDriver]):

@@ -23,14 +23,12 @@ from gridweave.grid.api import (
     SiteInfo,
     StoryEntry,
 )
-from gridweave.grid.live.desk import SiteNames
 from gridweave.site.live.agent import OutputRead
-from gridweave.site.live.desk import OVER, Explained, JobList, SiteStatus
+from gridweave.site.live.desk_messages import OVER, Explained, JobList, SiteNames, SiteStatus
 from gridweave.site.live.door import answer_of, question
 from gridweave.site.live.journal_records import JobFilter, Note
 from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, agent_actor, site_actor
-from gridweave.site.live_site import OWN_IDS
-from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.program import OWN_IDS, Accepted, Declined, JobRecord, JobRequest
 
 SUBMIT_S = 60.0
 """So long an answer to jobs that are handed in is waited for."""
@@ -80,7 +78,8 @@ class LiveBackend:
     async def _ask(self, actor: str, method: str, kind: type[T], *arguments: object, timeout_s: float = CALL_S) -> T:
         """Ask something at a desk."""
         data = await self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
-        answer: T = answer_of(data, _decoder_of(kind))
+        known: Any = kind
+        answer: T = answer_of(data, _decoder_of(known))
         return answer
 
     # -- who there is -------------------------------------------------------------------------------------------------

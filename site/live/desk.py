@@ -14,74 +14,16 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.eligibility import Eligibility
-from gridweave.site.explain import Explanation
+from gridweave.site.live.desk_messages import OVER, Explained, JobList, MachineStatus, SiteStatus
 from gridweave.site.live.driver import Driver
 from gridweave.site.live.journal_reader import JournalReader
 from gridweave.site.live.journal_records import JobFilter, Note
 from gridweave.site.live.site_driver import SiteDriver
 from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
 
-OVER = ("ended", "refused")
-"""States in which nothing becomes of a job any more."""
-
 DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story")
 SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "explain")
 """What may be asked at a desk through a `Door`."""
-
-
-class JobList(msgspec.Struct, frozen=True):
-    """Some jobs, those with the highest numbers first.
-
-    Attributes
-    ----------
-    jobs : list of JobRecord
-    below : int, optional
-        What the next page is below; None: there is none.
-    """
-
-    jobs: list[JobRecord]
-    below: int | None = None
-
-
-class MachineStatus(msgspec.Struct, frozen=True):
-    """A machine of a site: its name, by which name it is reached, its nodes, and whether it answers."""
-
-    name: str
-    host: str
-    nodes: int
-    here: bool
-
-
-class SiteStatus(msgspec.Struct, frozen=True):
-    """How a site is.
-
-    Attributes
-    ----------
-    name : str
-    nodes, for_grid, free : int
-        Nodes in all, how many of them the grid may have, and how many are free.
-    waiting, running : int
-        Jobs in its queue, and jobs that have nodes.
-    draining : bool
-        Whether it takes in nothing new for the grid.
-    machines : tuple of MachineStatus
-    """
-
-    name: str
-    nodes: int
-    for_grid: int
-    free: int
-    waiting: int
-    running: int
-    draining: bool = False
-    machines: tuple[MachineStatus, ...] = ()
-
-
-class Explained(msgspec.Struct, frozen=True):
-    """When a job starts, and why not earlier, as of an instant; None for a job that is not in the queue."""
-
-    now_ms: int
-    explanation: Explanation | None
 
 
 class DeskCore(Protocol):

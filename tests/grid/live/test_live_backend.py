@@ -1,0 +1,260 @@
+"""A live grid as the gateway sees it: real cores, desks, agents and processes in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.api import JobQuery
+from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.live.live_backend import LiveBackend
+from gridweave.site.program import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
+from local_grid import LocalGrid
+
+PATIENCE_S = 60.0
+ANNA = "anna, request 7"
+
+
+def shell(line: str, **more: Any) -> JobRequest:
+    """Return a job that runs a line of shell."""
+    options: dict[str, Any] = {"limit_ms": 60_000, "user": "anna"} | more
+    return JobRequest(program=Program(argv=("sh", "-c", line), grace_ms=200), **options)
+
+
+async def submit(backend: Backend, *requests: JobRequest, site: str | None = None) -> list[int]:
+    """Hand in jobs that are taken in; return their numbers."""
+    jobs = [(f"{site} {number} {request}"[:900], request) for number, request in enumerate(requests)]
+    answers = await backend.submit(jobs, site=site, origin=ANNA)
+    accepted = [answer for answer in answers if isinstance(answer, Accepted)]
+    assert len(accepted) == len(requests), answers
+    return [answer.job_id for answer in accepted]
+
+
+async def until(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Ask until there is something, which comes by itself."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := await ask()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def in_state(backend: Backend, job_id: int, *states: str) -> JobRecord:
+    """Wait until a job is in one of some states."""
+
+    async def look() -> list[JobRecord]:
+        return [record for record in await backend.records([job_id]) if record.state in states]
+
+    record: JobRecord = (await until(look))[0]
+    return record
+
+
+@pytest.mark.asyncio
+async def test_it_is_what_the_gateway_asks_for(tmp_path: Path) -> None:
+    """The backend has all that the gateway calls."""
+    async with LocalGrid(tmp_path) as grid:
+        backend: Backend = grid.backend
+        assert isinstance(backend, LiveBackend)
+        health = await backend.health()
+    assert (health.status, health.sites) == ("ok", {"north": True, "south": True})
+
+
+@pytest.mark.asyncio
+async def test_a_split_job_is_seen_from_submission_to_output(tmp_path: Path) -> None:
+    """Its record, its story at the grid and at both sites by time, who asked for it, and the output of every rank."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        (job_id,) = await submit(backend, shell("echo I am $GRIDWEAVE_RANK", nodes=6))
+        record = await in_state(backend, job_id, "ended")
+        assert (record.outcome, record.places) == ("finished", (("north", 4), ("south", 2)))
+        story = await backend.story(job_id)
+        assert story[0].detail == f"6 nodes, by {ANNA}"
+        assert {"starting", "runs", "left"} <= {entry.kind for entry in story}
+        assert [entry.at_ms for entry in story] == sorted(entry.at_ms for entry in story)
+        for rank in range(6):
+            part = await backend.output(job_id, rank, "out", 0, 1000)
+            assert part is not None
+            assert (part.data, part.is_last) == (f"I am {rank}\n".encode(), True)
+        rest = await backend.output(job_id, 3, "out", 5, 2)
+        assert rest is not None
+        assert (rest.data, rest.offset, rest.is_last) == (b"3\n", 5, True)
+        with pytest.raises(InputError, match="has no rank 6; it has 0 to 5"):
+            await backend.output(job_id, 6, "out", 0, 1000)
+        assert await backend.output(77, 0, "out", 0, 1000) is None
+        assert await backend.story(77) == []
+        assert await backend.forecast(77) is None
+
+
+@pytest.mark.asyncio
+async def test_output_is_followed_while_it_is_written(tmp_path: Path) -> None:
+    """What is there is given while the job runs, and only what reaches the end of one that is over is the last."""
+    async with LocalGrid(tmp_path) as grid:
+        backend, go = grid.backend, tmp_path / "go"
+        line = f"echo first; while [ ! -e {go} ]; do sleep 0.02; done; echo second"
+        job_ids = await submit(backend, shell(line, nodes=3)) + await submit(backend, shell(line), site="south")
+
+        async def first(job_id: int) -> bytes:
+            part = await backend.output(job_id, 0, "out", 0, 1000)
+            assert part is not None
+            assert not part.is_last
+            return part.data
+
+        for job_id in job_ids:
+            assert await until(lambda job_id=job_id: first(job_id)) == b"first\n"
+        go.touch()
+        for job_id in job_ids:
+            await in_state(backend, job_id, "ended")
+            part = await backend.output(job_id, 0, "out", 0, 8)
+            assert part is not None
+            assert (part.data, part.is_last) == (b"first\nse", False)
+            part = await backend.output(job_id, 0, "out", 8, 100)
+            assert part is not None
+            assert (part.data, part.is_last) == (b"cond\n", True)
+
+
+@pytest.mark.asyncio
+async def test_jobs_wait_for_a_wish_for_others_and_in_arrays(tmp_path: Path) -> None:
+    """What is held says why, goes when it may, and knows its place in its array."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        (first,) = await submit(backend, shell("exit 1", hold=True, name="first"))
+        place = ArrayPlace(name="sweep", index=5, at_once=1)
+        second, third, fourth = await submit(
+            backend,
+            shell("true", after=(After(job_id=first, has="failed"),)),
+            shell("true", after=(After(job_id=first),)),
+            shell(
+                "echo $GRIDWEAVE_ARRAY $GRIDWEAVE_ARRAY_INDEX", after=(After(job_id=first, has="ended"),), array=place
+            ),
+        )
+        queue = await backend.queue(10)
+        assert (queue.held, queue.waiting, queue.jobs) == (4, 0, [])
+        reasons = [record.reason for record in await backend.records([first, second])]
+        assert reasons == ["is held by its user", f"waits until job {first} has failed"]
+        forecast = await backend.forecast(second)
+        assert forecast is not None
+        assert (forecast.state, forecast.reason) == ("held", f"waits until job {first} has failed")
+        assert await backend.release([first, second], origin=ANNA) == [first]
+        ends = [(await in_state(backend, job_id, "ended")).outcome for job_id in (first, second, third, fourth)]
+        assert ends == ["failed", "finished", "cancelled", "finished"]
+        part = await backend.output(fourth, 0, "out", 0, 100)
+        assert part is not None
+        assert part.data == b"sweep 5\n"
+        assert await backend.hold([first, 77], origin=ANNA) == []
+        page = await backend.jobs(JobQuery(array="sweep"))
+        assert [record.job_id for record in page.jobs] == [fourth]
+
+
+@pytest.mark.asyncio
+async def test_running_and_waiting_jobs_are_cancelled(tmp_path: Path) -> None:
+    """Those that had not ended are named, of the grid and of a site's own users; the queue shows who waits."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        (own,) = await submit(backend, shell("sleep 60", nodes=2), site="south")
+        runs, waits = await submit(backend, shell("sleep 60", nodes=4), shell("sleep 60", nodes=4))
+        await in_state(backend, runs, "running")
+        queue = await backend.queue(10)
+        assert ([job.job_id for job in queue.jobs], queue.running) == ([waits], 1)
+        assert sorted(await backend.cancel([own, runs, waits, 77, 9 * OWN_IDS], origin=ANNA)) == [runs, waits, own]
+        for job_id in (own, runs, waits):
+            assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
+        assert await backend.cancel([own, runs, waits], origin=ANNA) == []
+        assert f"by wish, by {ANNA}" in [entry.detail for entry in await backend.story(waits)]
+
+
+@pytest.mark.asyncio
+async def test_events_are_told_once_and_in_order(tmp_path: Path) -> None:
+    """Whoever asks for what came after an event gets all of it; nobody waits when there is something."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        assert (await backend.events(-1, 60.0)).last == 0
+        (job_id,) = await submit(backend, shell("true", name="tiny"))
+        seen, after = [], 0
+        while not seen or seen[-1].kind != "ended":
+            page = await backend.events(after, 60.0)
+            assert page.events
+            seen, after = seen + page.events, page.last
+        assert [event.number for event in seen] == list(range(1, len(seen) + 1))
+        assert {(event.job_id, event.user, event.name) for event in seen} == {(job_id, "anna", "tiny")}
+        assert [event.kind for event in seen][0] == "submitted"
+        assert (await backend.events(after, 0.0)).events == []
+        assert (await backend.events(10**6, 60.0)).last == after
+    async with LocalGrid(tmp_path) as grid:
+        # After a restart they come from the journal.
+        again = await grid.backend.events(0, 60.0)
+        assert again.events == seen
+
+
+@pytest.mark.asyncio
+async def test_what_is_away_is_said_and_does_no_harm(tmp_path: Path) -> None:
+    """A site that does not answer is shown as last known; what is asked of it alone is unavailable."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        (job_id,) = await submit(backend, shell("echo here", nodes=6))
+        await in_state(backend, job_id, "ended")
+        before = await backend.sites()
+        assert [(site.name, site.nodes, len(site.machines)) for site in before] == [("north", 4, 2), ("south", 2, 1)]
+        grid.away = {"site:south", "agent:north/m0"}
+        north, south = await backend.sites()
+        assert (north.answers, south.answers, south.nodes) == (True, False, 2)
+        assert [entry for entry in await backend.story(job_id) if "south" in entry.detail]
+        with pytest.raises(UnavailableError, match="agent:north/m0 does not answer"):
+            await backend.output(job_id, 0, "out", 0, 100)
+        with pytest.raises(UnavailableError):
+            await backend.submit([("key", shell("true"))], site="south", origin=ANNA)
+        with pytest.raises(InputError, match="there is no site 'west'; the grid has north, south"):
+            await backend.submit([("key", shell("true"))], site="west", origin=ANNA)
+        grid.away = {"grid"}
+        assert (await backend.health()).status == "unavailable"
+        with pytest.raises(UnavailableError):
+            await backend.records([job_id])
+
+
+@pytest.mark.asyncio
+async def test_a_site_is_drained_and_taken_into_use_again(tmp_path: Path) -> None:
+    """While it is drained it says so, and the grid has nothing of it."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        await backend.drain("south", True)
+        assert [site.draining for site in await backend.sites()] == [False, True]
+        (wide,) = await submit(backend, shell("true", nodes=6))
+        (small,) = await submit(backend, shell("true", nodes=2))
+        assert (await backend.records([wide]))[0].state == "waiting"
+        assert (await in_state(backend, small, "ended", "waiting")).outcome in ("", "finished")
+        await backend.drain("south", False)
+        assert (await in_state(backend, wide, "ended")).outcome == "finished"
+
+
+@pytest.mark.asyncio
+async def test_jobs_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest first, those that ended long ago as well, and each once; filters narrow them."""
+    monkeypatch.setattr("gridweave.site.program.KEEP_ENDED", 10)
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        held = [shell("true", hold=True, name=f"job {number % 3}", user=f"user {number % 2}") for number in range(30)]
+        job_ids = await submit(backend, *held)
+        await backend.cancel([job_id for job_id in job_ids if job_id % 5], origin=ANNA)
+        assert len(grid.driver.grid.records) < 20
+
+        async def listed(**query: Any) -> list[int]:
+            found: list[int] = []
+            below = None
+            while True:
+                page = await backend.jobs(JobQuery(limit=4, below=below, **query))
+                assert len(page.jobs) <= 4
+                found += [record.job_id for record in page.jobs]
+                if page.below is None:
+                    return found
+                below = page.below
+
+        assert await listed() == job_ids[::-1]
+        assert await listed(state=("held",)) == [30, 25, 20, 15, 10, 5]
+        assert await listed(outcome=("cancelled",)) == [job_id for job_id in job_ids[::-1] if job_id % 5]
+        assert await listed(user="user 0", name="job 0") == [25, 19, 13, 7, 1]
+        assert await listed(site="north") == []
+        assert await listed(own="north") == []
+        assert [record.state for record in await backend.records([1, 30])] == ["ended", "held"]
