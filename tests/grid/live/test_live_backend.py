@@ -180,7 +180,7 @@ async def test_events_are_told_once_and_in_order(tmp_path: Path) -> None:
             seen, after = seen + page.events, page.last
         assert [event.number for event in seen] == list(range(1, len(seen) + 1))
         assert {(event.job_id, event.user, event.name) for event in seen} == {(job_id, "anna", "tiny")}
-        assert [event.kind for event in seen][0] == "submitted"
+        assert seen[0].kind == "submitted"
         assert (await backend.events(after, 0.0)).events == []
         assert (await backend.events(10**6, 60.0)).last == after
     async with LocalGrid(tmp_path) as grid:
