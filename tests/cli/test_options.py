@@ -75,6 +75,11 @@ def test_a_list_without_names_is_refused(option: str, text: str) -> None:
         ("1w", 7 * DAY_MS),
         (" 2H ", 2 * HOUR_MS),
         ("1d2h3m4s5ms", DAY_MS + 2 * HOUR_MS + 184_005),
+        ("10:00", 600_000),
+        ("1:30:05", HOUR_MS + 1_805_000),
+        ("2-0", 2 * DAY_MS),
+        ("1-12:30", DAY_MS + 12 * HOUR_MS + 1_800_000),
+        ("2-00:00:00", 2 * DAY_MS),
     ],
 )
 def test_times(text: str, time_ms: int) -> None:
@@ -85,7 +90,7 @@ def test_times(text: str, time_ms: int) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", " ", "x", "h", "-5", "+5", "1 h", "1h 30m", "1hh", "1y", "5m-", "1..5h", ".5h", "5.", "1e3", "nan", "inf",
-     "30 1h", "1,5h", "٣h", "0x10"],
+     "2-", "-1:00", "1:", ":30", "1:2:3:4", "1-2:3:4:5", "1-2d", "1:30m", "30 1h", "1,5h", "٣h", "0x10"],
 )  # fmt: skip
 def test_no_times(text: str) -> None:
     """What is no time is refused, with what would be one."""
@@ -94,7 +99,7 @@ def test_no_times(text: str) -> None:
     assert repr(text.strip().lower()) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [f"{MAX_TIME_MS + 1}ms", "99999999w", "9" * 400])
+@pytest.mark.parametrize("text", [f"{MAX_TIME_MS + 1}ms", "99999999w", "9" * 400, "9" * 400 + "-0", "1:" + "9" * 400])
 def test_times_beyond_all_workloads(text: str) -> None:
     """A time that no workload may hold is refused, however long its number."""
     with pytest.raises(OptionError, match=r"--aging: .* is more than"):
@@ -106,6 +111,12 @@ def test_times_beyond_all_workloads(text: str) -> None:
 def test_any_number_of_ms_can_be_written(time_ms: int) -> None:
     """Every whole number of milliseconds up to the longest time is read back as it is."""
     assert parse_time_ms("--aging", f"{time_ms}ms") == time_ms
+
+
+def test_a_bare_number_may_be_minutes() -> None:
+    """Where a batch system counts in minutes, a number without a unit is minutes, and no other time changes."""
+    assert parse_time_ms("time", "90", bare="m") == 5_400_000
+    assert parse_time_ms("time", "90:00", bare="m") == parse_time_ms("time", "90m", bare="m") == 5_400_000
 
 
 @given(st.text(max_size=12))

@@ -9,15 +9,26 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from gridweave.errors import OptionError
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.scenarios.reservations import Request
     from gridweave.site.policy import Limit, SitePolicy, Window
 
+__all__ = [
+    "DAYS",
+    "named_as_typed",
+    "parse_bytes",
+    "parse_limit",
+    "parse_reservation",
+    "parse_time_ms",
+    "policies",
+    "span_text",
+    "split_names",
+]
+
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):([0-5]\d)", re.ASCII)
 _PER_CENT = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%", re.ASCII)
 _BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(?:([kmgtp])(i?))?b?(/s)?", re.ASCII | re.IGNORECASE)
@@ -73,26 +84,6 @@ def split_names(option: str, text: str) -> list[str]:
     if not names:
         raise OptionError(option, f"{text!r} holds no name; write one, or several with commas")
     return names
-
-
-def parse_time_ms(option: str, text: str) -> int:
-    """Return a time span such as ``90``, ``10m``, ``1h30m`` or ``2d`` in ms; a bare number is seconds.
-
-    Raises
-    ------
-    OptionError
-        If it is none, or too long for any workload.
-    """
-    from gridweave.scenarios.workload import MAX_TIME_MS
-
-    text = text.strip().lower()
-    parts = list(_SPAN.finditer(text))
-    if not parts or "".join(part.group(0) for part in parts) != text or any(not p.group(2) for p in parts[:-1]):
-        raise OptionError(option, f"{text!r} is not a time; write 90 (seconds), 10m, 1h30m or 2d")
-    total_ms = sum(float(part.group(1)) * _UNITS_MS[part.group(2) or "s"] for part in parts)
-    if total_ms > MAX_TIME_MS:
-        raise OptionError(option, f"{text!r} is more than {MAX_TIME_MS} ms, which no time may be")
-    return round(total_ms)
 
 
 def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
@@ -185,22 +176,6 @@ def parse_reservation(number: int, text: str, nodes: int) -> Request:
         key = "length" if length_ms < 1 else "nodes"
         raise OptionError(f"--reservation {key}", f"{values[key]!r} reserves nothing")
     return requested_ms, ReservationRequested(number, start_ms, length_ms, width)
-
-
-def span_text(span_ms: int) -> str:
-    """Return a time span as `parse_time_ms` reads it.
-
-    Examples
-    --------
-    >>> span_text(129_600_000), span_text(90_500), span_text(0)
-    ('1d12h', '1m30s500ms', '0s')
-    """
-    parts = []
-    for unit in ("d", "h", "m", "s", "ms"):
-        count, span_ms = divmod(span_ms, _UNITS_MS[unit])
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"
 
 
 def _pairs(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:

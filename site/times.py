@@ -1,0 +1,82 @@
+"""Spans of time as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from gridweave.errors import OptionError
+from gridweave.site.messages import MAX_TIME_MS
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)
+# As Slurm has them: minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]].
+_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)", re.ASCII)
+_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+
+
+def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> int:
+    """Return a time span such as ``90``, ``10m``, ``1h30m``, ``2d``, ``10:00`` or ``2-00:00:00`` in ms.
+
+    Parameters
+    ----------
+    option : str
+        What the time is for, as the user knows it.
+    text : str
+    bare : str
+        The unit of a number without one.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    OptionError
+        If it is none, or too long for any job.
+
+    Examples
+    --------
+    >>> parse_time_ms("--limit", "1h30m"), parse_time_ms("--limit", "2-00:00:00"), parse_time_ms("--limit", "90")
+    (5400000, 172800000, 90000)
+    """
+    text = text.strip().lower()
+    total_ms = _clock_ms(text)
+    if total_ms is None:
+        parts = list(_SPAN.finditer(text))
+        if not parts or "".join(part.group(0) for part in parts) != text or any(not p.group(2) for p in parts[:-1]):
+            example = "90 (seconds)" if bare == "s" else "90 (minutes)"
+            raise OptionError(option, f"{text!r} is not a time; write {example}, 10m, 1h30m, 2d or 2-00:00:00")
+        total_ms = sum(float(part.group(1)) * _UNITS_MS[part.group(2) or bare] for part in parts)
+    if total_ms > MAX_TIME_MS:
+        raise OptionError(option, f"{text!r} is more than {MAX_TIME_MS} ms, which no time may be")
+    return round(total_ms)
+
+
+def _clock_ms(text: str) -> float | None:
+    """Return a time that is written with colons or a dash, or None if it is not."""
+    if clock := _CLOCK.fullmatch(text):
+        days, counts = "0", [clock[1] or "0", clock[2], clock[3]]
+    elif clock := _DAYS.fullmatch(text):
+        days, counts = clock[1], [clock[2], clock[3] or "0", clock[4] or "0"]
+    else:
+        return None
+    # As floats: a number of any length is then too long a time, and no fault of a conversion.
+    units = (_UNITS_MS["d"], _UNITS_MS["h"], _UNITS_MS["m"], _UNITS_MS["s"])
+    return sum(float(count) * unit for count, unit in zip([days, *counts], units, strict=True))
+
+
+def span_text(span_ms: int) -> str:
+    """Return a time span as `parse_time_ms` reads it.
+
+    Examples
+    --------
+    >>> span_text(129_600_000), span_text(90_500), span_text(0)
+    ('1d12h', '1m30s500ms', '0s')
+    """
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, span_ms = divmod(span_ms, _UNITS_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
