@@ -7,8 +7,12 @@ the error's exit status; it never shows a traceback for one of these.
     ├── InputError            what was given cannot be used (exit status 2)
     │   ├── TraceError        ... a trace or workload file, with file, line and field
     │   ├── OptionError       ... an argument or option, by its name
-    │   └── ScenarioError     ... a scenario, with all that is wrong with it at once
-    └── UnavailableError      what was asked for is not to be had now (exit status 3)
+    │   ├── ScenarioError     ... a scenario, with all that is wrong with it at once
+    │   └── RefusedError      ... a request, says the gateway of a grid
+    │       └── NotFoundError     ... it names a job, a site or a page that does not exist
+    ├── UnavailableError      what was asked for is not to be had now (exit status 3)
+    ├── JobFailedError        a job has ended, and not well (exit status 4)
+    └── NotAllowedError       the gateway of a grid does not let this user do that (exit status 5)
 """
 
 from __future__ import annotations
@@ -94,3 +98,73 @@ class UnavailableError(GridweaveError):
     """What was asked for is not to be had now: a trace that is not there, a network that does not answer."""
 
     exit_status = 3
+
+
+class RefusedError(InputError):
+    """The gateway of a grid refused a request.
+
+    Parameters
+    ----------
+    detail : str
+        What was wrong, and what would be right.
+    status : int
+        Of HTTP.
+    kind : str
+        The type of the gateway's problem document (docs/gateway.md), or empty.
+    instance : str
+        The id of the request in the gateway's log, or empty.
+    """
+
+    def __init__(self, detail: str, *, status: int = 0, kind: str = "", instance: str = "") -> None:
+        self.detail, self.status, self.kind, self.instance = detail, status, kind, instance
+        super().__init__(detail)
+
+
+class NotFoundError(RefusedError):
+    """What a request names does not exist, or is not to be seen by this user."""
+
+
+class NotAllowedError(GridweaveError):
+    """The gateway of a grid does not know this user, or does not let them do that.
+
+    Parameters
+    ----------
+    detail : str
+        What would be needed.
+    status, kind, instance
+        As for `RefusedError`.
+    """
+
+    exit_status = 5
+
+    def __init__(self, detail: str, *, status: int = 0, kind: str = "", instance: str = "") -> None:
+        self.detail, self.status, self.kind, self.instance = detail, status, kind, instance
+        super().__init__(detail)
+
+
+class JobFailedError(GridweaveError):
+    """A job has ended, and not well.
+
+    Parameters
+    ----------
+    job_id : int
+    outcome : str
+        ``failed``, ``limit``, ``cancelled``, or ``refused`` where no site could run it.
+    reason : str
+        Why, in one line.
+    exit_code : int, optional
+        Of the first rank that did not end well; a signal as a shell has it (128 and its number).
+    stderr_tail : str
+        The end of what that rank wrote to standard error.
+    """
+
+    exit_status = 4
+
+    def __init__(
+        self, job_id: int, outcome: str, reason: str = "", *, exit_code: int | None = None, stderr_tail: str = ""
+    ) -> None:
+        self.job_id, self.outcome, self.reason = job_id, outcome, reason
+        self.exit_code, self.stderr_tail = exit_code, stderr_tail
+        how = {"failed": "has failed", "limit": "ran to its limit", "cancelled": "was cancelled"}
+        said = f"job {job_id} {how.get(outcome, 'was refused')}"
+        super().__init__(f"{said}: {reason}" if reason else said)
