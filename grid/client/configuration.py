@@ -1,0 +1,272 @@
+"""Where the grid is, and with which token it is asked: arguments, environment, a file, a grid that runs here.
+
+What comes first wins. A token is sent only to the address that it was given for: the token of the file, say, goes
+nowhere when another address is named on the command line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import platformdirs
+
+from gridweave.errors import InputError, OptionError, UnavailableError
+
+FILE_VARIABLE = "GRIDWEAVE_CONFIG"
+PROFILE_VARIABLE = "GRIDWEAVE_PROFILE"
+URL_VARIABLE = "GRIDWEAVE_URL"
+TOKEN_VARIABLE = "GRIDWEAVE_TOKEN"
+CA_VARIABLE = "GRIDWEAVE_CA"
+
+NO_GRID = "no grid runs here: start one with `gridweave up`, or name one with --url or GRIDWEAVE_URL"
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """How a grid is reached.
+
+    Attributes
+    ----------
+    url : str
+        Without a slash at its end.
+    token : str, optional
+    ca : str, optional
+        A file of certificates that are trusted in place of those of the system.
+    site : str, optional
+        Where jobs are handed in if nothing else is said, as those of a site's own user.
+    plain_http : bool
+        Whether a token may be sent unencrypted to another machine.
+    warnings : tuple of str
+        What the user should know.
+    """
+
+    url: str
+    token: str | None = None
+    ca: str | None = None
+    site: str | None = None
+    plain_http: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one source says: the arguments, the environment, a table of the file, or the grid that runs here."""
+
+    url: str | None = None
+    token: str | None = None
+    ca: str | None = None
+    site: str | None = None
+    plain_http: bool | None = None
+
+
+_KEYS = _Layer.__struct_fields__
+
+
+def configuration_file(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the file that is read: that of ``GRIDWEAVE_CONFIG``, or ``gridweave/config.toml`` of the user."""
+    named = (os.environ if environment is None else environment).get(FILE_VARIABLE)
+    return Path(named) if named else platformdirs.user_config_path("gridweave") / "config.toml"
+
+
+def configured(
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    ca: str | None = None,
+    site: str | None = None,
+    plain_http: bool | None = None,
+    profile: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Connection:
+    """Return how to reach the grid.
+
+    Parameters
+    ----------
+    url, token, ca, site, plain_http
+        What is given wins over environment and file.
+    profile : str, optional
+        The table ``[profile.NAME]`` of the file, in place of its first lines.
+    environment : mapping from str to str, optional
+        That of the process, if left out.
+
+    Returns
+    -------
+    Connection
+
+    Raises
+    ------
+    InputError
+        If the file cannot be used, or the address is none.
+    UnavailableError
+        If no grid is named, and none runs here.
+    """
+    environment = os.environ if environment is None else environment
+    in_file, warnings = _file_layer(environment, profile)
+    layers = [
+        _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http),
+        _Layer(
+            url=environment.get(URL_VARIABLE) or None,
+            token=environment.get(TOKEN_VARIABLE) or None,
+            ca=environment.get(CA_VARIABLE) or None,
+        ),
+        in_file,
+    ]
+    if not any(layer.url for layer in layers):
+        layers.append(_running_here())
+    place = next((number for number, layer in enumerate(layers) if layer.url), None)
+    if place is None:
+        raise UnavailableError(NO_GRID)
+    chosen = _clean_url(layers[place].url or "")
+    # A layer below that names another grid speaks of that grid alone.
+    heard = [
+        layer
+        for number, layer in enumerate(layers)
+        if number <= place or layer.url is None or layer.url.rstrip("/") == chosen
+    ]
+    values = {name: next((v for v in (getattr(x, name) for x in heard) if v is not None), None) for name in _KEYS[1:]}
+    found = Connection(
+        url=chosen,
+        token=values["token"],
+        ca=values["ca"],
+        site=values["site"],
+        plain_http=bool(values["plain_http"]),
+        warnings=tuple(warnings),
+    )
+    _check_secret(found)
+    return found
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether an address is this very machine.
+
+    Examples
+    --------
+    >>> is_loopback("http://127.0.0.1:8765"), is_loopback("http://localhost"), is_loopback("http://grid.example.org")
+    (True, True, False)
+    """
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _clean_url(url: str) -> str:
+    """Return the address of a gateway without a slash at its end, or say why it is none."""
+    try:
+        parts = urlsplit(url.strip())
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        port_is_fine = False
+    if not port_is_fine or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise OptionError("url", f"{url!r} is no address of a gateway; write for example https://grid.example.org:8765")
+    if parts.username is not None or parts.password is not None:
+        raise OptionError("url", "holds a user or a password; give the token apart (GRIDWEAVE_TOKEN)")
+    return url.strip().rstrip("/")
+
+
+def _check_secret(connection: Connection) -> None:
+    """Refuse what would send a token over the network for all to read, or cannot be sent at all."""
+    token = connection.token
+    if token is None:
+        return
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        raise OptionError("token", "holds blanks or other letters than a token has; copy it whole, without line ends")
+    if connection.url.startswith("http:") and not is_loopback(connection.url) and not connection.plain_http:
+        raise OptionError(
+            "url",
+            f"{connection.url} is not encrypted, and everybody on the way could read the token; write https, or, if "
+            "the network is your own, plain_http = true in the configuration",
+        )
+
+
+def _running_here() -> _Layer:
+    """Return where the grid is that `gridweave up` has started on this machine."""
+    try:
+        local_state = importlib.import_module("gridweave.grid.live.local_state")
+    except ImportError:
+        return _Layer()
+    running = local_state.running_grid()
+    return _Layer() if running is None else _Layer(url=running.url, token=running.token or None)
+
+
+# -- the file
+
+
+def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_Layer, list[str]]:
+    """Return what the file says, and what is to be said of it."""
+    path = configuration_file(environment)
+    profile = profile or environment.get(PROFILE_VARIABLE) or None
+    try:
+        with path.open("rb") as file:
+            is_open_to_others = bool(stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077)
+            text = file.read().decode()
+    except FileNotFoundError:
+        if environment.get(FILE_VARIABLE):
+            raise InputError(f"{path}: there is no such file ({FILE_VARIABLE} names it)") from None
+        if profile:
+            raise InputError(f"{path}: there is no such file, and so no profile {profile!r}") from None
+        return _Layer(), []
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is no UTF-8; write it as text") from None
+    except OSError as error:
+        raise InputError(f"{path}: {os.strerror(error.errno or 0)}") from None
+    layer = _read(path, text, profile)
+    warnings = []
+    if layer.token and is_open_to_others:
+        warnings.append(f"{path} holds a token, and others may read it; run: chmod 600 {path}")
+    return layer, warnings
+
+
+def _read(path: Path, text: str, profile: str | None) -> _Layer:
+    """Return the first lines of the file, or one of its profiles."""
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: {error}") from None
+    profiles = tables.pop("profile", {})
+    if not isinstance(profiles, dict) or not all(isinstance(table, dict) for table in profiles.values()):
+        raise InputError(f"{path}:{_line(text, 'profile')}: profile: must be tables; write [profile.NAME]")
+    default = _layer(path, text, tables, "")
+    others = {name: _layer(path, text, table, f"profile.{name}.") for name, table in profiles.items()}
+    if profile is None:
+        return default
+    if profile not in others:
+        known = ", ".join(sorted(others)) or "none"
+        raise InputError(f"{path}: there is no profile {profile!r}; there are: {known}")
+    return others[profile]
+
+
+def _layer(path: Path, text: str, table: dict[str, Any], prefix: str) -> _Layer:
+    """Return what a table says; each fault with its line and field."""
+    for key, value in table.items():
+        where = f"{path}:{_line(text, key, prefix)}: {prefix}{key}"
+        if key not in _KEYS:
+            raise InputError(f"{where}: is not known; there are {', '.join(_KEYS)}, and tables [profile.NAME]")
+        wanted: type = bool if key == "plain_http" else str
+        if not isinstance(value, wanted):
+            raise InputError(f"{where}: is {value!r}; " + ("true or false" if wanted is bool else "a text in quotes"))
+    layer = msgspec.convert(table, _Layer)
+    if layer.ca is not None:  # where it lies is said from where it is said
+        layer = msgspec.structs.replace(layer, ca=str(path.parent / Path(layer.ca).expanduser()))
+    return layer
+
+
+def _line(text: str, key: str, prefix: str = "") -> int:
+    """Return the number of the line of a key, from 1; that of its table where it cannot be told better."""
+    table = f"[{prefix.rstrip('.')}]"
+    lines = [line.strip() for line in text.splitlines()]
+    first = next((number for number, line in enumerate(lines) if prefix and line.startswith(table)), 0)
+    for number, line in enumerate(lines[first:], start=first + 1):
+        if line.strip("[]\"' ").split("=")[0].strip(" \"'").split(".")[0] == key:
+            return number
+    return first + 1

@@ -1,0 +1,176 @@
+"""Jobs as people name them in Python, made into what the grid takes."""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.api import NewJob
+from gridweave.site.live.launch import Call
+from gridweave.site.program import After, ArrayPlace, JobRequest, Program, Where, request_problem
+from gridweave.site.times import parse_time_ms
+
+Runnable = JobRequest | Program | Call | Sequence[str]
+"""What can be handed in: a whole request, a program, a callable of Python, or a command and its arguments."""
+
+Limit = str | datetime.timedelta
+"""How long a job may run: as people write it (``10m``), or a span of time."""
+
+Afters = Sequence[int | After]
+"""Jobs that must be over first: their numbers (they must have finished), or what is said in full."""
+
+MOST_AT_ONCE = 500
+"""So many jobs are in one request."""
+
+MOST_BYTES = 4 << 20
+"""... and so many bytes, unless one job alone is larger."""
+
+
+def limit_ms(limit: Limit) -> int:
+    """Return how long a job may run.
+
+    Examples
+    --------
+    >>> limit_ms("1h30m"), limit_ms(datetime.timedelta(minutes=2))
+    (5400000, 120000)
+    """
+    if isinstance(limit, datetime.timedelta):
+        return round(limit / datetime.timedelta(milliseconds=1))
+    if not isinstance(limit, str):
+        raise OptionError("limit", f"{limit!r} says no unit; write '10m' or give a datetime.timedelta")
+    return parse_time_ms("limit", limit)
+
+
+def job_request(
+    what: Runnable,
+    *,
+    nodes: int,
+    limit: Limit,
+    name: str = "",
+    user: str = "",
+    job_class: str = "",
+    priority: float = 0.0,
+    environment: Mapping[str, str] | None = None,
+    working_directory: str | None = None,
+    ranks: Where = "each-node",
+    if_lost: Literal["requeue", "fail"] = "requeue",
+    hold: bool = False,
+    after: Afters = (),
+    array: ArrayPlace | None = None,
+) -> JobRequest:
+    """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is.
+
+    Raises
+    ------
+    InputError
+        If no site could run it; the message is one line.
+    """
+    if isinstance(what, JobRequest):
+        return checked(what)
+    request = JobRequest(
+        program=_program(what, environment, working_directory, ranks, if_lost),
+        nodes=nodes,
+        limit_ms=limit_ms(limit),
+        name=name,
+        user=user,
+        job_class=job_class,
+        priority=priority,
+        hold=hold,
+        after=tuple(one if isinstance(one, After) else After(job_id=one) for one in after),
+        array=array,
+    )
+    return checked(request)
+
+
+def checked(request: JobRequest) -> JobRequest:
+    """Return a request with the name of who asks, or say what is wrong with it before the gateway does."""
+    if problem := request_problem(request):
+        raise InputError(problem)
+    return request if request.user else msgspec.structs.replace(request, user=login_name())
+
+
+def login_name() -> str:
+    """Return the name of the user of this process, or nothing where there is none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, perhaps
+        return ""
+
+
+def chunks(jobs: Sequence[NewJob]) -> list[list[NewJob]]:
+    """Return jobs in parts that a gateway takes in one request each, in their order."""
+    parts: list[list[NewJob]] = []
+    room = 0
+    for job in jobs:
+        size = len(msgspec.msgpack.encode(job))
+        if not parts or len(parts[-1]) == MOST_AT_ONCE or size > room:
+            parts.append([])
+            room = MOST_BYTES
+        parts[-1].append(job)
+        room -= size
+    return parts
+
+
+def callable_name(function: Callable[..., Any] | str) -> str:
+    """Return ``module:function`` of a function that the machines can import as well.
+
+    Parameters
+    ----------
+    function : callable or str
+
+    Raises
+    ------
+    InputError
+        If they could not: a lambda, a function within a function, one of a script or a notebook.
+
+    Examples
+    --------
+    >>> import statistics
+    >>> callable_name(statistics.fmean), callable_name("statistics:fmean")
+    ('statistics:fmean', 'statistics:fmean')
+    """
+    if isinstance(function, str):
+        return function
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    right = "put it into a module that is installed on the machines, or name one as 'module:function'"
+    if not isinstance(module, str) or not isinstance(path, str):
+        raise InputError(f"{function!r} has no name by which a machine could import it; {right}")
+    if "<" in path:
+        kind = "a lambda" if path.endswith("<lambda>") else "a function within a function"
+        raise InputError(f"{path}: {kind} cannot be imported on a machine; {right}")
+    if module == "__main__":
+        raise InputError(f"{path}: what a script or notebook defines cannot be imported on a machine; {right}")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if found is not function and getattr(found, "__func__", found) is not function:
+        raise InputError(f"{module}:{path} is another object now (decorated, or defined anew); {right}")
+    return f"{module}:{path}"
+
+
+def _program(
+    what: Program | Call | Sequence[str],
+    environment: Mapping[str, str] | None,
+    working_directory: str | None,
+    ranks: Where,
+    if_lost: Literal["requeue", "fail"],
+) -> Program:
+    """Return the program, if it is not one already."""
+    if isinstance(what, Program):
+        return what
+    if not isinstance(what, Call) and (isinstance(what, str) or not all(isinstance(text, str) for text in what)):
+        raise InputError(f"{what!r:.200} is no command; give a list: its name, then its arguments, each a text")
+    return Program(
+        argv=() if isinstance(what, Call) else tuple(what),
+        call=what if isinstance(what, Call) else None,
+        environment=dict(environment or {}),
+        working_directory=working_directory,
+        ranks=ranks,
+        if_lost=if_lost,
+    )

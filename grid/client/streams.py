@@ -1,0 +1,179 @@
+"""Streams that are cut off and go on: what happens to jobs, and what they write."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Literal
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.api import JobEvent
+from gridweave.grid.client.transport import CUT, Transport
+
+Stream = Literal["out", "err", "result"]
+"""What a rank has written to standard output, to standard error, and what its callable has returned, as JSON."""
+
+PART_BYTES = 1 << 20
+
+_EVENT = msgspec.json.Decoder(JobEvent)
+
+
+class EventLines:
+    r"""The lines of a stream of server-sent events, made into what they say (HTML standard, section 9.2).
+
+    Attributes
+    ----------
+    last_id : str
+        The number of the last event, by which the stream is taken up again; empty: none was said.
+
+    Examples
+    --------
+    >>> lines = EventLines()
+    >>> [lines.take(line) for line in (b": hello\n", b"id: 7\n", b"data: {}\n", b"\n")], lines.last_id
+    ([None, None, None, b'{}'], '7')
+    """
+
+    def __init__(self) -> None:
+        self.last_id = ""
+        self._data: list[bytes] = []
+        self._id = ""
+
+    def take(self, line: bytes) -> bytes | None:
+        """Take in a line; return the data of the event that it ends, if it ends one."""
+        line = line.rstrip(b"\r\n")
+        if not line:
+            self.last_id, data = self._id or self.last_id, b"\n".join(self._data)
+            self._id, self._data = "", []
+            return data or None
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"id":
+            self._id = value.decode(errors="replace")
+        return None
+
+
+async def events(
+    transport: Transport,
+    *,
+    after: int | None,
+    job: int | None,
+    kinds: tuple[str, ...],
+    connected: Callable[[bool], None] = lambda is_open: None,
+) -> AsyncGenerator[JobEvent, None]:
+    """Yield what happens to jobs, each event once and in order, whatever happens to the connection; without end.
+
+    Parameters
+    ----------
+    transport : Transport
+    after : int, optional
+        The number of the last event that is known; None: only what happens from now on.
+    job : int, optional
+        Only events of this job.
+    kinds : tuple of str
+        Only events of these kinds; empty: all.
+    connected : callable
+        Told whenever the stream has been opened, and whenever it was cut off.
+
+    Raises
+    ------
+    UnavailableError
+        If the gateway is away for longer than the client's patience.
+    """
+    query = [("kind", kind) for kind in kinds] + ([("job", str(job))] if job is not None else [])
+    last, cuts = after, 0
+    while True:
+        place = [("after", str(last))] if last is not None else []
+        lines = EventLines()
+        async with transport.stream("/v1/events", query=query + place, headers={"Accept": "text/event-stream"}) as part:
+            connected(True)
+            try:
+                async for line in _lines(part.content.iter_any()):
+                    data = lines.take(line)
+                    if data is not None:
+                        event = _decoded(data)
+                        if last is None or event.number > last:  # a gateway may say one again
+                            last, cuts = event.number, 0
+                            yield event
+                    elif not line.strip() and lines.last_id.isdecimal():
+                        last = max(last if last is not None else 0, int(lines.last_id))
+            except CUT:
+                pass  # however it ended, it is opened again
+        connected(False)
+        cuts += 1
+        await transport.pauses.sleep(transport.pauses.length_s(cuts))
+
+
+def _decoded(data: bytes) -> JobEvent:
+    try:
+        return _EVENT.decode(data)
+    except msgspec.MsgspecError as error:
+        raise UnavailableError(f"an event cannot be read ({error}); is the gateway of another version?") from None
+
+
+async def output(
+    transport: Transport, job_id: int, *, rank: int, stream: Stream, offset: int = 0, follow: bool = False
+) -> AsyncGenerator[bytes, None]:
+    """Yield what a rank has written, each byte once; with `follow` until its job has ended.
+
+    Parameters
+    ----------
+    transport : Transport
+    job_id, rank : int
+    stream : str
+    offset : int
+        Of the first byte that is wanted.
+    follow : bool
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such job, or it is another user's.
+    """
+    path = f"/v1/jobs/{job_id}/output"
+    cuts = 0
+    while True:
+        query = {"rank": str(rank), "stream": stream, "offset": str(offset), "follow": str(int(follow))}
+        query |= {} if follow else {"limit": str(PART_BYTES)}
+        began, is_whole, is_last = offset, False, False
+        async with transport.stream(path, query=query, headers={"Accept": "application/octet-stream"}) as part:
+            is_last = part.headers.get("Gridweave-Last") == "1"
+            try:
+                async for data in part.content.iter_any():
+                    offset += len(data)
+                    yield data
+                is_whole = True
+            except CUT:
+                pass
+        if is_whole and (follow or is_last or offset == began):
+            return
+        cuts = 0 if offset > began else cuts + 1
+        if not is_whole:
+            await transport.pauses.sleep(transport.pauses.length_s(max(cuts, 1)))
+
+
+async def text_lines(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[str, None]:
+    """Yield the lines of an output, without their ends; what is no UTF-8 is replaced."""
+    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+    rest = ""
+    async with aclosing(parts):
+        async for data in parts:
+            *whole, rest = (rest + decode(data)).split("\n")
+            for line in whole:
+                yield line
+    rest += decode(b"", final=True)
+    if rest:
+        yield rest
+
+
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield whole lines of whatever length; half a line at the end is no line."""
+    rest = b""
+    async for data in parts:
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line
