@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, NoSuchModuleError
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import NullPool
 
-from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-
-_FORMS = "a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.site.live.database import checked_url, explained
 
 # The server lets go of the lock of a writer whose machine has gone within half a minute.
 _POSTGRES_SETTINGS = (
@@ -50,7 +49,7 @@ class Store:
     """
 
     def __init__(self, place: str | Path, *, wait_ms: int, synchronous: str, read_only: bool) -> None:
-        self._url = _checked_url(place)
+        self._url = checked_url("journal", place)
         if wait_ms < 0:
             raise OptionError("wait_ms", f"is {wait_ms}; a number of milliseconds from 0 up")
         if synchronous not in ("full", "normal"):
@@ -100,7 +99,7 @@ class Store:
         except (DBAPIError, DisconnectionError, sqlite3.Error) as error:
             if not self.is_sqlite and getattr(error, "connection_invalidated", True):
                 self._drop()
-            raise self._explained(error) from error
+            raise explained(error, self.where) from error
 
     def _connect(self) -> Connection:
         if self.is_sqlite:
@@ -192,74 +191,5 @@ class Store:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def _explained(self, error: Exception) -> GridweaveError:
-        """Say what went wrong in one line."""
-        cause = getattr(error, "orig", None) or error
-        line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        if isinstance(cause, sqlite3.Error):
-            name = getattr(cause, "sqlite_errorname", "")
-            for start, kind, advice in _SQLITE:
-                if name.startswith(start):
-                    return kind(f"{self.where}: {line}; {advice}")
-            return UnavailableError(f"{self.where}: {line}")
-        state = getattr(cause, "sqlstate", None) or ""
-        for start, kind, advice in _POSTGRES:
-            if state.startswith(start):
-                return kind(f"{self.where}: {line}; {advice}")
-        for words, code in _REFUSALS:
-            if not state and "FATAL:" in line and words in line:
-                advice = next(advice for start, _, advice in _POSTGRES if start == code)
-                return InputError(f"{self.where}: {line}; {advice}")
-        return UnavailableError(f"{self.where}: {line}; see that the server runs and can be reached")
-
 
 _TAKE_LOCK = text("SELECT pg_advisory_lock(hashtextextended('gridweave.journal ' || current_schema(), 0))")
-
-_Kinds = tuple[tuple[str, type[GridweaveError], str], ...]
-
-# How the names of SQLite's codes begin, and what would be right.
-_SQLITE: _Kinds = (
-    ("SQLITE_FULL", UnavailableError, "make room on its disk"),
-    ("SQLITE_BUSY", UnavailableError, "another process has it locked: end that"),
-    ("SQLITE_LOCKED", UnavailableError, "another process has it locked: end that"),
-    ("SQLITE_NOTADB", InputError, "name an SQLite database, or a file that is not there yet"),
-    ("SQLITE_CORRUPT", InputError, "the file is damaged: restore it from a copy"),
-    ("SQLITE_CANTOPEN", InputError, "name a place in a folder that can be written"),
-    ("SQLITE_READONLY", InputError, "name a file and a folder that can be written"),
-    ("SQLITE_PERM", InputError, "name a file that can be written"),
-    ("SQLITE_IOERR", UnavailableError, "see to its disk"),
-)
-
-# How the codes of PostgreSQL begin (its manual, appendix A).
-_POSTGRES: _Kinds = (
-    ("53100", UnavailableError, "make room on the server's disk"),
-    ("28", InputError, "name a user and a password that the server takes"),
-    ("3D", InputError, "create the database, or name another"),
-    ("42501", InputError, "let this user create tables there"),
-    ("55P03", UnavailableError, "another process writes this journal, or has its tables locked: end that"),
-    ("XX001", InputError, "the database is damaged: restore it from a copy"),
-)
-
-# The driver has no code for a connection that the server refuses, only the server's words.
-_REFUSALS = ((" role ", "28"), ("authentication failed", "28"), ("pg_hba.conf", "28"), ("does not exist", "3D"))
-
-
-def _checked_url(place: str | Path) -> URL:
-    """Return the URL of a place, with the driver that we use."""
-    given = str(place)
-    if "://" not in given:
-        if not given:
-            raise OptionError("journal", f"is empty; {_FORMS}")
-        return URL.create("sqlite", database=given)
-    try:
-        url = make_url(given)
-        backend = url.get_backend_name()
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise OptionError("journal", f"cannot be read as a URL; {_FORMS}") from error
-    if backend == "postgresql":
-        return url.set(drivername="postgresql+psycopg")
-    if backend != "sqlite":
-        raise OptionError("journal", f"is a URL of {backend}; {_FORMS}")
-    if not url.database or url.database == ":memory:" or url.query:
-        raise OptionError("journal", f"names no plain file, and memory outlasts nothing; {_FORMS}")
-    return url.set(drivername="sqlite")
