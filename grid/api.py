@@ -189,6 +189,22 @@ class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
 
+class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a stream of events ends: the last thing that is told (``event: end`` of server-sent events).
+
+    Attributes
+    ----------
+    reason : str
+        ``slow``: its reader did not take what there was; ``revoked``: its token can be used no more; ``stopping``: the
+        gateway stops.
+    after : int
+        The number of the last event that was sent, or passed over: after which to go on.
+    """
+
+    reason: Literal["slow", "revoked", "stopping"]
+    after: int
+
+
 class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a job does not start at a site now.
 
