@@ -25,7 +25,7 @@ SHELLS = ("site/live", "grid/live", "grid/gateway", "grid/client")
 IMPURE = {
     *("time", "datetime", "asyncio", "threading", "multiprocessing", "subprocess", "concurrent", "signal"),
     *("os", "io", "pathlib", "shutil", "tempfile", "socket", "ssl", "http", "urllib", "aiohttp", "requests"),
-    *("random", "secrets", "uuid", "ray", "sqlalchemy", "sqlite3", "rich", "typer"),
+    *("random", "secrets", "uuid", "ray", "sqlalchemy", "sqlite3", "rich", "typer", "prometheus_client"),
 }
 
 

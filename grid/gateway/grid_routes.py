@@ -1,0 +1,151 @@
+"""What is asked of the grid as a whole, and of the gateway itself."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from gridweave import __version__
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.api import (
+    MOST_LISTED,
+    Done,
+    Health,
+    MadeToken,
+    NewToken,
+    Queue,
+    SiteInfo,
+    Sites,
+    TokenInfo,
+    Tokens,
+)
+from gridweave.grid.gateway.call import Call
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.wire import encode
+
+METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
+
+_LOOK_S = 5.0
+
+
+class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of the queue is asked for."""
+
+    limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
+
+
+async def sites(call: Call) -> Sites:
+    """Return how the sites are."""
+    return Sites(sites=await call.backend.sites())
+
+
+def drain(draining: bool) -> Callable[[Call], Awaitable[Done]]:
+    """Return the handler that has a site take nothing new of the grid, or take it again.
+
+    Parameters
+    ----------
+    draining : bool
+    """
+
+    async def handler(call: Call) -> Done:
+        try:
+            await call.backend.drain(call.target, draining)
+        except InputError as error:
+            raise RefusalError("unknown-site", str(error)) from None
+        return Done()
+
+    return handler
+
+
+async def queue(call: Call) -> Queue:
+    """Return the first of the jobs that wait."""
+    query: QueueQuery = call.query
+    return await call.backend.queue(query.limit)
+
+
+async def whoami(call: Call) -> TokenInfo:
+    """Return what the token of the request stands for."""
+    return call.identity.info
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def _no_tokens() -> RefusalError:
+    return RefusalError("unknown-token", "this gateway has no tokens; start it with a place for them (--tokens)")
+
+
+async def list_tokens(call: Call) -> Tokens:
+    """Return all tokens that can be used."""
+    if call.parts.tokens is None:
+        return Tokens(tokens=[])
+    return Tokens(tokens=await call.parts.tokens.list())
+
+
+async def make_token(call: Call) -> MadeToken:
+    """Make a token."""
+    new: NewToken = call.body
+    if call.parts.tokens is None:
+        raise _no_tokens()
+    return await call.parts.tokens.create(new)
+
+
+async def revoke_token(call: Call) -> Done:
+    """Revoke a token, and end its streams."""
+    if call.parts.tokens is None:
+        raise _no_tokens()
+    if not await call.parts.tokens.revoke(call.target):
+        raise RefusalError("unknown-token", f"there is no token {call.target!r:.100} that can be used")
+    call.parts.hub.revoked(call.target)
+    return Done()
+
+
+# -- the gateway itself -----------------------------------------------------------------------------------------------
+
+
+async def healthz(call: Call) -> Health:
+    """Return that the gateway lives."""
+    return Health(status="ok", version=__version__)
+
+
+async def readyz(call: Call) -> web.Response:
+    """Return whether the meta-scheduler answers."""
+    health = await call.backend.health()
+    return web.Response(
+        status=200 if health.status == "ok" else 503,
+        body=encode(health, call.answer_form),
+        content_type=call.answer_form,
+    )
+
+
+async def metrics(call: Call) -> web.Response:
+    """Return the numbers for Prometheus."""
+    found: Queue | None = None
+    seen: list[SiteInfo] = []
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            found, seen = await asyncio.gather(call.backend.queue(0), call.backend.sites())
+    except (UnavailableError, TimeoutError):
+        call.parts.metrics.backend_failed()
+    call.parts.metrics.looked(found, seen)
+    return web.Response(body=call.parts.metrics.text(), headers={"Content-Type": METRICS_FORM})
+
+
+async def openapi(call: Call) -> web.Response:
+    """Return the description of the interface."""
+    return web.Response(body=_description(), content_type="application/json")
+
+
+@functools.cache
+def _description() -> bytes:
+    # The routes know this module.
+    from gridweave.grid.gateway.openapi import describe
+    from gridweave.grid.gateway.routes import ROUTES
+
+    return msgspec.json.encode(describe(ROUTES))

@@ -1,0 +1,380 @@
+"""Events of jobs: one long poll of the grid for the whole gateway, fanned out to all who watch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Literal, TypeVar
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.api import FieldProblem, JobEvent, JobEvents, StreamEnd
+from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.gateway.problems import RefusalError
+
+logger = logging.getLogger("gridweave.gateway")
+
+POLL_S = 20.0
+"""So long one poll of the grid waits for something to happen."""
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_RECENT = 10_000
+
+T = TypeVar("T")
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events somebody wants to see.
+
+    Attributes
+    ----------
+    user : str, optional
+        Only of jobs of this user.
+    jobs : frozenset of int
+        Only of these; empty: of all.
+    kinds : frozenset of str
+        Only of these kinds; empty: of all.
+    """
+
+    user: str | None = None
+    jobs: frozenset[int] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+    def takes(self, seen: JobEvent) -> bool:
+        """Return whether an event is one of those."""
+        return (
+            (self.user is None or seen.user == self.user)
+            and (not self.jobs or seen.job_id in self.jobs)
+            and (not self.kinds or seen.kind in self.kinds)
+        )
+
+
+class Chunk:
+    """Some events for all who want the same; they are encoded once.
+
+    Parameters
+    ----------
+    events : list of JobEvent
+    """
+
+    def __init__(self, events: list[JobEvent]) -> None:
+        self.events = events
+        self._sse: bytes | None = None
+        self._frames: dict[str, list[bytes]] = {}
+
+    def sse(self) -> bytes:
+        """Return them as server-sent events."""
+        if self._sse is None:
+            encode = msgspec.json.encode
+            self._sse = b"".join(b"id: %d\ndata: %b\n\n" % (seen.number, encode(seen)) for seen in self.events)
+        return self._sse
+
+    def frames(self, form: Literal["json", "msgpack"]) -> list[bytes]:
+        """Return one frame of a WebSocket for each."""
+        if form not in self._frames:
+            encode = msgspec.json.encode if form == "json" else msgspec.msgpack.encode
+            self._frames[form] = [encode(seen) for seen in self.events]
+        return self._frames[form]
+
+
+class Watcher:
+    """One who watches: the hub puts chunks in, and its connection takes them out.
+
+    Parameters
+    ----------
+    wanted : Filter
+    token_id : str
+        By which it may; empty: by none.
+    after : int
+        It has all up to this event.
+    """
+
+    def __init__(self, wanted: Filter, token_id: str, after: int) -> None:
+        self.wanted = wanted
+        self.token_id = token_id
+        # Up to which event it was given all, and took all.
+        self.given = self.taken = after
+        self.waiting = 0
+        self.end: StreamEnd | None = None
+        self._chunks: deque[tuple[Chunk, int]] = deque()
+        self._news = asyncio.Event()
+
+    def put(self, chunk: Chunk, last: int, most: int) -> None:
+        """Give it a chunk, and with that all up to an event; end it if too much waits then."""
+        self.given = max(last, self.given)
+        self.waiting += len(chunk.events)
+        if self.waiting > most:
+            self.stop("slow")
+            return
+        self._chunks.append((chunk, last))
+        self._news.set()
+
+    def pass_over(self, last: int) -> None:
+        """Note that there was nothing for it up to an event."""
+        if not self._chunks and self.given == self.taken:
+            self.taken = max(last, self.taken)
+        self.given = max(last, self.given)
+
+    def stop(self, reason: Literal["slow", "revoked", "stopping"]) -> None:
+        """End it; what waits is thrown away."""
+        if self.end is None:
+            self.end = StreamEnd(reason=reason, after=self.taken)
+        self._chunks.clear()
+        self._news.set()
+
+    async def next(self, timeout_s: float) -> tuple[Chunk, int] | None:
+        """Return the next chunk and up to which event that is all; None at the end, or if nothing came in time."""
+        if not self._chunks and self.end is None:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return None
+        if not self._chunks:
+            return None
+        chunk, last = self._chunks.popleft()
+        self.waiting -= len(chunk.events)
+        return chunk, last
+
+
+class EventHub:
+    """Asks the grid what happens, and tells all who watch.
+
+    Parameters
+    ----------
+    backend : Backend
+    usable : callable, optional
+        Returns the ids of the tokens that can be used; None: there are none.
+    backlog : int
+        So many events may wait for a watcher.
+    check_s : float
+        How often tokens are looked after when nothing happens.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        usable: Callable[[], Awaitable[frozenset[str]]] | None,
+        backlog: int,
+        check_s: float,
+    ) -> None:
+        self._backend = backend
+        self._usable = usable
+        self._backlog = backlog
+        self._check_s = check_s
+        self._watchers: set[Watcher] = set()
+        self._recent: deque[JobEvent] = deque()
+        self._recent_after = 0
+        self._begun = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.is_stopping = False
+        self.last = 0
+        # Who else is told of each event, before those who watch.
+        self.listeners: list[Callable[[list[JobEvent]], None]] = []
+        # What is done once it is known from which event on all will be heard, before anybody is told of one.
+        self.on_begin: list[Callable[[], Awaitable[None]]] = []
+        self.on_unavailable: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._tasks = [asyncio.create_task(self._run())]
+        if self._usable is not None:
+            self._tasks.append(asyncio.create_task(self._look_after_tokens()))
+
+    async def stop(self) -> None:
+        """Tell all who watch that it ends, and ask no more."""
+        self.is_stopping = True
+        for watcher in list(self._watchers):
+            watcher.stop("stopping")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def watchers(self) -> int:
+        """How many watch."""
+        return len(self._watchers)
+
+    def revoked(self, token_id: str) -> None:
+        """End the streams of a token that was revoked."""
+        for watcher in list(self._watchers):
+            if watcher.token_id == token_id:
+                watcher.stop("revoked")
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Ask the grid, without end."""
+        self.last = self._recent_after = (await self._ask(-1, 0.0)).last
+        for begin in self.on_begin:
+            await self._persist(begin)
+        self._begun.set()
+        while True:
+            batch = await self._ask(self.last, POLL_S)
+            try:
+                await self._deliver(batch)
+            except Exception:
+                # An error of ours in one batch is not to silence all that follow.
+                logger.exception("events up to %d could not be told", batch.last)
+                self.last = max(self.last, batch.last)
+
+    async def _ask(self, after: int, timeout_s: float) -> JobEvents:
+        """Return what happened after an event; ask until there is an answer."""
+
+        async def ask() -> JobEvents:
+            return await self._backend.events(after, timeout_s)
+
+        return await self._persist(ask)
+
+    async def _persist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something again and again, until there is an answer."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await work()
+            except UnavailableError as error:
+                logger.debug("trying again: %s", error)
+                self.on_unavailable()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _deliver(self, batch: JobEvents) -> None:
+        """Tell all of what happened."""
+        before, events = self.last, [seen for seen in batch.events if seen.number > self.last]
+        if batch.last <= before:
+            return
+        usable = await self._await_usable() if events and self._watchers else None
+        # From here on nothing waits, so that whoever attaches has all up to `before`, or all up to the new one.
+        self.last = batch.last
+        self._keep(events)
+        for listener in self.listeners:
+            listener(events)
+        chunks: dict[tuple[Filter, int], Chunk] = {}
+        of_users: dict[str, list[JobEvent]] = {}
+        for seen in events:
+            of_users.setdefault(seen.user, []).append(seen)
+        for watcher in list(self._watchers):
+            if usable is not None and watcher.token_id not in usable:
+                watcher.stop("revoked")
+                continue
+            key = (watcher.wanted, max(watcher.given, before))
+            if key not in chunks:
+                wanted = watcher.wanted
+                some = events if wanted.user is None else of_users.get(wanted.user, [])
+                chunks[key] = Chunk([seen for seen in some if seen.number > key[1] and wanted.takes(seen)])
+            if chunks[key].events:
+                watcher.put(chunks[key], batch.last, self._backlog)
+            else:
+                watcher.pass_over(batch.last)
+
+    def _keep(self, events: list[JobEvent]) -> None:
+        """Keep the latest events for those who come back."""
+        self._recent.extend(events)
+        while len(self._recent) > _RECENT:
+            self._recent_after = self._recent.popleft().number
+
+    # -- tokens -------------------------------------------------------------------------------------------------------
+
+    async def _await_usable(self) -> frozenset[str] | None:
+        """Return the tokens that can be used; while they cannot be read nobody is told of anything."""
+        return None if self._usable is None else await self._persist(self._usable)
+
+    async def _look_after_tokens(self) -> None:
+        """End streams whose token was revoked, or is too old, also if nothing happens."""
+        while True:
+            await asyncio.sleep(self._check_s)
+            if not self._watchers:
+                continue
+            usable = await self._await_usable()
+            for watcher in list(self._watchers):
+                if usable is not None and watcher.token_id not in usable:
+                    watcher.stop("revoked")
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    async def watch(
+        self, wanted: Filter, token_id: str, after: int | None, idle_s: float
+    ) -> AsyncGenerator[Chunk | StreamEnd | None, None]:
+        """Yield what happens after an event, in order, and nothing twice.
+
+        Parameters
+        ----------
+        wanted : Filter
+        token_id : str
+        after : int, optional
+            None: what happens from now on.
+        idle_s : float
+
+        Yields
+        ------
+        Chunk or StreamEnd or None
+            None if there was nothing for such a time. After a `StreamEnd` nothing comes.
+        """
+        watcher = Watcher(wanted, token_id, -1 if after is None else after)
+        try:
+            async for chunk, last in self._catch_up(watcher):
+                yield chunk
+                watcher.taken = max(watcher.taken, last)
+            while True:
+                found = await watcher.next(idle_s)
+                if watcher.end is not None:
+                    yield watcher.end
+                    return
+                if found is None:
+                    yield None
+                    continue
+                yield found[0]
+                watcher.taken = found[1]
+        finally:
+            self._watchers.discard(watcher)
+
+    async def _catch_up(self, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
+        """Yield what a watcher has not seen, and up to which event that is all; then it is told with the others."""
+        await self._begun.wait()
+        if watcher.given < 0:
+            watcher.given = watcher.taken = self.last
+        while not self._recent_after <= watcher.given <= self.last:
+            page = await self._ask(watcher.given, 0.0)
+            usable = await self._await_usable()
+            if usable is not None and watcher.token_id not in usable:
+                watcher.stop("revoked")
+            if self.is_stopping:
+                watcher.stop("stopping")
+            if watcher.end is not None or page.last <= watcher.given:
+                break
+            watcher.given = page.last
+            yield Chunk([seen for seen in page.events if watcher.wanted.takes(seen)]), page.last
+        # Nothing is awaited between here and where the hub knows it.
+        missed = [seen for seen in self._recent if seen.number > watcher.given and watcher.wanted.takes(seen)]
+        watcher.given = max(watcher.given, self.last)
+        if self.is_stopping:
+            watcher.stop("stopping")
+        if watcher.end is None:
+            self._watchers.add(watcher)
+            yield Chunk(missed), watcher.given
+
+    async def check_after(self, after: int) -> None:
+        """See to it that an event could have been the last one that somebody saw.
+
+        Parameters
+        ----------
+        after : int
+
+        Raises
+        ------
+        RefusalError
+            If it is still to come.
+        UnavailableError
+            If the grid does not answer.
+        """
+        if after > self.last:
+            last = (await self._backend.events(-1, 0.0)).last
+            if after > last:
+                problem = FieldProblem(where="after", detail=f"is {after}; the last event is {last}")
+                raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])

@@ -1,0 +1,110 @@
+"""What the gateway counts, for Prometheus (docs/gateway.md, "Metrics"); no label has values that clients choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gridweave.grid.api import JobEvent, Queue, SiteInfo
+
+OUTCOMES = ("finished", "failed", "limit", "cancelled")
+
+_LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """The numbers of one gateway, in a registry of their own.
+
+    Parameters
+    ----------
+    watchers, streams : callable
+        Return how many there are.
+    """
+
+    def __init__(self, *, watchers: Callable[[], int], streams: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "gridweave_http_requests",
+            "Requests that were answered.",
+            ("route", "method", "status"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "gridweave_http_request_seconds",
+            "Time to the end of the answer, but for streams.",
+            ("route",),
+            buckets=_LATENCIES_S,
+            registry=self.registry,
+        )
+        self._submitted = Counter(
+            "gridweave_jobs_submitted", "Jobs that the grid took in, by events.", registry=self.registry
+        )
+        self._ended = Counter(
+            "gridweave_jobs_ended", "Jobs that have ended, by events.", ("outcome",), registry=self.registry
+        )
+        self._jobs = Gauge("gridweave_jobs", "Jobs of the grid that are not over.", ("state",), registry=self.registry)
+        self._nodes = Gauge("gridweave_site_nodes", "Nodes that the grid may have.", ("site",), registry=self.registry)
+        self._free = Gauge(
+            "gridweave_site_free_nodes", "Those of them that are free.", ("site",), registry=self.registry
+        )
+        self._answers = Gauge("gridweave_site_up", "Whether the site answers.", ("site",), registry=self.registry)
+        self._up = Gauge("gridweave_up", "Whether the meta-scheduler answers.", registry=self.registry)
+        self._backend_errors = Counter(
+            "gridweave_backend_errors", "Questions that the grid did not answer.", registry=self.registry
+        )
+        Gauge("gridweave_watchers", "Streams of events.", registry=self.registry).set_function(watchers)
+        Gauge("gridweave_streams", "Streams of events and output.", registry=self.registry).set_function(streams)
+        for outcome in (*OUTCOMES, "other"):
+            self._ended.labels(outcome)
+
+    def answered(self, route: str, method: str, status: int, seconds: float | None) -> None:
+        """Count a request.
+
+        Parameters
+        ----------
+        route : str
+            Its name in the table of routes; empty: none.
+        method : str
+        status : int
+        seconds : float, optional
+            None for a stream.
+        """
+        self._requests.labels(route or "none", method if route else "none", str(status)).inc()
+        if seconds is not None:
+            self._seconds.labels(route or "none").observe(seconds)
+
+    def heard(self, events: Sequence[JobEvent]) -> None:
+        """Count what has happened to jobs."""
+        for seen in events:
+            if seen.kind == "submitted":
+                self._submitted.inc()
+            elif seen.kind == "ended":
+                outcome = seen.detail.partition(":")[0]
+                self._ended.labels(outcome if outcome in OUTCOMES else "other").inc()
+
+    def backend_failed(self) -> None:
+        """Count a question that the grid did not answer."""
+        self._backend_errors.inc()
+
+    def looked(self, queue: Queue | None, sites: Sequence[SiteInfo]) -> None:
+        """Take in how the grid is.
+
+        Parameters
+        ----------
+        queue : Queue or None
+            None: it does not answer.
+        sites : sequence of SiteInfo
+        """
+        self._up.set(queue is not None)
+        if queue is not None:
+            for state in ("waiting", "held", "starting", "running"):
+                self._jobs.labels(state).set(getattr(queue, state))
+        for site in sites:
+            self._nodes.labels(site.name).set(site.for_grid)
+            self._free.labels(site.name).set(site.free)
+            self._answers.labels(site.name).set(site.answers)
+
+    def text(self) -> bytes:
+        """Return all of it in the text format of Prometheus."""
+        return generate_latest(self.registry)

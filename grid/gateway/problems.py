@@ -1,0 +1,118 @@
+"""Every kind of refusal, in one table (docs/gateway.md, "Problems")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gridweave.grid.api import FieldProblem, Problem
+
+URN = "urn:gridweave:problem:"
+
+_MOST_DETAIL = 1_000
+
+
+class Kind(NamedTuple):
+    """What all refusals of a kind have in common."""
+
+    status: int
+    title: str
+
+
+KINDS: dict[str, Kind] = {
+    "bad-http": Kind(400, "The request is not well-formed HTTP"),
+    "malformed-body": Kind(400, "The body cannot be read"),
+    "unauthenticated": Kind(401, "A token is needed"),
+    "forbidden": Kind(403, "The token may not do this"),
+    "foreign-origin": Kind(403, "The request was made by a page of another origin"),
+    "unknown-route": Kind(404, "There is nothing at this path"),
+    "unknown-job": Kind(404, "There is no such job"),
+    "unknown-site": Kind(404, "There is no such site"),
+    "unknown-token": Kind(404, "There is no such token"),
+    "wrong-method": Kind(405, "This path knows other methods"),
+    "not-acceptable": Kind(406, "The answer is not to be had in a form that is accepted"),
+    "slow-body": Kind(408, "The body did not come in time"),
+    "too-many-open-jobs": Kind(409, "The user has too many jobs that have not ended"),
+    "body-too-large": Kind(413, "The body is too large"),
+    "too-many-jobs": Kind(413, "Too many jobs in one request"),
+    "unsupported-media-type": Kind(415, "The body is of a form that is not understood"),
+    "unknown-expectation": Kind(417, "The request expects what is not understood"),
+    "invalid-request": Kind(422, "A part of the request cannot be used"),
+    "too-many-requests": Kind(429, "Too many requests in a short time"),
+    "too-many-at-once": Kind(429, "Too many requests at once"),
+    "too-many-streams": Kind(429, "Too many streams at once"),
+    "internal": Kind(500, "The gateway has an error"),
+    "unavailable": Kind(503, "The grid does not answer"),
+    "tokens-unavailable": Kind(503, "The tokens cannot be read"),
+    "busy": Kind(503, "The gateway has too much to do"),
+}
+"""The status and title of each kind; the ``type`` of its documents is ``urn:gridweave:problem:NAME``."""
+
+
+class RefusalError(Exception):
+    """A request is refused.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    detail : str
+        What was wrong here, and what would be right.
+    errors : sequence of FieldProblem
+    retry_after_s : float, optional
+        After which time the same may succeed.
+    headers : mapping of str to str, optional
+        Of the answer.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        errors: Sequence[FieldProblem] = (),
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.errors = list(errors)
+        self.retry_after_s = retry_after_s
+        self.headers = dict(headers or {})
+
+    @property
+    def status(self) -> int:
+        """The status of HTTP."""
+        return KINDS[self.kind].status
+
+    def document(self, request_id: str) -> Problem:
+        """Return the problem document.
+
+        Parameters
+        ----------
+        request_id : str
+
+        Examples
+        --------
+        >>> RefusalError("unknown-job", "there is no job 7").document("r1").type
+        'urn:gridweave:problem:unknown-job'
+        """
+        return Problem(
+            type=URN + self.kind,
+            title=KINDS[self.kind].title,
+            status=self.status,
+            detail=shortened(self.detail),
+            instance=request_id,
+            errors=self.errors,
+            retry_after_s=self.retry_after_s,
+        )
+
+
+def shortened(text: str) -> str:
+    """Return a text in one line, without the middle of what is long: it may hold what a client has sent."""
+    line = " ".join(text.split())
+    if len(line) > _MOST_DETAIL:
+        half = _MOST_DETAIL // 2
+        line = f"{line[:half]} ... {line[-half:]}"
+    return line.encode("utf-8", "replace").decode()

@@ -1,0 +1,378 @@
+"""The gateway: from HTTP to a live grid (docs/gateway.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.grid.gateway import request_log
+from gridweave.grid.gateway.access import Tokens, check_browser, identify
+from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.gateway.call import Call, Parts, Route
+from gridweave.grid.gateway.hub import EventHub
+from gridweave.grid.gateway.limits import Memory, Rates, Slots
+from gridweave.grid.gateway.metrics import Metrics
+from gridweave.grid.gateway.open_jobs import OpenJobs
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.routes import find_route
+from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.gateway.tls import Certificate
+from gridweave.grid.gateway.tokens import TokenStore
+from gridweave.grid.gateway.wire import (
+    accepted,
+    body_form,
+    decode,
+    encode,
+    parameters,
+    problem_response,
+    read_body,
+)
+
+logger = logging.getLogger("gridweave.gateway")
+
+_LINGER_S = 2.0
+_LOOK_AT_CERTIFICATE_S = 30.0
+_WENT_AWAY = 499
+
+
+class Gateway:
+    """A gateway in front of a live grid.
+
+    Parameters
+    ----------
+    backend : Backend
+    settings : GatewaySettings
+    now_ms, now_s : callable
+        The clock of tokens and logs, and one that never goes back.
+    random_bytes : callable
+        Returns so many bytes that nobody can guess.
+
+    Raises
+    ------
+    OptionError
+        If a setting cannot be used.
+    InputError, UnavailableError
+        If the tokens cannot be read.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: GatewaySettings,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_s: Callable[[], float] = time.monotonic,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self.settings = settings
+        self._now_ms, self._now_s, self._random_bytes = now_ms, now_s, random_bytes
+        self._certificate: Certificate | None = None
+        if settings.cert is not None and settings.key is not None:
+            self._certificate = Certificate(settings.cert, settings.key)
+        tokens: Tokens | None = None
+        if settings.tokens is not None:
+            tokens = Tokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
+        hub = EventHub(
+            backend,
+            usable=None if tokens is None else tokens.usable,
+            backlog=settings.backlog,
+            check_s=settings.check_tokens_s,
+        )
+        streams = Slots(settings.max_streams, "too-many-streams", "streams")
+        self._parts = Parts(
+            settings=settings,
+            backend=backend,
+            tokens=tokens,
+            hub=hub,
+            open_jobs=OpenJobs(backend, settings.max_open_jobs),
+            metrics=Metrics(watchers=lambda: hub.watchers, streams=streams.total),
+            rates=Rates(settings.requests_per_s, settings.burst, now_s),
+            at_once=Slots(settings.max_at_once, "too-many-at-once", "requests"),
+            streams=streams,
+            memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
+            random_bytes=random_bytes,
+        )
+        hub.listeners += [self._parts.metrics.heard, self._parts.open_jobs.heard]
+        hub.on_begin.append(self._parts.open_jobs.load)
+        hub.on_unavailable = self._parts.metrics.backend_failed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._runner: web.ServerRunner | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host = self.settings.host
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen; the grid need not answer yet.
+
+        Raises
+        ------
+        OptionError
+            If there is no such address, or something listens there.
+        """
+        server = _Server(self, handler_cancellation=True, keepalive_timeout=self.settings.idle_s)
+        self._runner = web.ServerRunner(server, shutdown_timeout=self.settings.stop_s)
+        await self._runner.setup()
+        context = None if self._certificate is None else self._certificate.context
+        site = web.TCPSite(self._runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            where = f"{self.settings.host}:{self.settings.port}"
+            raise OptionError("port", f"{where}: {error.strerror}; name another address or port") from None
+        self.port = int(self._runner.addresses[0][1])
+        self._parts.hub.start()
+        self._tasks = [asyncio.create_task(self._parts.open_jobs.settle())]
+        if self._certificate is not None:
+            self._tasks.append(asyncio.create_task(self._renew_certificate()))
+
+    async def stop(self) -> None:
+        """Take no more requests, end the streams, let what is being answered come to its end, and stop."""
+        await self._parts.hub.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._parts.tokens is not None:
+            await asyncio.to_thread(self._parts.tokens.close)
+
+    def reload_certificate(self) -> None:
+        """Read the certificate and its key again, for connections that come from now on."""
+        if self._certificate is None:
+            return
+        try:
+            self._certificate.reload()
+        except OptionError as error:
+            logger.error("the old certificate stays: %s", error)
+        else:
+            logger.info("the certificate was read again")
+
+    async def _renew_certificate(self) -> None:
+        while self._certificate is not None:
+            await asyncio.sleep(_LOOK_AT_CERTIFICATE_S)
+            if self._certificate.has_changed():
+                self.reload_certificate()
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request, whatever it is."""
+        begin_s = self._now_s()
+        call = Call(parts=self._parts, request=request, request_id=self._request_id(request))
+        call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
+        status, problem = _WENT_AWAY, ""
+        try:
+            try:
+                response = await self._answer(call)
+            except RefusalError as error:
+                response, problem = self._refused(call, error), error.kind
+            status = response.status
+            return response
+        except ConnectionError:
+            _cut(request)
+            raise
+        finally:
+            self._log(call, status, problem, self._now_s() - begin_s)
+
+    async def _answer(self, call: Call) -> web.StreamResponse:
+        """Return the answer to a request, or raise why it has none."""
+        try:
+            return await self._dispatch(call)
+        except RefusalError:
+            raise
+        except OptionError as error:
+            raise RefusalError("invalid-request", str(error)) from None
+        except InputError as error:
+            raise RefusalError("invalid-request", str(error)) from None
+        except UnavailableError as error:
+            self._parts.metrics.backend_failed()
+            raise RefusalError("unavailable", str(error), retry_after_s=1.0) from None
+        except GridweaveError as error:
+            raise RefusalError("internal", str(error)) from None
+        except ConnectionError:
+            raise
+        except Exception as error:
+            logger.exception("request %s failed", call.request_id)
+            problem = f"the gateway's log has more, under this request's id ({type(error).__name__})"
+            raise RefusalError("internal", problem) from None
+
+    async def _dispatch(self, call: Call) -> web.StreamResponse:
+        request, parts = call.request, self._parts
+        if parts.tokens is None:
+            check_browser(request)
+        route = find_route(call, request.path, request.method)
+        call.route = route
+        if route.role is not None:
+            call.identity = await identify(request, parts.tokens)
+            if not call.identity.may(route.role):
+                problem = f"the token may {call.identity.info.role}; a token that may {route.role} is needed"
+                raise RefusalError("forbidden", problem)
+            self._check_rate(call)
+        form = accepted(request.headers.get("Accept", ""), route.forms)
+        if form is None:
+            raise RefusalError("not-acceptable", f"Accept names none of {', '.join(route.forms)}")
+        call.answer_form = form
+        if route.query is not None:
+            call.query = parameters(request.query, route.query)
+        if route.is_stream:
+            return await self._respond(call, route)
+        with parts.at_once.one(call.identity.user), parts.memory.holding() as held:
+            if route.body is not None:
+                call.form = body_form(request.headers.get("Content-Type", ""))
+                most = route.most_bytes(self.settings)
+                call.data = await read_body(request, most, self.settings.body_timeout_s, held)
+                if not route.reads_body:
+                    call.body = decode(call.data, call.form, route.body)
+            return await self._respond(call, route)
+
+    async def _respond(self, call: Call, route: Route) -> web.StreamResponse:
+        answer = await route.handler(call)
+        if not isinstance(answer, web.StreamResponse):
+            answer = web.Response(body=encode(answer, call.answer_form), content_type=call.answer_form)
+        if isinstance(answer, web.Response) and not answer.prepared:
+            call.bytes_out += len(answer.body) if isinstance(answer.body, bytes) else 0
+            answer.headers.update(call.headers)
+            answer.headers["Cache-Control"] = "no-store"
+            answer.headers["X-Content-Type-Options"] = "nosniff"
+        return answer
+
+    def _check_rate(self, call: Call) -> None:
+        wait_s = self._parts.rates.wait_s(call.identity.token_id)
+        if wait_s > 0:
+            settings = self.settings
+            problem = f"more than {settings.requests_per_s:g} requests a second; hand in many jobs with one request"
+            raise RefusalError("too-many-requests", problem, retry_after_s=wait_s)
+
+    def _refused(self, call: Call, error: RefusalError) -> web.StreamResponse:
+        """Return the answer to a request that is refused."""
+        if call.request.writer.output_size > 0:
+            # Something has been sent already; a client sees by the missing end that it is not all.
+            _cut(call.request)
+            raise ConnectionResetError(str(error))
+        headers = call.headers | error.headers | {"Cache-Control": "no-store"}
+        accept = call.request.headers.get("Accept", "")
+        response = problem_response(error.document(call.request_id), accept, headers)
+        if headers.get("Connection") == "close":
+            response.force_close()
+        call.bytes_out += len(response.body) if isinstance(response.body, bytes) else 0
+        return response
+
+    def bad_http(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
+        """Return the answer to what is no request, or to one that the gateway failed at.
+
+        Parameters
+        ----------
+        request : aiohttp.web.BaseRequest
+        status : int
+            That aiohttp would give.
+        error : BaseException or None
+        """
+        call = Call(parts=self._parts, request=request, request_id=self._request_id(request))
+        call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
+        if status == 400:
+            what = error.message if isinstance(error, HttpProcessingError) else str(error or "")
+            refusal = RefusalError("bad-http", f"{what or 'it cannot be parsed'}; send a request of HTTP/1.1")
+        else:
+            logger.error("request %s failed", call.request_id, exc_info=error)
+            refusal = RefusalError("internal", "the gateway's log has more, under this request's id")
+        response = self._refused(call, refusal)
+        response.force_close()
+        self._log(call, response.status, refusal.kind, 0.0)
+        return response
+
+    def _request_id(self, request: web.BaseRequest) -> str:
+        given = request.headers.get("X-Request-Id", "")
+        return given if request_log.good_id(given) else self._random_bytes(8).hex()
+
+    def _log(self, call: Call, status: int, problem: str, seconds: float) -> None:
+        route = call.route
+        timed = None if route is not None and route.is_stream else seconds
+        self._parts.metrics.answered(route.name if route else "", call.request.method, status, timed)
+        request_log.write(
+            request_log.Line(
+                time=request_log.time_text(self._now_ms()),
+                id=call.request_id,
+                user=call.identity.user,
+                token=call.identity.token_id,
+                method=call.request.method[:20],
+                route=route.name if route else "",
+                target=call.target[:100].encode("utf-8", "replace").decode(),
+                status=status,
+                duration_ms=round(seconds * 1000, 3),
+                bytes_in=call.request.content_length or 0,
+                bytes_out=call.bytes_out,
+                jobs=call.jobs,
+                problem=problem,
+            )
+        )
+
+
+def _cut(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+class _Server(web.Server):
+    """aiohttp's server, with our answers to what it would answer itself, and so many connections at most."""
+
+    def __init__(self, gateway: Gateway, *, handler_cancellation: bool, **options: Any) -> None:
+        super().__init__(gateway.handle, handler_cancellation=handler_cancellation)
+        self.gateway = gateway
+        self._options = options
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(self, self.gateway, self._options)
+
+
+class _Connection(web.RequestHandler):
+    """One connection."""
+
+    __slots__ = ("_gateway",)
+
+    def __init__(self, server: _Server, gateway: Gateway, options: dict[str, Any]) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            # A few bytes could become very many.
+            auto_decompress=False,
+            lingering_time=_LINGER_S,
+            logger=logger,
+            **options,
+        )
+        self._gateway = gateway
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection, unless there are too many."""
+        super().connection_made(transport)
+        manager = self._manager
+        if manager is not None and len(manager.connections) > self._gateway.settings.max_connections:
+            logger.warning("there are %d connections; one more is closed", len(manager.connections) - 1)
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP."""
+        with contextlib.suppress(AttributeError):
+            self.keep_alive(False)
+        return self._gateway.bad_http(request, status, exc)

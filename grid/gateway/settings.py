@@ -1,0 +1,119 @@
+"""How a gateway is set up: where it listens, and its limits."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+
+from gridweave.errors import OptionError
+
+DEFAULT_PORT = 8750
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a gateway is set up.
+
+    Attributes
+    ----------
+    host : str
+        The address to listen at.
+    port : int
+        0: any that is free.
+    tokens : str, optional
+        Where the tokens are kept: a path, or a URL. None: there are none; everybody who reaches the gateway is an
+        operator, so that it listens on loopback alone.
+    cert, key : str, optional
+        Files with the certificate (and those that it is signed with) and its key, for TLS.
+    max_body_bytes, max_jobs : int
+        Of a request that hands in jobs.
+    max_job_bytes : int
+        Of one job in it.
+    requests_per_s, burst : float
+        How many requests each token may make, in the long run and at once.
+    max_open_jobs : int
+        How many jobs of a user may be handed in and not over.
+    max_at_once, max_streams : int
+        Requests of a user that are being answered, and streams of events and output that are open.
+    max_connections : int
+        Of everybody together.
+    max_held_bytes : int
+        Of all bodies together that are being read and worked on.
+    body_timeout_s : float
+        In which the body of a request must have come.
+    idle_s : float
+        After which a connection without a request is closed.
+    comment_s : float
+        How often a stream of events that has nothing to say says so.
+    backlog : int
+        So many events may wait for a watcher that does not take them; then it is dropped.
+    check_tokens_s : float
+        How often it is looked whether the tokens of open streams can be used still. (At each event as well.)
+    stop_s : float
+        So long requests may take to come to an end when the gateway stops.
+
+    Raises
+    ------
+    OptionError
+        If a setting makes no sense.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tokens: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    max_body_bytes: int = 32 << 20
+    max_jobs: int = 10_000
+    max_job_bytes: int = 1 << 20
+    requests_per_s: float = 500.0
+    burst: float = 1_000.0
+    max_open_jobs: int = 100_000
+    max_at_once: int = 100
+    max_streams: int = 500
+    max_connections: int = 4_000
+    max_held_bytes: int = 256 << 20
+    body_timeout_s: float = 30.0
+    idle_s: float = 75.0
+    comment_s: float = 15.0
+    backlog: int = 10_000
+    check_tokens_s: float = 1.0
+    stop_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise OptionError("port", f"is {self.port}; a number from 0 (any that is free) to 65535")
+        for name in self.__struct_fields__[self.__struct_fields__.index("max_body_bytes") :]:
+            value = getattr(self, name)
+            if not value > 0:
+                raise OptionError(name, f"is {value}; a number above 0")
+        if (self.cert is None) != (self.key is None):
+            given, missing = ("cert", "key") if self.key is None else ("key", "cert")
+            raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")
+        if self.tokens is None and not is_loopback(self.host):
+            raise OptionError(
+                "host",
+                f"{self.host!r} can be reached from elsewhere, and without tokens everybody would be an operator; "
+                "name 127.0.0.1, or a place of tokens (gridweave token create)",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, seen from itself.
+
+    Parameters
+    ----------
+    host : str
+        A name or an address, without a port.
+
+    Examples
+    --------
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("localhost.evil.org")
+    (True, True, False, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False

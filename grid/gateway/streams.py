@@ -1,0 +1,297 @@
+"""Answers that go on: events as they happen, over server-sent events or WebSocket, and output as it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Literal
+
+import msgspec
+from aiohttp import WSCloseCode, WSMsgType, web
+from msgspec import Meta
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.api import FieldProblem, JobId, OutputPart, StreamEnd
+from gridweave.grid.gateway.call import Call, unknown_job
+from gridweave.grid.gateway.hub import Chunk, Filter
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.wire import EVENT_STREAM
+
+OFFSET_HEADER = "Gridweave-Offset"
+LAST_HEADER = "Gridweave-Last"
+MOST_OUTPUT_BYTES = 1 << 20
+
+_SEND_S = 30.0
+"""A client that takes nothing for so long has gone."""
+
+_FIRST_LOOK_S = 0.05
+_LONGEST_LOOK_S = 0.5
+_GIVE_UP_S = 60.0
+_MOST_NUMBER = 2**62
+
+
+class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which events are asked for.
+
+    Attributes
+    ----------
+    after : int, optional
+        Those after this one; left out: those from now on.
+    job, kind : tuple
+        Only of these jobs, of these kinds.
+    user : str, optional
+        Only of jobs of this user.
+    format : str
+        Of the frames of a WebSocket.
+    """
+
+    after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] | None = None
+    job: Annotated[tuple[JobId, ...], Meta(max_length=1_000)] = ()
+    kind: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
+    user: str | None = None
+    format: Literal["json", "msgpack"] = "json"
+
+
+class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which part of what a rank has written is asked for.
+
+    Attributes
+    ----------
+    rank : int
+    stream : str
+    offset : int
+        Of the first byte.
+    limit : int
+        So many bytes at most; with `follow` of no effect.
+    follow : bool
+        Whether what is written later is sent, too, until the job has ended.
+    """
+
+    rank: Annotated[int, Meta(ge=0, le=10**7)] = 0
+    stream: Literal["out", "err"] = "out"
+    offset: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_OUTPUT_BYTES)] = MOST_OUTPUT_BYTES
+    follow: bool = False
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+async def _wanted(call: Call) -> tuple[Filter, int | None]:
+    """Return which events a request may and wants to see, and after which one."""
+    query: EventQuery = call.query
+    after = query.after
+    heard = call.request.headers.get("Last-Event-ID")
+    if heard:
+        # A browser that comes back asks for the same URL; what it has seen since then counts.
+        if not (heard.isascii() and heard.isdigit() and len(heard) < 19):
+            problem = FieldProblem(where="Last-Event-ID", detail=f"is {heard!r:.50}; the number of an event")
+            raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+        after = int(heard)
+    user = query.user
+    if not call.identity.is_operator:
+        if user not in (None, call.identity.user):
+            problem = FieldProblem(where="user", detail="is another than yours, whose events are not yours to see")
+            raise RefusalError("forbidden", f"{problem.where} {problem.detail}", errors=[problem])
+        user = call.identity.user
+        await _check_own(call, query.job)
+    if after is not None:
+        await call.parts.hub.check_after(after)
+    return Filter(user=user, jobs=frozenset(query.job), kinds=frozenset(query.kind)), after
+
+
+async def _check_own(call: Call, job_ids: tuple[int, ...]) -> None:
+    if job_ids:
+        records = await call.backend.records(sorted(set(job_ids)))
+        own = {record.job_id for record in records if call.identity.sees(record.request.user)}
+        for job_id in job_ids:
+            if job_id not in own:
+                raise unknown_job(job_id)
+
+
+async def events(call: Call) -> web.StreamResponse:
+    """Send what happens as server-sent events."""
+    wanted, after = await _wanted(call)
+    with call.parts.streams.one(call.identity.user):
+        response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
+        await response.prepare(call.request)
+        # So that whoever connects knows at once that it hears everything from here on.
+        await _send(call, response, b": gridweave\n\n")
+        watching = call.parts.hub.watch(wanted, call.identity.token_id, after, call.parts.settings.comment_s)
+        async with contextlib.aclosing(watching):
+            async for told in watching:
+                if isinstance(told, StreamEnd):
+                    await _send(call, response, b"event: end\ndata: %b\n\n" % msgspec.json.encode(told))
+                    break
+                data = b": still here\n\n" if told is None else told.sse()
+                if data:
+                    await _send(call, response, data)
+        await response.write_eof()
+    return response
+
+
+async def _send(call: Call, response: web.StreamResponse, data: bytes) -> None:
+    try:
+        async with asyncio.timeout(_SEND_S):
+            await response.write(data)
+    except TimeoutError:
+        _cut(call)
+        raise ConnectionResetError("the client takes nothing") from None
+    call.bytes_out += len(data)
+
+
+def _cut(call: Call) -> None:
+    """Cut a connection, so that its client sees that the answer is not whole."""
+    if call.request.transport is not None:
+        call.request.transport.abort()
+
+
+async def events_ws(call: Call) -> web.StreamResponse:
+    """Send what happens over a WebSocket."""
+    if call.request.headers.get("Upgrade", "").lower() != "websocket":
+        problem = "this is a WebSocket; upgrade to one, or take /v1/events"
+        raise RefusalError("invalid-request", problem, errors=[FieldProblem(where="Upgrade", detail="is missing")])
+    wanted, after = await _wanted(call)
+    with call.parts.streams.one(call.identity.user):
+        socket = web.WebSocketResponse(
+            heartbeat=call.parts.settings.comment_s, max_msg_size=1024, compress=False, timeout=5.0
+        )
+        socket.headers.update(call.headers)
+        try:
+            await socket.prepare(call.request)
+        except web.HTTPException as error:
+            raise RefusalError("invalid-request", f"this is no handshake of a WebSocket: {error.text}") from None
+        sending = asyncio.create_task(_send_frames(call, socket, wanted, after))
+        try:
+            await _until_closed(socket, sending)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+    return socket
+
+
+async def _until_closed(socket: web.WebSocketResponse, sending: asyncio.Task[None]) -> None:
+    """Hear what the client says, which is nothing but that it goes."""
+    while True:
+        hearing = asyncio.create_task(socket.receive())
+        try:
+            await asyncio.wait({hearing, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not hearing.done():
+                hearing.cancel()
+                await asyncio.gather(hearing, return_exceptions=True)
+        if sending.done() or hearing.result().type in (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED):
+            return
+        if hearing.result().type in (WSMsgType.TEXT, WSMsgType.BINARY):
+            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"there is nothing to be said here")
+            return
+        if hearing.result().type is WSMsgType.ERROR:
+            return
+
+
+async def _send_frames(call: Call, socket: web.WebSocketResponse, wanted: Filter, after: int | None) -> None:
+    query: EventQuery = call.query
+    settings = call.parts.settings
+    watching = call.parts.hub.watch(wanted, call.identity.token_id, after, settings.comment_s)
+    async with contextlib.aclosing(watching):
+        async for told in watching:
+            if isinstance(told, StreamEnd):
+                await _close(socket, told)
+                return
+            if told is not None:
+                await _send_chunk(call, socket, told, query.format)
+
+
+async def _send_chunk(
+    call: Call, socket: web.WebSocketResponse, chunk: Chunk, form: Literal["json", "msgpack"]
+) -> None:
+    try:
+        async with asyncio.timeout(_SEND_S):
+            for frame in chunk.frames(form):
+                await (socket.send_str(frame.decode()) if form == "json" else socket.send_bytes(frame))
+                call.bytes_out += len(frame)
+    except TimeoutError:
+        _cut(call)
+        raise ConnectionResetError("the client takes nothing") from None
+
+
+_CLOSE_CODES = {
+    "slow": WSCloseCode.TRY_AGAIN_LATER,
+    "revoked": WSCloseCode.POLICY_VIOLATION,
+    "stopping": WSCloseCode.GOING_AWAY,
+}
+
+
+async def _close(socket: web.WebSocketResponse, end: StreamEnd) -> None:
+    """Close a WebSocket; the reason is the `StreamEnd`, as JSON."""
+    await socket.close(code=_CLOSE_CODES[end.reason], message=msgspec.json.encode(end))
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+
+
+async def output(call: Call) -> web.StreamResponse:
+    """Send a part of what a rank has written, or all that it writes."""
+    query: OutputQuery = call.query
+    record = await call.own_job()
+    part = await _output_part(call, record.job_id, query.offset)
+    headers = {OFFSET_HEADER: str(part.offset), "Content-Type": call.answer_form}
+    if query.follow:
+        with call.parts.streams.one(call.identity.user):
+            return await _follow(call, record.job_id, part, headers)
+    headers[LAST_HEADER] = str(int(part.is_last))
+    return web.Response(body=part.data, headers=headers)
+
+
+async def _output_part(call: Call, job_id: int, offset: int) -> OutputPart:
+    query: OutputQuery = call.query
+    part = await call.backend.output(job_id, query.rank, query.stream, offset, query.limit)
+    if part is None:
+        raise unknown_job(job_id)
+    return part
+
+
+async def _follow(call: Call, job_id: int, part: OutputPart, headers: dict[str, str]) -> web.StreamResponse:
+    """Send a part and all that follows; a stream that is cut off before the last part has no proper end."""
+    response = web.StreamResponse(headers={**call.headers, **headers, "X-Accel-Buffering": "no"})
+    response.enable_chunked_encoding()
+    await response.prepare(call.request)
+    loop = asyncio.get_running_loop()
+    pause_s, heard_s = _FIRST_LOOK_S, loop.time()
+    while True:
+        if part.data:
+            await _send(call, response, part.data)
+            pause_s = _FIRST_LOOK_S
+        if part.is_last:
+            await response.write_eof()
+            return response
+        if not part.data:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+        try:
+            await _check_wanted(call)
+            part = await _output_part(call, job_id, part.offset + len(part.data))
+            heard_s = loop.time()
+        except UnavailableError:
+            part = msgspec.structs.replace(part, data=b"", offset=part.offset + len(part.data))
+            if loop.time() - heard_s > _GIVE_UP_S:
+                _cut(call)
+                raise ConnectionResetError("the grid does not answer") from None
+        except RefusalError:
+            _cut(call)
+            raise ConnectionResetError("the stream is not to go on") from None
+
+
+async def _check_wanted(call: Call) -> None:
+    """See to it that a stream is to go on.
+
+    Raises
+    ------
+    RefusalError
+        If its token can be used no more, or the gateway stops.
+    """
+    tokens = call.parts.tokens
+    if tokens is not None and call.identity.token_id not in await tokens.usable():
+        raise RefusalError("unauthenticated", "the token can be used no more")
+    if call.parts.hub.is_stopping:
+        raise RefusalError("unavailable", "the gateway stops")

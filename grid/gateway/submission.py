@@ -1,0 +1,260 @@
+"""Jobs that are handed in: read one by one, checked, given their keys and their user, and passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from gridweave.grid.api import FieldProblem, Key, NewJob, SubmitAnswer, Submitted
+from gridweave.grid.gateway.call import Call
+from gridweave.grid.gateway.open_jobs import check_count, open_at_site
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.wire import decode
+from gridweave.site.program import Accepted, Declined, JobRequest
+
+_MOST_NAME = 200
+_MOST_KEY = 190
+_MOST_DEPTH = 32
+_MOST_PARTS = 1_000_000
+"""So many arguments, variables and values the jobs of one request may have in all: each costs far more memory than its
+bytes on the wire."""
+_MOST_ERRORS = 20
+_IN_ONE_GO = 200
+
+
+class _TooManyError(ValueError):
+    """More jobs than one request may have."""
+
+
+class _RawJob(msgspec.Struct):
+    """A job of which only the outside has been read."""
+
+    request: msgspec.Raw
+    key: Key | None = None
+
+    def __post_init__(self) -> None:
+        _Counting.left -= 1
+        if _Counting.left < 0:
+            raise _TooManyError("there are more jobs than one request may have")
+
+
+class _Counting:
+    """How many more jobs may be read. Nothing else runs while a body is decoded."""
+
+    left = 0
+
+
+class _RawJobs(msgspec.Struct):
+    jobs: list[_RawJob]
+    site: str | None = None
+
+
+async def submit(call: Call) -> Submitted:
+    """Hand in jobs."""
+    site, jobs = await _read(call)
+    call.jobs = len(jobs)
+    keys = _keys(call, jobs)
+    problems = [request_problem(job.request) for job in jobs]
+    good = [place for place, problem in enumerate(problems) if problem is None]
+    answers: list[Accepted | Declined] = [Declined("", problem or "") for problem in problems]
+    passed = [(_of_user(jobs[place].request.user, keys[place]), jobs[place].request) for place in good]
+    _check_unique(call, passed, good)
+    for place, answer in zip(good, await _hand_in(call, passed, site) if passed else [], strict=True):
+        answers[place] = answer
+    return Submitted(answers=[_answer(key, answer) for key, answer in zip(keys, answers, strict=True)])
+
+
+def _answer(key: str, answer: Accepted | Declined) -> SubmitAnswer:
+    if isinstance(answer, Accepted):
+        return SubmitAnswer(key=key, job_id=answer.job_id)
+    return SubmitAnswer(key=key, reason=answer.reason)
+
+
+async def _hand_in(call: Call, jobs: list[tuple[str, JobRequest]], site: str | None) -> Sequence[Accepted | Declined]:
+    """Pass jobs on, if their users have not too many."""
+    parts = call.parts
+    users = [(key, request.user) for key, request in jobs]
+    if site is None:
+        with parts.open_jobs.admitting(users) as admission:
+            answers = await parts.backend.submit(jobs, site=None, origin=call.origin)
+            admission.answered(answers)
+        return answers
+    for user in sorted({user for _, user in users}):
+        new = sum(other == user for _, other in users)
+        most = parts.settings.max_open_jobs
+        check_count(user, new, await open_at_site(parts.backend, site, user, most), most)
+    return await parts.backend.submit(jobs, site=site, origin=call.origin)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+async def _read(call: Call) -> tuple[str | None, list[NewJob]]:
+    """Return to which site, and which jobs; all that is wrong with their types is told at once."""
+    settings = call.parts.settings
+    _Counting.left = settings.max_jobs
+    try:
+        raw = decode(call.data, call.form, _RawJobs)
+    except RefusalError as error:
+        if _Counting.left < 0:
+            problem = f"more than {settings.max_jobs} jobs; hand them in with several requests"
+            raise RefusalError("too-many-jobs", problem) from None
+        raise error
+    call.data = b""
+    jobs: list[NewJob] = []
+    wrong: list[FieldProblem] = []
+    parts = 0
+    for place, one in enumerate(raw.jobs):
+        try:
+            request = _read_one(one, f"jobs[{place}].request", call.form, settings.max_job_bytes)
+        except RefusalError as error:
+            if not error.errors:
+                raise
+            wrong += error.errors
+            if len(wrong) >= _MOST_ERRORS:
+                break
+            continue
+        parts += _count_parts(request)
+        if parts > _MOST_PARTS:
+            problem = f"the jobs have more than {_MOST_PARTS} arguments and variables; use several requests"
+            raise RefusalError("body-too-large", problem)
+        if not call.identity.is_operator and request.user != call.identity.user:
+            request = msgspec.structs.replace(request, user=call.identity.user)
+        jobs.append(NewJob(request=request, key=one.key))
+        if place % _IN_ONE_GO == _IN_ONE_GO - 1:
+            await asyncio.sleep(0)  # others' requests are not to wait for all of these
+    if wrong:
+        raise RefusalError("invalid-request", f"{wrong[0].where}: {wrong[0].detail}", errors=wrong)
+    return raw.site, jobs
+
+
+def _read_one(raw: _RawJob, where: str, form: str, most_bytes: int) -> JobRequest:
+    size = len(memoryview(raw.request))
+    if size > most_bytes:
+        raise RefusalError("body-too-large", f"{where} has {size} bytes; at most {most_bytes}: put data into a file")
+    return decode(raw.request, form, JobRequest, where)
+
+
+def _count_parts(request: JobRequest) -> int:
+    program = request.program
+    count = len(program.argv) + len(program.environment) + len(request.after)
+    return count if program.call is None else count + sum(1 for _ in _values([program.call.args, program.call.kwargs]))
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def _keys(call: Call, jobs: Sequence[NewJob]) -> list[str]:
+    """Return the key of each job, as its user knows it."""
+    header = call.request.headers.get("Idempotency-Key")
+    if header is not None and not (1 <= len(header) <= _MOST_KEY and header.isprintable()):
+        detail = f"is {header[:50]!r}; 1 to {_MOST_KEY} characters that can be printed"
+        problem = FieldProblem(where="Idempotency-Key", detail=detail)
+        raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+    if header is None:
+        header = call.parts.random_bytes(12).hex()
+    return [f"{header} {place}" if job.key is None else job.key for place, job in enumerate(jobs)]
+
+
+def _of_user(user: str, key: str) -> str:
+    """Return a key that no other user can have; where the one ends and the other begins is not to be mistaken."""
+    return f"{len(user)} {user} {key}"
+
+
+def _check_unique(call: Call, passed: Sequence[tuple[str, JobRequest]], places: Sequence[int]) -> None:
+    """Refuse a key that stands twice in a request: the second job would never be run."""
+    first: dict[str, int] = {}
+    for (key, _), place in zip(passed, places, strict=True):
+        if key in first:
+            problem = FieldProblem(where=f"jobs[{place}].key", detail=f"is that of jobs[{first[key]}], too")
+            raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+        first[key] = place
+
+
+# -- what no grid could keep ------------------------------------------------------------------------------------------
+
+
+def request_problem(request: JobRequest) -> str | None:
+    """Return what is wrong with a request that could not be passed on as it is, in one line, or None.
+
+    Parameters
+    ----------
+    request : JobRequest
+
+    Examples
+    --------
+    >>> from gridweave.site.program import Program
+    >>> request_problem(JobRequest(program=Program(argv=("true",)), limit_ms=2**70))
+    'limit_ms is a number that is too large; at most 64 bits'
+    """
+    for name in ("user", "name", "job_class"):
+        text = getattr(request, name)
+        if len(text) > _MOST_NAME or not text.isprintable():
+            return f"{name} is {text[:50]!r}; at most {_MOST_NAME} characters, all of which can be printed"
+    call = request.program.call
+    if call is not None:
+        problem = _values_problem([call.args, call.kwargs])
+        if problem is not None:
+            return f"the arguments of the callable hold {problem}"
+    try:
+        msgspec.msgpack.encode(request)
+    except (OverflowError, RecursionError, ValueError, TypeError):
+        return next((f"{name} is {what}" for name, what in _bad_fields(request)), "it holds what cannot be passed on")
+    if not _is_finite(request):
+        return next((f"{name} is {what}" for name, what in _bad_fields(request)), "a number is not finite")
+    return None
+
+
+def _is_finite(request: JobRequest) -> bool:
+    numbers = [request.priority, request.weight, request.sensitivity]
+    for part in (request.resources, request.traffic):
+        if part is not None:
+            numbers += [value for value in msgspec.structs.astuple(part) if isinstance(value, float)]
+    return all(map(math.isfinite, numbers))
+
+
+def _bad_fields(part: msgspec.Struct, within: str = "") -> Iterator[tuple[str, str]]:
+    """Yield which numbers no journal can hold, and why."""
+    for name in part.__struct_fields__:
+        value = getattr(part, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, msgspec.Struct):
+                yield from _bad_fields(one, f"{within}{name}.")
+            elif isinstance(one, int) and not -(2**63) <= one < 2**64:
+                yield within + name, "a number that is too large; at most 64 bits"
+            elif isinstance(one, float) and not math.isfinite(one):
+                yield within + name, f"{one}; a number that is finite"
+
+
+def _values_problem(values: object) -> str | None:
+    """Return what in the arguments of a callable is not what JSON can say, or is too deep."""
+    for value, depth in _values(values):
+        if depth > _MOST_DEPTH:
+            return f"lists or objects more than {_MOST_DEPTH} deep"
+        if isinstance(value, bool) or value is None or isinstance(value, (str, list, tuple)):
+            continue
+        if isinstance(value, dict):
+            if not all(isinstance(key, str) for key in value):
+                return "an object with a name that is no text"
+        elif isinstance(value, int):
+            if not -(2**63) <= value < 2**64:
+                return "a number that is too large; at most 64 bits"
+        elif not isinstance(value, float) or not math.isfinite(value):
+            return f"a {type(value).__name__} that JSON cannot say"
+    return None
+
+
+def _values(values: Any) -> Iterator[tuple[Any, int]]:
+    """Yield all values within a value, with how deep they are; nothing here is recursive."""
+    waiting = [(values, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        yield value, depth
+        if isinstance(value, (list, tuple)):
+            waiting += [(inner, depth + 1) for inner in value]
+        elif isinstance(value, dict):
+            waiting += [(inner, depth + 1) for inner in value.values()]

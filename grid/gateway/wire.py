@@ -1,0 +1,273 @@
+"""Bodies of requests and answers: JSON or MessagePack, by the same types, and nothing that could hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from gridweave.grid.api import FieldProblem, Problem
+from gridweave.grid.gateway.limits import HeldBytes
+from gridweave.grid.gateway.problems import RefusalError, shortened
+
+JSON = "application/json"
+MSGPACK = "application/msgpack"
+BOTH = (JSON, MSGPACK)
+TEXT = "text/plain; charset=utf-8"
+BYTES = "application/octet-stream"
+EVENT_STREAM = "text/event-stream"
+
+PROBLEM_FORMS = {JSON: "application/problem+json", MSGPACK: "application/problem+msgpack"}
+
+_ALIASES = {"application/x-msgpack": MSGPACK, "application/vnd.msgpack": MSGPACK}
+_AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<place>[^`]*)`(?: in `(?P<within>.*)`)?)?$", re.DOTALL)
+_QUALITY = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)
+_MOST_TYPES = 32
+
+T = TypeVar("T")
+
+
+def accepted(header: str, offered: Sequence[str]) -> str | None:
+    """Return which of the forms that are offered a client wants most; None: none of them.
+
+    Parameters
+    ----------
+    header : str
+        ``Accept``; empty: anything.
+    offered : sequence of str
+        The first one is given where the client does not mind.
+
+    Examples
+    --------
+    >>> accepted("text/html, application/*;q=0.5", BOTH)
+    'application/json'
+    >>> accepted("application/json;q=0.1, application/msgpack", BOTH)
+    'application/msgpack'
+    >>> accepted("text/html", BOTH) is None
+    True
+    """
+    if not header.strip():
+        return offered[0]
+    best: tuple[float, str] | None = None
+    for part in header.split(",")[:_MOST_TYPES]:
+        wanted, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        quality = next((float(found[1]) for text in parameters if (found := _QUALITY.fullmatch(text))), 1.0)
+        for form in offered:
+            if quality > 0 and (best is None or quality > best[0]) and _covers(wanted, form.partition(";")[0]):
+                best = (quality, form)
+    return None if best is None else best[1]
+
+
+def _covers(wanted: str, form: str) -> bool:
+    wanted = _ALIASES.get(wanted, wanted)
+    # Whoever accepts problem documents of a form accepts that form.
+    wanted = wanted.replace("application/problem+", "application/")
+    return wanted in ("*/*", "*", form) or wanted == form.partition("/")[0] + "/*"
+
+
+def body_form(header: str) -> str:
+    """Return whether a body is JSON or MessagePack.
+
+    Parameters
+    ----------
+    header : str
+        ``Content-Type``.
+
+    Raises
+    ------
+    RefusalError
+        If it is neither.
+    """
+    name, *parameters = (piece.strip().lower() for piece in header.split(";"))
+    name = _ALIASES.get(name, name)
+    charset = next((text.partition("=")[2].strip('"') for text in parameters if text.startswith("charset=")), "utf-8")
+    if name not in BOTH or charset not in ("utf-8", "utf8"):
+        what = f"is {header!r:.100}" if header else "is missing"
+        raise RefusalError("unsupported-media-type", f"Content-Type {what}; {JSON} or {MSGPACK}, in UTF-8")
+    return name
+
+
+async def read_body(request: web.BaseRequest, most: int, timeout_s: float, held: HeldBytes) -> bytes:
+    """Return the body of a request.
+
+    Parameters
+    ----------
+    request : aiohttp.web.BaseRequest
+    most : int
+        So many bytes it may have.
+    timeout_s : float
+        In which it must have come.
+    held : HeldBytes
+        What this request may keep; given back by whoever made it.
+
+    Raises
+    ------
+    RefusalError
+        If it is too large, comes too slowly, or is compressed: a few bytes could become very many.
+    """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise RefusalError("unsupported-media-type", f"Content-Encoding is {encoding!r:.100}; send the body as it is")
+    if (request.content_length or 0) > most:
+        raise RefusalError("body-too-large", f"the body has {request.content_length} bytes; at most {most}")
+    await _expect(request)
+    parts: list[bytes] = []
+    total = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            while part := await request.content.readany():
+                total += len(part)
+                if total > most:
+                    raise RefusalError("body-too-large", f"the body has more than {most} bytes, which is the most")
+                held.take(len(part))
+                parts.append(part)
+    except TimeoutError:
+        problem = f"{total} bytes of the body came in {timeout_s:g} s, and not all; send it faster, or in parts"
+        raise RefusalError("slow-body", problem, headers={"Connection": "close"}) from None
+    except RequestPayloadError as error:
+        raise RefusalError("bad-http", f"the body is broken: {error}", headers={"Connection": "close"}) from None
+    return b"".join(parts)
+
+
+async def _expect(request: web.BaseRequest) -> None:
+    """Tell a client that waits for it to send its body."""
+    expected = request.headers.get("Expect", "")
+    if not expected:
+        return
+    if expected.lower() != "100-continue":
+        raise RefusalError("unknown-expectation", f"Expect is {expected!r:.100}; 100-continue, or nothing")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    # This was no part of the answer.
+    request.writer.output_size = 0
+
+
+def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "") -> T:
+    """Return what a body, or a part of it, says.
+
+    Parameters
+    ----------
+    data : bytes or msgspec.Raw
+    form : str
+        `JSON` or `MSGPACK`.
+    kind : type
+    where : str
+        Of which part this is the body.
+
+    Raises
+    ------
+    RefusalError
+        If it cannot be read, or is not of that type.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind) if form == JSON else msgspec.msgpack.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        wrong = field_problem(error, where)
+        raise RefusalError("invalid-request", f"{wrong.where or 'the body'}: {wrong.detail}", errors=[wrong]) from None
+    except RecursionError:
+        raise RefusalError("malformed-body", f"{where or 'the body'} is nested too deeply") from None
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:  # text that is no UTF-8 is a ValueError
+        name = "JSON" if form == JSON else "MessagePack"
+        raise RefusalError("malformed-body", f"{where or 'the body'} is no {name}: {shortened(str(error))}") from None
+
+
+def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProblem:
+    """Return what is wrong where, by what msgspec says.
+
+    Parameters
+    ----------
+    error : msgspec.ValidationError
+    within : str
+        Of which part it speaks.
+
+    Examples
+    --------
+    >>> field_problem(msgspec.ValidationError("Expected `int`, got `str` - at `$.request.nodes`"), "jobs[3]")
+    FieldProblem(where='jobs[3].request.nodes', detail='Expected `int`, got `str`')
+    """
+    found = _AT.match(str(error))
+    assert found is not None, "the pattern takes any text"
+    place = found["within"] or found["place"] or ""
+    if found["within"] and found["place"]:
+        place += f" ({found['place']})"
+    return FieldProblem(where=(within + place.removeprefix("$")).removeprefix("."), detail=shortened(found["problem"]))
+
+
+def parameters(query: Any, kind: type[T]) -> T:
+    """Return what the part of a URL behind ``?`` says.
+
+    Parameters
+    ----------
+    query : multidict.MultiMapping of str
+    kind : type of msgspec.Struct
+        Parameters that may be repeated are tuples there.
+
+    Raises
+    ------
+    RefusalError
+        If there is one that is unknown, or has a value that is none.
+    """
+    repeatable = {field.name for field in msgspec.structs.fields(kind) if isinstance(field.default, tuple)}  # type: ignore[arg-type]
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(query):
+        values = query.getall(name)
+        wrong = ""
+        if not all(text.isascii() or _is_text(text) for text in (name, *values)):
+            wrong = "is no UTF-8"
+        elif name not in repeatable and len(values) > 1:
+            wrong = "is given more than once"
+        if wrong:
+            problem = FieldProblem(where=shortened(name), detail=wrong)
+            raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+        found[name] = values if name in repeatable else values[0]
+    try:
+        return msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as error:
+        problem = field_problem(error)
+        known = ", ".join(field.name for field in msgspec.structs.fields(kind)) or "none"  # type: ignore[arg-type]
+        detail = f"{problem.where or 'the query'}: {problem.detail}; parameters: {known}"
+        raise RefusalError("invalid-request", detail, errors=[problem]) from None
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: bytes of a URL that are none become what cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def encode(value: object, form: str) -> bytes:
+    """Return an answer as it goes over the wire.
+
+    Parameters
+    ----------
+    value : object
+    form : str
+        `JSON` or `MSGPACK`.
+    """
+    return msgspec.json.encode(value) if form == JSON else msgspec.msgpack.encode(value)
+
+
+def problem_response(problem: Problem, accept: str, headers: dict[str, str]) -> web.Response:
+    """Return the answer that tells of a problem, whatever the client accepts.
+
+    Parameters
+    ----------
+    problem : Problem
+    accept : str
+        The header.
+    headers : dict from str to str
+    """
+    form = accepted(accept, BOTH) or JSON
+    if problem.retry_after_s is not None:
+        headers = headers | {"Retry-After": str(max(1, math.ceil(problem.retry_after_s)))}
+    return web.Response(
+        body=encode(problem, form), status=problem.status, headers=headers | {"Content-Type": PROBLEM_FORMS[form]}
+    )

@@ -1,0 +1,298 @@
+"""A live grid in memory for tests of the gateway: it keeps jobs, keys and events as a real one does, and runs nothing.
+
+Tests say when a job starts, what it writes and how it ends; they can have the grid be away, or be slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.api import (
+    Forecast,
+    Health,
+    JobEvent,
+    JobEvents,
+    JobPage,
+    JobQuery,
+    OutputPart,
+    Queue,
+    QueuedJob,
+    SiteInfo,
+    SiteReason,
+    StoryEntry,
+)
+from gridweave.grid.gateway.backend import Backend
+from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest, request_problem
+
+OWN_FIRST = 10**12
+PAGE = 500
+
+
+class FakeBackend(Backend):
+    """A grid of two sites, in memory.
+
+    Attributes
+    ----------
+    is_away : bool
+        Whether it answers nothing.
+    open_gate : asyncio.Event
+        Submissions are taken in, and answered only when it is set: until then their answers are under way.
+    polls, submits : int
+        How often it was asked for events after a wait, and jobs were handed in.
+    """
+
+    def __init__(self) -> None:
+        self.records_by_id: dict[int, JobRecord] = {}
+        self.stories: dict[int, list[StoryEntry]] = {}
+        self.told: list[JobEvent] = []
+        self.written: dict[tuple[int, int, str], bytes] = {}
+        self.draining: dict[str, bool] = {"north": False, "south": False}
+        self.nodes = {"north": 4, "south": 8}
+        self.is_away = False
+        self.open_gate = asyncio.Event()
+        self.open_gate.set()
+        self.polls = self.submits = 0
+        self.now_ms = 1_700_000_000_000
+        self._answers: dict[tuple[str | None, str], Accepted | Declined] = {}
+        self._next = {None: 1, "north": OWN_FIRST + 1, "south": 2 * OWN_FIRST + 1}
+        self._news = asyncio.Event()
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise UnavailableError("the meta-scheduler does not answer; try again")
+
+    def _note(self, job_id: int, kind: str, detail: str = "") -> None:
+        self.now_ms += 1
+        self.stories.setdefault(job_id, []).append(StoryEntry(at_ms=self.now_ms, kind=kind, detail=detail))
+        if job_id < OWN_FIRST:
+            request = self.records_by_id[job_id].request
+            number = self.told[-1].number + 2 if self.told else 1  # as those of a journal, they have gaps
+            self.told.append(
+                JobEvent(
+                    number=number,
+                    at_ms=self.now_ms,
+                    job_id=job_id,
+                    kind=kind,
+                    detail=detail,
+                    user=request.user,
+                    name=request.name,
+                )
+            )
+            news, self._news = self._news, asyncio.Event()
+            news.set()
+
+    # -- what tests do ------------------------------------------------------------------------------------------------
+
+    def start(self, job_id: int) -> None:
+        """Have a job run."""
+        record = self.records_by_id[job_id]
+        record.state, record.start_ms, record.attempt = "running", self.now_ms, 1
+        record.places = (("north", record.request.nodes),)
+        self._note(job_id, "runs", f"{record.request.nodes} nodes at north")
+
+    def end(self, job_id: int, outcome: str = "finished") -> None:
+        """Have a job end."""
+        record = self.records_by_id[job_id]
+        record.state, record.outcome, record.end_ms = "ended", outcome, self.now_ms
+        self._note(job_id, "ended", outcome)
+
+    def refuse(self, job_id: int, *, for_good: bool) -> None:
+        """Have a site refuse a job, or the grid, for good."""
+        if for_good:
+            self.records_by_id[job_id].state = "refused"
+        self._note(job_id, "refused", "impossible" if for_good else "at north: not now")
+
+    def write(self, job_id: int, data: bytes, rank: int = 0, stream: str = "out") -> None:
+        """Have a rank write."""
+        place = (job_id, rank, stream)
+        self.written[place] = self.written.get(place, b"") + data
+
+    # -- what the gateway asks ----------------------------------------------------------------------------------------
+
+    async def submit(
+        self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
+    ) -> list[Accepted | Declined]:
+        """Take jobs in; each key once."""
+        self._check()
+        self.submits += 1
+        if site not in self._next:
+            raise InputError(f"site {site!r:.50} is none of north, south")
+        answers = []
+        for key, request in jobs:
+            assert len(msgspec.msgpack.encode(request)) > 0, "it goes to a process by MessagePack"
+            place = (site, key)
+            if place not in self._answers:
+                self._answers[place] = self._take_in(key, request, site, origin)
+            answers.append(self._answers[place])
+        await self.open_gate.wait()
+        return answers
+
+    def _take_in(self, key: str, request: JobRequest, site: str | None, origin: str) -> Accepted | Declined:
+        problem = request_problem(request)
+        if problem is None and request.nodes > sum(self.nodes.values()):
+            problem = f"{request.nodes} nodes; the grid has 12"
+        if problem is not None:
+            return Declined(key, problem)
+        job_id = self._next[site]
+        self._next[site] += 1
+        state = "held" if request.hold else "waiting"
+        self.records_by_id[job_id] = JobRecord(job_id=job_id, request=request, submit_ms=self.now_ms, state=state)
+        self._note(job_id, "submitted", f"{request.nodes} nodes, by {origin}")
+        return Accepted(key, job_id)
+
+    async def cancel(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """End jobs."""
+        self._check()
+        done = [job_id for job_id in job_ids if self._is_in(job_id, "held", "waiting", "starting", "running")]
+        for job_id in done:
+            self._note(job_id, "cancelled", f"by {origin}")
+            self.end(job_id, "cancelled")
+        return done
+
+    def _is_in(self, job_id: int, *states: str) -> bool:
+        return job_id in self.records_by_id and self.records_by_id[job_id].state in states
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Hold jobs that wait."""
+        return self._change(job_ids, "waiting", "held", origin)
+
+    async def release(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Release jobs that are held."""
+        return self._change(job_ids, "held", "waiting", origin)
+
+    def _change(self, job_ids: Sequence[int], before: str, after: str, origin: str) -> list[int]:
+        self._check()
+        done = [job_id for job_id in job_ids if self._is_in(job_id, before)]
+        for job_id in done:
+            self.records_by_id[job_id].state = after  # type: ignore[assignment]
+            self._note(job_id, after, f"by {origin}")
+        return done
+
+    async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
+        """Return what is known of jobs."""
+        self._check()
+        return [self.records_by_id[job_id] for job_id in job_ids if job_id in self.records_by_id]
+
+    async def jobs(self, query: JobQuery) -> JobPage:
+        """Return a page of jobs."""
+        self._check()
+        low, high = 1, OWN_FIRST
+        if query.own:
+            if query.own not in self.nodes:
+                raise InputError(f"own is {query.own!r:.50}; north or south")
+            low = self._next[query.own] // OWN_FIRST * OWN_FIRST
+            high = low + OWN_FIRST
+        found = [
+            record
+            for job_id, record in sorted(self.records_by_id.items(), reverse=True)
+            if low <= job_id < min(high, query.below or high) and _fits(record, query)
+        ]
+        page = found[: query.limit]
+        return JobPage(jobs=page, below=page[-1].job_id if len(found) > len(page) else None)
+
+    async def story(self, job_id: int) -> list[StoryEntry]:
+        """Return what happened to a job."""
+        self._check()
+        return self.stories.get(job_id, [])
+
+    async def events(self, after: int, timeout_s: float) -> JobEvents:
+        """Return what happened after an event."""
+        self._check()
+        last = self.told[-1].number if self.told else 0
+        if after < 0:
+            return JobEvents(events=[], last=last)
+        if after >= last and timeout_s > 0:
+            self.polls += 1
+            news = self._news
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await news.wait()
+        self._check()
+        # Numbers are 1, 3, 5, ...
+        found = self.told[max(0, (after + 1) // 2) :][:PAGE]
+        return JobEvents(events=found, last=found[-1].number if found else max(after, last))
+
+    async def forecast(self, job_id: int) -> Forecast | None:
+        """Return when a job starts."""
+        self._check()
+        record = self.records_by_id.get(job_id)
+        if record is None:
+            return None
+        reasons = tuple(SiteReason(site=name, nodes=nodes, free=0) for name, nodes in self.nodes.items())
+        return Forecast(job_id=job_id, now_ms=self.now_ms, state=record.state, reason="it waits", sites=reasons)
+
+    async def quote(self, request: JobRequest) -> Forecast:
+        """Return when such a job would start."""
+        self._check()
+        problem = request_problem(request)
+        if problem is not None:
+            raise InputError(problem)
+        return Forecast(now_ms=self.now_ms, start_ms=self.now_ms, places=(("north", request.nodes),))
+
+    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
+        """Return what a rank has written."""
+        self._check()
+        record = self.records_by_id.get(job_id)
+        if record is None:
+            return None
+        data = self.written.get((job_id, rank, stream), b"")
+        part = data[offset : offset + limit]
+        is_over = record.state in ("ended", "refused")
+        return OutputPart(data=part, offset=offset, is_last=is_over and offset + len(part) >= len(data))
+
+    async def sites(self) -> list[SiteInfo]:
+        """Return how the sites are."""
+        self._check()
+        return [
+            SiteInfo(name=name, nodes=nodes, for_grid=nodes, free=nodes, draining=self.draining[name])
+            for name, nodes in self.nodes.items()
+        ]
+
+    async def drain(self, site: str, draining: bool) -> None:
+        """Drain a site."""
+        self._check()
+        if site not in self.draining:
+            raise InputError(f"site {site!r:.50} is none of north, south")
+        self.draining[site] = draining
+
+    async def queue(self, limit: int) -> Queue:
+        """Return what waits."""
+        self._check()
+        of_grid = [record for job_id, record in sorted(self.records_by_id.items()) if job_id < OWN_FIRST]
+        waiting = [record for record in of_grid if record.state == "waiting"]
+        return Queue(
+            waiting=len(waiting),
+            held=sum(record.state == "held" for record in of_grid),
+            running=sum(record.state == "running" for record in of_grid),
+            jobs=[
+                QueuedJob(
+                    job_id=record.job_id,
+                    user=record.request.user,
+                    nodes=record.request.nodes,
+                    limit_ms=record.request.limit_ms,
+                    submit_ms=record.submit_ms,
+                )
+                for record in waiting[:limit]
+            ],
+        )
+
+    async def health(self) -> Health:
+        """Return whether it answers."""
+        return Health(status="unavailable" if self.is_away else "ok", sites={"north": True, "south": True})
+
+
+def _fits(record: JobRecord, query: JobQuery) -> bool:
+    request = record.request
+    return (
+        (query.user is None or request.user == query.user)
+        and (query.name is None or request.name == query.name)
+        and (query.array is None or (request.array is not None and request.array.name == query.array))
+        and (query.site is None or query.site in dict(record.places))
+        and (not query.state or record.state in query.state)
+        and (not query.outcome or record.outcome in query.outcome)
+    )

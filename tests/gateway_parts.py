@@ -1,0 +1,88 @@
+"""A gateway on a port of this machine, and what tests say to it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from gridweave.grid.api import Problem, Role
+from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.gateway.server import Gateway
+from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.gateway.tokens import TokenStore
+
+SLEEP: dict[str, Any] = {"program": {"argv": ["sleep", "1"]}, "limit_ms": 60_000}
+
+
+def counted_bytes() -> Callable[[int], bytes]:
+    """Return a source of bytes that nobody would call random, and that never gives the same twice."""
+    numbers = itertools.count(1)
+    return lambda size: next(numbers).to_bytes(size, "big")
+
+
+class Served:
+    """A gateway that runs, and a client of it.
+
+    Parameters
+    ----------
+    gateway : Gateway
+    session : aiohttp.ClientSession
+    """
+
+    def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
+        self.gateway = gateway
+        self.session = session
+        self.url = gateway.url
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, token: str | None = None, **headers: str
+    ) -> tuple[int, Any, Any]:
+        """Make a request with JSON; return the status, what the answer says, and its headers."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            named["Authorization"] = f"Bearer {token}"
+        async with self.session.request(method, self.url + path, json=body, headers=named) as response:
+            data = await response.read()
+            answer: Any = data
+            if response.headers.get("Content-Type", "").endswith("json") and data:
+                answer = msgspec.json.decode(data)
+                if "problem" in response.headers["Content-Type"]:
+                    msgspec.convert(answer, Problem)
+            return response.status, answer, response.headers
+
+    async def submit(self, *jobs: dict[str, Any], token: str | None = None, **headers: str) -> list[int]:
+        """Hand in jobs that are taken in; return their numbers."""
+        status, answer, _ = await self.ask("POST", "/v1/jobs", {"jobs": list(jobs)}, token=token, **headers)
+        assert status == 200, answer
+        return [one["job_id"] for one in answer["answers"]]
+
+
+@contextlib.asynccontextmanager
+async def serving(backend: Backend, **settings: Any) -> AsyncIterator[Served]:
+    """Yield a gateway in front of a grid; it is stopped in the end."""
+    gateway = Gateway(backend, GatewaySettings(**{"port": 0, **settings}))
+    await gateway.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Served(gateway, session)
+    finally:
+        await gateway.stop()
+
+
+def make_tokens(place: Path, **roles: Role) -> dict[str, str]:
+    """Make a token for each user, and return them."""
+    store = TokenStore(place)
+    tokens = {user: store.create(user, role).token for user, role in roles.items()}
+    store.close()
+    return tokens
+
+
+def a_job(**changes: Any) -> dict[str, Any]:
+    """Return a job that can be handed in."""
+    return {"request": SLEEP | changes}

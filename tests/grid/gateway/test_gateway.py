@@ -1,0 +1,164 @@
+"""The gateway answers what it is asked, over HTTP, from a grid in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import msgspec
+import pytest
+
+from fake_backend import FakeBackend
+from gateway_parts import SLEEP, a_job, serving
+from gridweave.grid.api import Problem, Submitted
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_jobs_are_handed_in_listed_shown_and_cancelled() -> None:
+    """What is handed in is there, newest first, page by page, and can be cancelled once."""
+    async with serving(FakeBackend()) as grid:
+        ids = await grid.submit(*(a_job(name=f"n{number}", user="anna") for number in range(5)))
+        assert ids == [1, 2, 3, 4, 5]
+        status, page, _ = await grid.ask("GET", "/v1/jobs?limit=3")
+        assert (status, [job["job_id"] for job in page["jobs"]], page["below"]) == (200, [5, 4, 3], 3)
+        _, page, _ = await grid.ask("GET", f"/v1/jobs?limit=3&below={page['below']}")
+        assert ([job["job_id"] for job in page["jobs"]], page["below"]) == ([2, 1], None)
+        _, record, _ = await grid.ask("GET", "/v1/jobs/2")
+        assert (record["state"], record["request"]["name"]) == ("waiting", "n1")
+        assert (await grid.ask("POST", "/v1/jobs/2/cancel"))[:2] == (200, {"job_ids": [2]})
+        assert (await grid.ask("POST", "/v1/jobs/2/cancel"))[:2] == (200, {"job_ids": []})
+        _, page, _ = await grid.ask("GET", "/v1/jobs?state=ended&state=held&outcome=cancelled")
+        assert [job["job_id"] for job in page["jobs"]] == [2]
+
+
+async def test_the_same_over_messagepack() -> None:
+    """A request in MessagePack gets what it gets in JSON, in the form that is asked for, problems too."""
+    headers = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
+    async with serving(FakeBackend()) as grid:
+        body = msgspec.msgpack.encode({"jobs": [a_job(), a_job(nodes=1000)]})
+        async with grid.session.post(f"{grid.url}/v1/jobs", data=body, headers=headers) as response:
+            assert response.headers["Content-Type"] == "application/msgpack"
+            answers = msgspec.msgpack.decode(await response.read(), type=Submitted).answers
+        assert [(answer.job_id, answer.reason) for answer in answers] == [
+            (1, ""),
+            (None, "1000 nodes; the grid has 12"),
+        ]
+        async with grid.session.get(f"{grid.url}/v1/jobs/77", headers=headers) as response:
+            assert response.headers["Content-Type"] == "application/problem+msgpack"
+            problem = msgspec.msgpack.decode(await response.read(), type=Problem)
+        assert (problem.status, problem.type) == (404, "urn:gridweave:problem:unknown-job")
+
+
+async def test_many_jobs_are_changed_at_once() -> None:
+    """A request with numbers of jobs tells to which it was done; unknown ones are passed over."""
+    async with serving(FakeBackend()) as grid:
+        await grid.submit(a_job(), a_job(hold=True), a_job())
+        assert (await grid.ask("POST", "/v1/jobs/hold", {"job_ids": [3, 1, 2, 99, 3]}))[1] == {"job_ids": [1, 3]}
+        assert (await grid.ask("POST", "/v1/jobs/release", {"job_ids": [1, 2]}))[1] == {"job_ids": [1, 2]}
+        assert (await grid.ask("POST", "/v1/jobs/3/release"))[1] == {"job_ids": [3]}
+        assert (await grid.ask("POST", "/v1/jobs/3/hold"))[1] == {"job_ids": [3]}
+        assert (await grid.ask("POST", "/v1/jobs/cancel", {"job_ids": []}))[1] == {"job_ids": []}
+        assert (await grid.ask("POST", "/v1/jobs/cancel", {"job_ids": [1, 2, 3]}))[1] == {"job_ids": [1, 2, 3]}
+
+
+async def test_story_forecast_quote_queue_sites() -> None:
+    """What the grid says of a job, of its queue and its sites comes through, and the story tells by which request."""
+    async with serving(FakeBackend()) as grid:
+        await grid.submit(a_job(user="anna"), X_Request_Id="batch-7")
+        _, story, _ = await grid.ask("GET", "/v1/jobs/1/story")
+        assert "request batch-7" in story["entries"][0]["detail"]
+        _, why, _ = await grid.ask("GET", "/v1/jobs/1/forecast")
+        assert (why["job_id"], len(why["sites"])) == (1, 2)
+        _, when, _ = await grid.ask("POST", "/v1/quote", {"request": SLEEP})
+        assert when["places"] == [["north", 1]]
+        status, wrong, _ = await grid.ask("POST", "/v1/quote", {"request": SLEEP | {"nodes": 0}})
+        assert (status, wrong["detail"]) == (422, "nodes is 0; a whole number from 1 to 10000000")
+        _, queue, _ = await grid.ask("GET", "/v1/queue?limit=10")
+        assert (queue["waiting"], queue["jobs"][0]["user"]) == (1, "anna")
+        assert (await grid.ask("POST", "/v1/sites/north/drain"))[0] == 200
+        _, sites, _ = await grid.ask("GET", "/v1/sites")
+        assert [(site["name"], site["draining"]) for site in sites["sites"]] == [("north", True), ("south", False)]
+        assert (await grid.ask("POST", "/v1/sites/north/resume"))[0] == 200
+        status, wrong, _ = await grid.ask("POST", "/v1/sites/west/drain")
+        assert (status, wrong["type"]) == (404, "urn:gridweave:problem:unknown-site")
+
+
+async def test_a_key_gets_its_first_answer_again() -> None:
+    """The same keys, or the same Idempotency-Key, are the same jobs, also for another gateway; of another user, others."""
+    backend = FakeBackend()
+    batch = {"jobs": [a_job(user="anna"), a_job(user="anna"), a_job(user="anna", nodes=99)]}
+    async with serving(backend) as grid:
+        _, first, _ = await grid.ask("POST", "/v1/jobs", batch, Idempotency_Key="monday")
+        _, again, _ = await grid.ask("POST", "/v1/jobs", batch, Idempotency_Key="monday")
+        assert first == again
+        assert [one["key"] for one in first["answers"]] == ["monday 0", "monday 1", "monday 2"]
+    async with serving(backend) as grid:
+        _, again, _ = await grid.ask("POST", "/v1/jobs", batch, Idempotency_Key="monday")
+        assert first == again
+        assert await grid.submit(a_job(user="anna") | {"key": "monday 1"}) == [2]
+        assert await grid.submit(a_job(user="bob") | {"key": "monday 1"}) == [3]
+        assert await grid.submit(a_job(user="anna"), a_job(user="anna")) == [4, 5]
+    assert len(backend.records_by_id) == 5
+
+
+async def test_users_and_keys_cannot_be_mistaken_for_others() -> None:
+    """A user whose name holds a space has other keys than one whose key does."""
+    async with serving(FakeBackend()) as grid:
+        ids = await grid.submit(a_job(user="a b") | {"key": "c"}, a_job(user="a") | {"key": "b c"})
+        assert ids == [1, 2]
+
+
+async def test_a_client_cut_off_in_a_batch_repeats_it_and_nothing_is_doubled() -> None:
+    """A batch whose answer never came is handed in again, and each job is there once."""
+    backend = FakeBackend()
+    batch = {"jobs": [a_job() for _ in range(500)]}
+    async with serving(backend) as grid:
+        backend.open_gate.clear()
+        first = asyncio.create_task(grid.ask("POST", "/v1/jobs", batch, Idempotency_Key="k"))
+        while not backend.submits:
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        backend.open_gate.set()
+        _, answer, _ = await grid.ask("POST", "/v1/jobs", batch, Idempotency_Key="k")
+        assert [one["job_id"] for one in answer["answers"]] == list(range(1, 501))
+    assert len(backend.records_by_id) == 500
+
+
+async def test_health_readiness_metrics_and_description() -> None:
+    """The gateway says that it lives, whether the grid does, what it counted, and how to speak to it."""
+    backend = FakeBackend()
+    async with serving(backend) as grid:
+        await grid.submit(a_job(), a_job())
+        assert (await grid.ask("GET", "/readyz"))[0] == 200
+        _, text, headers = await grid.ask("GET", "/metrics")
+        assert headers["Content-Type"].startswith("text/plain")
+        assert 'gridweave_jobs{state="waiting"} 2.0' in text.decode()
+        assert 'gridweave_site_nodes{site="south"} 8.0' in text.decode()
+        assert 'gridweave_http_requests_total{method="POST",route="submit",status="200"} 1.0' in text.decode()
+        _, described, _ = await grid.ask("GET", "/openapi.json")
+        assert described["paths"]["/v1/jobs"]["post"]["operationId"] == "submit"
+        backend.is_away = True
+        assert (await grid.ask("GET", "/healthz"))[0] == 200
+        assert (await grid.ask("GET", "/readyz"))[:2][0] == 503
+        status, problem, headers = await grid.ask("GET", "/v1/sites")
+        assert (status, problem["type"], headers["Retry-After"]) == (503, "urn:gridweave:problem:unavailable", "1")
+        _, text, _ = await grid.ask("GET", "/metrics")
+        assert "gridweave_up 0.0" in text.decode()
+
+
+async def test_who_one_is_without_tokens() -> None:
+    """Without tokens everybody on this machine is an operator of no name."""
+    async with serving(FakeBackend()) as grid:
+        _, who, _ = await grid.ask("GET", "/v1/whoami")
+        assert (who["user"], who["role"]) == ("", "operate")
+        assert (await grid.ask("GET", "/v1/tokens"))[1] == {"tokens": []}
+        assert (await grid.ask("POST", "/v1/tokens", {"user": "anna"}))[0] == 404
+
+
+async def test_a_waiting_client_is_told_to_send_its_body() -> None:
+    """`Expect: 100-continue`, as curl sends it with large bodies, is answered."""
+    async with serving(FakeBackend()) as grid, aiohttp.ClientSession() as session:
+        async with session.post(f"{grid.url}/v1/jobs", json={"jobs": [a_job()]}, expect100=True) as response:
+            assert response.status == 200
