@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,15 +18,17 @@ from gridweave.grid.kernels.grid_plan import (
     planned_job_ended,
     planned_job_withdrawn,
 )
-from gridweave.grid.kernels.grid_queue import grid_job_ended
-from gridweave.grid.kernels.placement import GridCodes
+from gridweave.grid.kernels.grid_queue import grid_job_ended, kept_for_head
+from gridweave.grid.kernels.links_placement import take_parts
+from gridweave.grid.kernels.overhead import split_length_ms
+from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged, has_room
-from gridweave.grid.kernels.running import running_slots
+from gridweave.grid.kernels.running import BLOCK, running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
 from gridweave.grid.policy import GridPolicy
 from gridweave.jit import prepared
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.kernels.state import NEVER_MS, REPLAN, UNPLACED_MS, dequeue, enqueue
+from gridweave.site.kernels.state import FRESH, NEVER_MS, REPLAN, UNPLACED_MS, dequeue, enqueue
 from gridweave.site.messages import Job
 
 _FIRST_SLOTS = 64
@@ -36,6 +40,28 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     job: Job
     fragments: Fragments
     length_ms: int
+
+
+class Running(NamedTuple):
+    """A job that has been placed, and when it is to end."""
+
+    job: Job
+    fragments: Fragments
+    end_ms: int
+
+
+A = TypeVar("A", bound=NamedTuple)
+
+
+def copied(arrays: A) -> A:
+    """Return arrays that hold the same, also those of a tuple within; neither sees what is done to the other."""
+    fresh: dict[str, object] = {}
+    for name, value in zip(arrays._fields, arrays, strict=True):
+        if isinstance(value, np.ndarray):
+            fresh[name] = value.copy()
+        elif hasattr(value, "_fields"):
+            fresh[name] = copied(value)
+    return arrays._replace(**fresh)
 
 
 class GridQueue:
@@ -73,13 +99,29 @@ class GridQueue:
     def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         counters = self._state.counters
-        self._n_waiting, self._n_started, self._n_fragments = (
-            counters[name] for name in ("n_waiting", "n_started", "n_fragments")
+        self._n_waiting, self._n_running, self._n_started, self._n_fragments = (
+            counters[name] for name in ("n_waiting", "n_running", "n_started", "n_fragments")
         )
 
     def _codes_of(self, policy: GridPolicy) -> GridCodes:
         """Return the policy as kernels read it."""
         return policy.codes()
+
+    def copy(self) -> Self:
+        """Return a queue of the same state, on which the same kernels decide; neither sees what is done to the other."""
+        twin = copy.copy(self)
+        twin._state = copied(self._state)
+        twin._plan = None if self._plan is None else copied(self._plan)
+        twin._others, twin._unused = self._others.copy(), self._unused.copy()
+        twin._why_never, twin._jobs, twin._slot = self._why_never.copy(), self._jobs.copy(), self._slot.copy()
+        twin._name_numbers()
+        return twin
+
+    @property
+    def nodes(self) -> list[int]:
+        """How many nodes each site has."""
+        found: list[int] = self._nodes.tolist()
+        return found
 
     @property
     def waiting(self) -> Iterator[Job]:
@@ -91,6 +133,91 @@ class GridQueue:
     def n_waiting(self) -> int:
         """How many jobs wait."""
         return int(self._n_waiting[0])
+
+    @property
+    def running(self) -> Iterator[Running]:
+        """The running jobs, by their expected end."""
+        for slot in running_slots(self._state).tolist():
+            yield Running(self._jobs[slot], self._fragments_of(slot), int(self._state.end_ms[slot]))
+
+    def next_end_ms(self) -> int | None:
+        """Return the first expected end of a running job; None if none runs."""
+        return self._first_running()[0] if self._n_running[0] else None
+
+    def ending(self, now_ms: int) -> Iterator[int]:
+        """Yield the running jobs that are expected to end by now, each when the one before has been taken out."""
+        while self._n_running[0]:
+            end_ms, slot = self._first_running()
+            if end_ms > now_ms:
+                return
+            yield self._jobs[slot].job_id
+
+    def _first_running(self) -> tuple[int, int]:
+        """Return the expected end and the slot of the running job that ends first."""
+        end_ms, slot = self._state.running[self._state.block_order.item(0) * BLOCK].item()
+        return end_ms, slot
+
+    def kept_for_head(self) -> tuple[int | None, Fragments, list[int]]:
+        """Return when the head of the queue is to start, and where; and the free nodes of each site that are kept for it.
+
+        The start is None if it has none. Starts must not be reserved.
+        """
+        kept = np.zeros_like(self._nodes)
+        shadow_ms, n_reserved = kept_for_head(self._state, self._codes, kept)
+        fragments = tuple(self._state.reserved[: int(n_reserved)].tolist())
+        return None if shadow_ms == NEVER_MS else int(shadow_ms), fragments, kept.tolist()
+
+    def reserved(self, job_id: int) -> tuple[int, Placement] | None:
+        """Return what is reserved for a waiting job, and from when on; None if nothing is."""
+        slot = self._slot[job_id]
+        start_ms = int(self._state.jobs["promised_ms"][slot])
+        if self._plan is None or start_ms in (UNPLACED_MS, NEVER_MS):
+            return None
+        row = self._plan.row[slot]
+        length_ms, n_fragments = self._plan.reserved[row].item()
+        fragments = tuple(self._plan.fragments[row, :n_fragments].tolist())
+        return start_ms, Placement(self._jobs[slot], fragments, length_ms)
+
+    def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, Placement] | None:
+        """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when they are expected to.
+
+        Parameters
+        ----------
+        job_id : int
+        moves_splits : bool
+            Whether a job on several sites ends later than reserved, since its start is agreed ahead: then nothing is
+            firm that is reserved behind one.
+        """
+        reserved = self.reserved(job_id)
+        if self._plan is None or reserved is None or self._plan.counters["stale"][0] != FRESH:
+            return None
+        if moves_splits:
+            slots = self._state.waiting[: self.n_waiting]
+            is_split = self._plan.reserved["n_fragments"][self._plan.row[slots]] > 1
+            if (self._state.jobs["promised_ms"][slots][is_split] < reserved[0]).any():
+                return None
+        return reserved
+
+    def may_split(self, job_id: int) -> bool:
+        """Return whether a waiting job may be split, by the mode and the lower bound."""
+        return bool(may_split(self._state, self._codes, np.int64(self._slot[job_id])))
+
+    def fragments_allowed(self, width: int) -> int:
+        """Return into how many fragments a job of this width may be split."""
+        return int(fragments_allowed(self._codes, np.int64(width)))
+
+    def split(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
+        """Return how a waiting job would be split over these nodes at an instant, and how long it takes then."""
+        slot, available = np.int64(self._slot[job_id]), np.array(free, np.int64)
+        if not take_parts(self._state, self._codes, self._codes.net, slot, available, np.int64(when_ms)):
+            return None
+        taken = self._state.taken[: self._state.counters[0]["n_taken"]]
+        estimate_ms = np.int64(self._jobs[int(slot)].estimate_ms)
+        return tuple(taken.tolist()), int(split_length_ms(self._state, self._codes, slot, estimate_ms))
+
+    def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
+        """Return how long the data of a job keeps a site that it starts on at an instant: without links not at all."""
+        return 0
 
     def free(self, site: int) -> int:
         """Return how many nodes of a site are free, as far as is known."""
@@ -148,12 +275,16 @@ class GridQueue:
         placed = []
         for number in range(n_started):
             slot, end_ms, count, site, width = self._placed(state, number) if number else first
-            fragments: Fragments = ((site, width),)
-            if count > 1:
-                first = int(state.first_fragment[slot])
-                fragments = tuple(state.fragments[first : first + count].tolist())
+            fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
             placed.append(Placement(self._jobs[slot], fragments, end_ms - now_ms))
         return placed
+
+    def _fragments_of(self, slot: int) -> Fragments:
+        first = int(self._state.first_fragment[slot])
+        return tuple(self._state.fragments[first : first + int(self._state.n_fragments[slot])].tolist())
+
+    def expect_late(self, now_ms: int) -> None:
+        """Expect later ends of the jobs that are late: without links none is."""
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job for good."""

@@ -98,9 +98,19 @@ class CoAllocator:
     """
 
     def __init__(self, margin_ms: int) -> None:
-        self._margin_ms = margin_ms
+        self.margin_ms = margin_ms
         self.attempts: dict[int, Attempt] = {}
         self._asked: dict[int, Attempt] = {}
+
+    def copy(self) -> CoAllocator:
+        """Return the same attempts, apart from these."""
+        twin = CoAllocator(self.margin_ms)
+        for job_id, attempt in self.attempts.items():
+            sets = {"missing": set(attempt.missing), "ended": dict(attempt.ended)}
+            twin.attempts[job_id] = msgspec.structs.replace(attempt, **sets)
+        for job_id in self._asked:
+            twin._asked[job_id] = twin.attempts[job_id]
+        return twin
 
     @property
     def asked(self) -> list[Fragments]:
@@ -124,7 +134,7 @@ class CoAllocator:
             (site, width) = fragments[0]
             self.attempts[job.job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
             return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms))]
-        start_ms = now_ms + self._margin_ms
+        start_ms = now_ms + self.margin_ms
         missing = {site for site, _ in fragments}
         attempt = Attempt(job, number, fragments, length_ms, start_ms, ASKED, missing)
         self.attempts[job.job_id] = self._asked[job.job_id] = attempt

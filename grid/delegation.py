@@ -36,3 +36,5 @@ class Delegation:
     hopeless: str = ""
     asked: set[int] = field(default_factory=set)
     quotes: dict[int, Quoted] = field(default_factory=dict)
+    # When each of the quotes came.
+    quoted_ms: dict[int, int] = field(default_factory=dict)

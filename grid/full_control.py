@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Self
 
 from numpy.random import Generator
 
 from gridweave.grid.array_queue import GridQueue
-from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
+from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Attempt, Change, CoAllocator
+from gridweave.grid.forecast import Forecaster
+from gridweave.grid.full_forecast import attempt_forecast, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
@@ -47,6 +52,7 @@ class FullControl:
         retry_ms: int,
     ) -> None:
         self._nodes = list(nodes)
+        self._policy = policy
         self._queue = self._new_queue(nodes, policy)
         self._rng = rng if policy.selection == "random" else None
         self._retry_ms = retry_ms
@@ -64,6 +70,51 @@ class FullControl:
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not be placed on the idle grid, or None."""
         return self._queue.why_never(job)
+
+    def copy(self) -> Self:
+        """Return the same state; neither sees what is done to the other."""
+        twin = copy.copy(self)
+        twin._queue, twin._attempts = self._queue.copy(), self._attempts.copy()
+        twin._rng = copy.deepcopy(self._rng)
+        twin._number, twin._closed = self._number.copy(), self._closed.copy()
+        return twin
+
+    @property
+    def queue(self) -> GridQueue:
+        """The queue, to look at."""
+        return self._queue
+
+    @property
+    def policy(self) -> GridPolicy:
+        """How it schedules."""
+        return self._policy
+
+    @property
+    def margin_ms(self) -> int:
+        """How far ahead the start of a job on several sites is agreed."""
+        return self._attempts.margin_ms
+
+    @property
+    def attempts(self) -> dict[int, Attempt]:
+        """The attempts that are under way, by job, to look at."""
+        return self._attempts.attempts
+
+    @property
+    def closed(self) -> dict[int, tuple[int, int]]:
+        """The sites that are not asked for now: since when, and until when at most."""
+        return {site: (until_ms - self._retry_ms, until_ms) for site, (_, until_ms) in self._closed.items()}
+
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+        """Return what works out when a job starts, and why not sooner; None if it is not known."""
+        if job_id not in self._number:
+            return None
+        if job_id in self._attempts.attempts:
+            return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id])
+        return partial(waiting_forecast, self.copy(), now_ms, job_id)
+
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+        """Return what works out when a job would start that were submitted now."""
+        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends)
 
     def submit(
         self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0

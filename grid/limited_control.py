@@ -10,7 +10,10 @@ import numpy as np
 from numpy.random import Generator
 
 from gridweave.grid.coallocation import ENDED, MOVED, Change, CoAllocator
+from gridweave.grid.delegated_forecast import delegated_forecast, unasked_forecast
 from gridweave.grid.delegation import ASKING, BACKLOG, RUNNING, SPLIT, WAITING, WITHDRAWING, Delegation
+from gridweave.grid.forecast import Forecaster
+from gridweave.grid.full_forecast import attempt_forecast
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
@@ -231,7 +234,7 @@ class LimitedControl:
         delegation.state = ASKING
         # What is still said of the last attempt (its start, beside its end) is of no concern any more.
         delegation.number += 1
-        delegation.quotes = {}
+        delegation.quotes, delegation.quoted_ms = {}, {}
         delegation.asked = set(range(len(self._nodes)))
         return [self._ask(now_ms, delegation, site, whole=True) for site in range(len(self._nodes))]
 
@@ -259,11 +262,12 @@ class LimitedControl:
         if delegation is None:
             return []
         if not number:
+            delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
             return self._consider_move(now_ms, site, delegation, quote)
         if delegation.state != ASKING or number != delegation.number:
             return []
         delegation.asked.discard(site)
-        delegation.quotes[site] = quote
+        delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
         return [] if delegation.asked else self._decide(now_ms, delegation)
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
@@ -414,6 +418,24 @@ class LimitedControl:
         del self._jobs[job_id]
         self._patience_ms.pop(job_id, None)
         return [ReportDone(job_id, outcome)]
+
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+        """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None:
+            return None
+        attempt = self._attempts.attempts.get(job_id)
+        if attempt is not None:
+            found = attempt_forecast(now_ms, attempt)
+        else:
+            found = delegated_forecast(now_ms, delegation, self._nodes.tolist(), self._retry_at_ms or 0)
+        return lambda: found
+
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+        """Return what works out when a job would start: not known before the sites are asked."""
+        nodes = self._nodes.tolist()
+        refusal = self.why_never(job) or ""
+        return lambda: unasked_forecast(now_ms, job, nodes, refusal)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.forecast import Forecaster, GridForecast
 from gridweave.grid.full_control import FullControl
 from gridweave.grid.limited_control import LimitedControl
 from gridweave.grid.messages import (
@@ -75,6 +76,12 @@ class Control(Protocol):
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
+
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+        """Return what works out when a job starts, and why not sooner; None if it is not known."""
+
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+        """Return what works out when a job would start that were submitted now."""
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -217,6 +224,63 @@ class MetaCore:
         """Return when `handle` is to be called though no event comes."""
         wakeup_ms = self._control.next_wakeup_ms()
         return None if wakeup_ms is None else max(wakeup_ms, self._now_ms + 1)
+
+    def forecast(self, now_ms: int, job_id: int) -> GridForecast | None:
+        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+            Not earlier than in the last call of `handle`.
+        job_id : int
+
+        Returns
+        -------
+        GridForecast or None
+            None if the job is not known, or has left the grid.
+
+        Examples
+        --------
+        >>> core = MetaCore([4], GridPolicy(mode="sharing"))
+        >>> jobs = [Job(job_id=number, width=3, estimate_ms=100) for number in (1, 2)]
+        >>> commands = core.handle(0, *(GridJobSubmitted(job) for job in jobs))
+        >>> core.forecast(0, 2).start_ms
+        100
+        """
+        forecaster = self.forecaster(now_ms, job_id)
+        return None if forecaster is None else forecaster()
+
+    def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> GridForecast:
+        """Return when a job would start, and where, that were submitted now; nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+        job : Job
+            Its id is that of no other job.
+        sensitivity : float
+        sends : Sends, optional
+            As for `gridweave.grid.messages.GridJobSubmitted`.
+
+        Raises
+        ------
+        InputError
+            As `handle`, if the job were submitted.
+        """
+        return self.quoter(now_ms, job, sensitivity, sends)()
+
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+        """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
+
+        The copy takes milliseconds. To play it forward can take a second, which may be another thread's.
+        """
+        return self._control.forecaster(max(now_ms, self._now_ms), job_id)
+
+    def quoter(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecaster:
+        """Return what works a quote out, from a copy of what is known now."""
+        now_ms = max(now_ms, self._now_ms)
+        self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
+        return self._control.quoter(now_ms, job, sensitivity, sends)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from numpy.random import Generator
 
@@ -44,6 +45,13 @@ class NetFullControl(FullControl):
 
     def _new_queue(self, nodes: Sequence[int], policy: GridPolicy) -> GridQueue:
         return self._on_links
+
+    def copy(self) -> Self:
+        """Return the same state; neither sees what is done to the other."""
+        twin = super().copy()
+        assert isinstance(twin._queue, NetQueue), "a network without links"
+        twin._on_links, twin._hopeless = twin._queue, self._hopeless.copy()
+        return twin
 
     def submit(
         self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0

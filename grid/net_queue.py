@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
-from gridweave.grid.array_queue import GridQueue, Placement
+import numpy as np
+
+from gridweave.grid.array_queue import GridQueue, Placement, copied
+from gridweave.grid.kernels.links import data_delay_ms
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.net_links import GridNetwork, LinkSlots, LinksNow, more_slots, new_links, with_paths
@@ -12,6 +16,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.site.contract import RunsLate
 from gridweave.site.kernels.rates import late_end_ms, work_left
+from gridweave.site.kernels.state import NEVER_MS
 
 
 class NetQueue(GridQueue):
@@ -36,6 +41,25 @@ class NetQueue(GridQueue):
 
     def _codes_of(self, policy: GridPolicy) -> GridCodes:
         return policy.codes()._replace(net=new_links(self._network, slots=1, widest=self._widest))
+
+    def copy(self) -> Self:
+        """Return a queue of the same state, with what its kernels write down of the links."""
+        twin = super().copy()
+        links = self._codes.net
+        assert links is not None, "a network without links"
+        # Of the paths, which may be large, only the room to count in is written to.
+        room = {"load": links.paths.load.copy(), "messages": links.paths.messages.copy()}
+        apart = copied(links._replace(paths=None))._replace(paths=links.paths._replace(**room))  # type: ignore[arg-type]
+        twin._codes = self._codes._replace(net=apart)
+        twin._late = self._late.copy()
+        return twin
+
+    def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
+        """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
+        slot = self._slot[job_id]
+        times = self._state.jobs["submit_ms"][slot], np.int64(site), np.int64(when_ms)
+        delay_ms = int(data_delay_ms(self._codes.net, np.int64(slot), *times))
+        return None if delay_ms == NEVER_MS else delay_ms
 
     def send(self, job_id: int, sends: Sends) -> None:
         """Take note of what a job sends that has just been submitted."""
@@ -62,11 +86,15 @@ class NetQueue(GridQueue):
 
     def run_pass(self, now_ms: int) -> list[Placement]:
         """Expect later ends of the jobs that are late; then place what can start now."""
+        self.expect_late(now_ms)
+        return super().run_pass(now_ms)
+
+    def expect_late(self, now_ms: int) -> None:
+        """Expect later ends of the jobs that are late."""
         for job_id, late in self._late.items():
             if int(self._state.end_ms[self._slot[job_id]]) <= now_ms:
                 left = work_left(late.left, late.rate, late.since_ms, now_ms)
                 self.expect_end(now_ms, job_id, max(now_ms + 1, int(late_end_ms(left, late.rate, now_ms))))
-        return super().run_pass(now_ms)
 
     def _leave(self, now_ms: int, job_id: int) -> None:
         self._late.pop(job_id, None)

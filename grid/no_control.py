@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
+from gridweave.grid.delegated_forecast import sent_forecast, unasked_forecast
+from gridweave.grid.forecast import Forecaster
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
@@ -207,6 +209,28 @@ class NoControl:
     def _done(self, job_id: int, outcome: str) -> list[GridCommand]:
         del self._sent[job_id]
         return [ReportDone(job_id, outcome)]
+
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+        """Return what works out where a job was sent, and what was sent there beside it; None if it is not known."""
+        sent = self._sent.get(job_id)
+        if sent is None:
+            return None
+        place = None if job_id in self._refused else sent.site
+        loads = self._loads(sent.refused_by)
+        found = sent_forecast(now_ms, sent.job, place, self._nodes, loads, self._retry_at_ms or 0)
+        return lambda: found
+
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+        """Return what works out where a job would be sent; when it starts there, the site knows."""
+        refusal = self.why_never(job) or ""
+        found = unasked_forecast(now_ms, job, self._nodes, refusal, self._loads(frozenset()))
+        return lambda: found
+
+    def _loads(self, refused_by: frozenset[int]) -> list[int | None]:
+        """Return for how long each site is busy with what it was sent; None for one that has refused."""
+        return [
+            None if site in refused_by else area // max(1, self._nodes[site]) for site, area in enumerate(self._area)
+        ]
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

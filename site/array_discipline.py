@@ -6,8 +6,10 @@ nothing.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,7 @@ from gridweave.site.kernels.state import (
 )
 from gridweave.site.messages import Job, Running
 from gridweave.site.policy import SitePolicy
+from gridweave.site.times import rough_span_text, when_text
 
 _FIRST_SLOTS = 64
 _NEVER = int(NEVER_MS)
@@ -69,6 +72,12 @@ class ArrayDiscipline:
         self._arrive = prepared(job_arrived, state, kinds.queue, number, 0.0, *(number,) * 5)
         self._depart = prepared(job_ended, state, *kinds, number, number, number)
         self._decide = prepared(pass_and_outlook, state, *kinds, number)
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+        twin = copy.copy(self)
+        twin._scratch, twin._whys = None, self._whys.copy()
+        return twin
 
     def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
@@ -275,7 +284,7 @@ class ArrayDiscipline:
             kept += " and the reservations"
         if mask:
             kept += ", under the limits that apply to it,"
-        return f"it needs {job.width} nodes for {job.estimate_ms} ms, and {kept} leave no earlier room for that"
+        return f"it needs {job.width} nodes for {rough_span_text(job.estimate_ms)}, and {kept} leave no earlier room for that"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> str:
         """Say which test of backfilling a job behind the head fails."""
@@ -288,8 +297,8 @@ class ArrayDiscipline:
         limit_ms = int(self._state.counters[0]["limit_ms"])
         extra = int(free_at(self._state, np.int64(limit_ms))) - head.width
         return (
-            f"it would run until {now_ms + job.estimate_ms} ms, past {limit_ms} ms, when job {head.job_id} at the head "
-            f"is to start, and needs {job.width} nodes where {extra} can be spared beyond then"
+            f"it would run for {rough_span_text(job.estimate_ms)}, and job {head.job_id} at the head is to start "
+            f"{when_text(limit_ms, now_ms)}; it needs {job.width} nodes where {extra} can be spared beyond then"
         )
 
     def _must_end_by(self, start_ms: int) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ from gridweave.site.contract import (
 )
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines import Policy
+from gridweave.site.explain import Explanation
 from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.messages import (
     ChangeRate,
@@ -239,6 +240,50 @@ class ContractCore:
     def draining(self) -> bool:
         """Whether the site takes in nothing new for the grid."""
         return self._draining
+
+    def forecast(self, now_ms: int, job_id: int) -> Explanation | None:
+        """Return when a job starts that waits or is held here, the grid's or an own user's; None if there is no such.
+
+        Nothing changes by that.
+        """
+        part = self._parts.get(job_id)
+        if job_id in self._own_jobs or (part is not None and part.state == WAITING and job_id not in self._outside):
+            return self.site.aside().explain(now_ms, job_id)
+        if part is None or part.state == RUNNING:
+            return None
+        place, start_ms, reason = 0, part.start_ms, "its nodes are held until the start that was agreed on"
+        if part.state == WAITING:
+            place, start_ms = list(self._outside).index(job_id), -1
+            reason = f"the owner lets the grid have {self._cap} nodes, and its jobs have or wait for {self._grid_nodes}"
+        return Explanation(
+            job_id=job_id,
+            place=place,
+            start_ms=None if start_ms < 0 else start_ms,
+            is_bound=False,
+            width=part.width,
+            free=self.site.free,
+            waits_for=(),
+            reason=reason,
+        )
+
+    def quote(self, now_ms: int, job: Job, *, for_grid: bool = False) -> Explanation:
+        """Return when a job would start that were submitted now, by an own user or by the grid.
+
+        Nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+        job : Job
+            One that is not here.
+        for_grid : bool
+            Whether it would be the grid's, which may have no more than the owner gives.
+        """
+        answer = self.site.aside().quote(now_ms, job)
+        reason = self._why_not(job.width) if for_grid else None
+        if reason is None:
+            return answer
+        return msgspec.structs.replace(answer, start_ms=None, waits_for=(), reason=reason)
 
     def part_state(self, job_id: int) -> str | None:
         """Return whether a job of the grid is held, committed, running or waiting here; None if it is not here."""

@@ -5,13 +5,14 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool
-from gridweave.site.checks import check_job, check_reservation
+from gridweave.site.checks import check_job, check_reservation, why_impossible
 from gridweave.site.disciplines import DISCIPLINES, Policy, SharingDiscipline
 from gridweave.site.explain import Explanation
 from gridweave.site.messages import (
@@ -234,6 +235,49 @@ class SiteCore:
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not see the nodes that open reservations hold.
         return msgspec.structs.replace(self._discipline.explain(now_ms, job_id), free=self.free)
+
+    def quote(self, now_ms: int, job: Job) -> Explanation:
+        """Return when a job would start that were submitted now, and why not sooner.
+
+        Parameters
+        ----------
+        now_ms : int
+        job : Job
+            One that is not here. It is thought of as the last in the queue.
+        """
+        waiting = sum(1 for _ in self._discipline.waiting())
+        start_ms = None
+        reason = why_impossible(job) or self._discipline.why_never(job)
+        if reason is None:
+            start_ms = self._discipline.earliest_start_ms(now_ms, job.width, job.estimate_ms)
+            start_ms = None if start_ms is None else max(start_ms, now_ms)
+            if start_ms is None:
+                reason = f"the site has {self.nodes} nodes"
+            elif start_ms == now_ms:
+                reason = f"{self.free} of {self.nodes} nodes are free, and it could have them at once"
+            else:
+                reason = f"it needs {job.width} nodes, {self.free} of {self.nodes} are free, and {waiting} jobs wait"
+        ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
+        return Explanation(
+            job_id=job.job_id,
+            place=waiting,
+            start_ms=start_ms,
+            is_bound=False,
+            width=job.width,
+            free=self.free,
+            waits_for=() if start_ms in (None, now_ms) else tuple(running.job.job_id for running in ends),
+            reason=reason,
+        )
+
+    def aside(self) -> SiteCore:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it.
+
+        Questions use room in the arrays of a core; what is kept of those must not depend on who has asked.
+        """
+        twin = copy.copy(self)
+        twin._discipline = self._discipline.aside()
+        twin._sharing = twin._discipline if isinstance(twin._discipline, SharingDiscipline) else None
+        return twin
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length could have at once, without harm to what has been promised.

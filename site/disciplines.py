@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from gridweave.site.array_discipline import ArrayDiscipline
 from gridweave.site.explain import Explanation
@@ -62,6 +62,9 @@ class Discipline(Protocol):
 
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any."""
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
 
     def explain(self, now_ms: int, job_id: int) -> Explanation:
         """Return when a waiting job will start, and why not earlier."""

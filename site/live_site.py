@@ -27,6 +27,7 @@ from gridweave.site.contract_core import ContractCore, ContractEvent
 from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
 from gridweave.site.explain import Explanation
 from gridweave.site.live_attempts import NO_PORT, Expected, Ports
+from gridweave.site.live_forecast import SiteForecast, explained, recorded
 from gridweave.site.live_messages import (
     AgentForgotten,
     AgentJoined,
@@ -54,9 +55,11 @@ from gridweave.site.program import (
     EndedJobs,
     FragmentReport,
     JobRecord,
+    JobRequest,
     Noted,
     RecordEnded,
     RecordUsage,
+    State,
     by_whom,
     job_of,
     request_problem,
@@ -148,6 +151,51 @@ class LiveSite:
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
         return self.core.next_wakeup_ms()
+
+    def forecast(self, now_ms: int, job_id: int) -> SiteForecast | None:
+        """Return when a job starts here, the grid's or an own user's; None if it is not known.
+
+        Nothing changes by that.
+        """
+        record, site = self.records.get(job_id), self.core.site
+        answer = self.core.forecast(max(now_ms, self._now_ms), job_id)
+        if answer is None:
+            return None if record is None else recorded(record, now_ms, site.nodes, site.free)
+        expected = self._expected.get((job_id, self.core.attempt_of(job_id)))
+        if record is not None:
+            length_ms = record.request.limit_ms
+        else:
+            length_ms = 0 if expected is None else expected.described.limit_ms
+        state: State = "starting" if self.core.part_state(job_id) in ("held", "committed") else "waiting"
+        return explained(answer, now_ms, site.nodes, length_ms, state=state)
+
+    def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> SiteForecast:
+        """Return when a job would start that were handed in now; nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+        request : JobRequest
+        for_grid : bool
+            Whether the grid would delegate it here, which may have no more than the owner gives.
+        """
+        site = self.core.site
+        reason = request_problem(request)
+        if reason is not None:
+            return SiteForecast(
+                job_id=None,
+                now_ms=now_ms,
+                state="refused",
+                nodes=site.nodes,
+                free=site.free,
+                width=request.nodes,
+                length_ms=request.limit_ms,
+                reason=reason,
+            )
+        job = job_of(self._next_id, request, dict(self._users))
+        answer = self.core.quote(max(now_ms, self._now_ms), job, for_grid=for_grid)
+        state: State = "waiting" if answer.start_ms is not None else "refused"
+        return explained(answer, now_ms, site.nodes, request.limit_ms, is_quote=True, state=state)
 
     def orders(self, *agents: str) -> Iterator[StartRun | ConfirmRun | EndRun]:
         """Yield what machines should run or end now and have not said that they do: safe to repeat."""

@@ -5,8 +5,9 @@ As `gridweave.site.array_discipline`, this owns the arrays and gives every job a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -31,6 +32,7 @@ from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.lomarc_policy import LomarcPolicy, NodeKind, kind_array
 from gridweave.site.messages import Job, NodeIntervals, Resources, Running
 from gridweave.site.slowdown_tables import IntArray, SlowdownModel
+from gridweave.site.times import when_text
 
 _FIRST_SLOTS = 64
 
@@ -113,6 +115,12 @@ class SharedDiscipline:
 
     def _empty(self, slots: int):  # type: ignore[no-untyped-def]  # arrays of numpy and numba
         return empty_site(kind_array(self._kinds), [kind.count for kind in self._kinds], slots=slots, plans=True)
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+        twin = copy.copy(self)
+        twin._state = type(self._state)(*(array.copy() for array in self._state))
+        return twin
 
     @property
     def threads_per_node(self) -> int:
@@ -282,11 +290,12 @@ class SharedDiscipline:
         limit_ms = int(state.counters["limit_ms"][0])
         start_ms = max(limit_ms, now_ms) if place == 0 else None
         if place == 0:
-            reason = f"it is the head of the queue; {job.width} nodes without jobs are there at {limit_ms} ms"
+            reason = f"it is the head of the queue; {job.width} nodes without jobs are there {when_text(max(limit_ms, now_ms), now_ms)}"
         else:
             reason = (
                 f"{place} jobs stand ahead of it; {self.free} nodes are idle where it needs {job.width}, or it would "
-                f"delay job {self._jobs[queue[0]].job_id} at the head, which is to start at {limit_ms} ms"
+                f"delay job {self._jobs[queue[0]].job_id} at the head, which is to start "
+                f"{when_text(max(limit_ms, now_ms), now_ms)}"
             )
         return Explanation(
             job_id=job_id,

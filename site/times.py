@@ -80,3 +80,39 @@ def span_text(span_ms: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def rough_span_text(span_ms: int) -> str:
+    """Return a time span in its largest unit and the next one, rounded to that.
+
+    Parameters
+    ----------
+    span_ms : int
+        From 0 up.
+
+    Examples
+    --------
+    >>> rough_span_text(750_000), rough_span_text(3_599_999), rough_span_text(129_600_000 + 59_000)
+    ('12m30s', '1h', '1d12h')
+    """
+    units = ("d", "h", "m", "s", "ms")
+    largest = next((place for place, unit in enumerate(units) if span_ms >= _UNITS_MS[unit]), len(units) - 1)
+    step_ms = _UNITS_MS[units[min(largest + 1, len(units) - 1)]]
+    return span_text((span_ms + step_ms // 2) // step_ms * step_ms)
+
+
+def when_text(when_ms: int, now_ms: int) -> str:
+    """Return when something is, as seen from now.
+
+    Parameters
+    ----------
+    when_ms, now_ms : int
+
+    Examples
+    --------
+    >>> when_text(750_000, 0), when_text(5, 5), when_text(0, 5_000)
+    ('in 12m30s', 'now', '5s ago')
+    """
+    if when_ms == now_ms:
+        return "now"
+    return f"in {rough_span_text(when_ms - now_ms)}" if when_ms > now_ms else f"{rough_span_text(now_ms - when_ms)} ago"

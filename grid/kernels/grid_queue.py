@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gridweave.grid.kernels.links_placement import (
     ends_late_on_links,
     ends_on_one_site_by,
@@ -222,6 +224,33 @@ def _forget_reserved(state):
     for k in range(state.counters[0].n_reserved):
         state.extra[state.reserved[k].site] = ALL_NODES
     state.counters[0].n_reserved = 0
+
+
+@kernel
+def kept_for_head(state, codes, kept):
+    """Say what the head will have, for whoever wants to know: nothing is reserved any more when this returns.
+
+    Parameters
+    ----------
+    state : GridState
+        Somebody waits; the reserved nodes are left in ``reserved``.
+    codes : GridCodes
+    kept : numpy.ndarray of int64, shape (sites,)
+        Set to the free nodes of each site that a job may not have if it ends after the shadow time.
+
+    Returns
+    -------
+    shadow_ms : int
+        ``NEVER_MS`` if there is none.
+    n_reserved : int
+    """
+    counters = state.counters[0]
+    _reserve(state, codes, state.waiting[HEAD])
+    for site in range(len(kept)):
+        kept[site] = max(np.int64(0), state.free[site] - state.extra[site])
+    n_reserved = counters.n_reserved
+    _forget_reserved(state)
+    return counters.shadow_ms, n_reserved
 
 
 @kernel

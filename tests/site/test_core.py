@@ -215,7 +215,7 @@ def test_the_head_of_a_queue_is_told_its_shadow_time() -> None:
     assert "needs 4 nodes, of which 1 are free now" in head.reason
     long = core.explain(1, 3)
     assert long.start_ms is None
-    assert "would run until 201 ms, past 100 ms, when job 2" in long.reason
+    assert "would run for 200ms, and job 2 at the head is to start in 99ms" in long.reason
     assert "0 can be spared" in long.reason
     assert "needs 2 nodes and 1 are free now" in core.explain(1, 4).reason
     assert [start for _, start in core.waiting()] == [100, None, None]

@@ -1,0 +1,89 @@
+"""Sites that grant all they are asked for, at once, and run every job for as long as it may."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from gridweave.grid.messages import FromSite, GridCommand, GridEvent, ToSite
+from gridweave.grid.meta_core import MetaCore
+from gridweave.site.contract import CommitHold, Ended, Held, HoldNodes, Refused, Started
+
+Start = tuple[int, tuple[tuple[int, int], ...], int]
+"""When a job has started, on how many nodes of which sites, and how long it takes."""
+
+
+class FaithfulSites:
+    """A meta-scheduler and its sites, in virtual time.
+
+    Parameters
+    ----------
+    core : MetaCore
+    refusals : sequence of int
+        Of the requests for nodes, counted from 0, those that are refused.
+    """
+
+    def __init__(self, core: MetaCore, refusals: Sequence[int] = ()) -> None:
+        self.core = core
+        self.now_ms = 0
+        self.starts: dict[int, Start] = {}
+        self._calendar: dict[int, list[GridEvent]] = defaultdict(list)
+        self._asked: dict[tuple[int, int], list[tuple[int, HoldNodes]]] = {}
+        self.refusals = set(refusals)
+        self._n_asked = 0
+
+    def tell(self, now_ms: int, *events: GridEvent) -> None:
+        """Have something happen, and all that follows from it at this instant."""
+        self.now_ms = now_ms
+        told = list(events)
+        while told:
+            commands = self.core.handle(now_ms, *told)
+            self.core.check_invariants()
+            told = [answer for command in commands for answer in self._answers(command)]
+
+    def next_ms(self) -> int | None:
+        """Return when something happens next."""
+        wakeup_ms = self.core.next_wakeup_ms()
+        instants = [*self._calendar, *([] if wakeup_ms is None else [wakeup_ms])]
+        return min(instants, default=None)
+
+    def go_on(self, until_ms: int) -> Iterator[int]:
+        """Let happen what is to happen up to an instant; yield each instant at which something has."""
+        while (next_ms := self.next_ms()) is not None and next_ms <= until_ms:
+            self.now_ms = next_ms
+            events = self._calendar.pop(next_ms, [])
+            if events:
+                self.tell(next_ms, *events)
+            else:
+                commands = self.core.handle(next_ms)
+                self.tell(next_ms, *(answer for command in commands for answer in self._answers(command)))
+            yield next_ms
+
+    def _answers(self, command: GridCommand) -> list[GridEvent]:
+        """Return what a site says at once; note what it will say later."""
+        if not isinstance(command, ToSite):
+            return []
+        site, request = command.site, command.request
+        if isinstance(request, HoldNodes):
+            self._n_asked += 1
+            if self._n_asked - 1 in self.refusals:
+                return [FromSite(site, Refused(request.job_id, request.attempt, "not now"))]
+            if request.start_ms is None:
+                self._start([(site, request)], self.now_ms)
+                return [FromSite(site, Started(request.job_id, request.attempt, self.now_ms))]
+            self._asked.setdefault((request.job_id, request.attempt), []).append((site, request))
+            return [FromSite(site, Held(request.job_id, request.attempt))]
+        if isinstance(request, CommitHold):
+            parts = self._asked.pop((request.job_id, request.attempt), None)
+            if parts is not None:
+                start_ms = parts[0][1].start_ms
+                assert start_ms is not None, "a split has no agreed start"
+                self._start(parts, start_ms)
+        return []
+
+    def _start(self, parts: list[tuple[int, HoldNodes]], start_ms: int) -> None:
+        job_id, attempt, length_ms = parts[0][1].job_id, parts[0][1].attempt, parts[0][1].length_ms
+        self.starts[job_id] = start_ms, tuple((site, hold.width) for site, hold in parts), length_ms
+        for site, _ in parts:
+            end_ms = start_ms + length_ms
+            self._calendar[end_ms].append(FromSite(site, Ended(job_id, attempt, end_ms, "finished")))

@@ -1,0 +1,118 @@
+"""What is forecast under full control is what happens, if every job takes as long as it may and no other comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import GridCase, grid_cases, grid_options
+from faithful_sites import FaithfulSites
+from gridweave.grid.forecast import GridForecast
+from gridweave.grid.messages import GridJobSubmitted
+from gridweave.grid.meta_core import MetaCore
+from gridweave.grid.net_links import GridNetwork
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import JobData, Sends
+from gridweave.netmodel.communication import PATTERNS, Communication
+from gridweave.site.live.journal_snapshot import dump_core
+from gridweave.site.messages import Job
+from net_builders import drawn_model
+
+LATER_MS = 10**9
+
+
+def policy_of(options: dict[str, Any]) -> GridPolicy:
+    """Return the policy that options of the reference mean."""
+    return GridPolicy(**options | {"max_fragments": tuple(options["max_fragments"] or ())})
+
+
+def forecasts(sites: FaithfulSites, now_ms: int) -> dict[int, GridForecast]:
+    """Return the forecasts of all jobs that wait; nothing may have changed by them."""
+    before = dump_core(sites.core)
+    found = {
+        job_id: sites.core.forecast(now_ms, job_id)
+        for job_id in range(1, 20)
+        if job_id not in sites.starts and sites.core.forecast(now_ms, job_id) is not None
+    }
+    assert dump_core(sites.core) == before, "a forecast has changed the core"
+    return {job_id: forecast for job_id, forecast in found.items() if forecast is not None}
+
+
+def check(sites: FaithfulSites, case: GridCase, data: st.DataObject, sends: dict[int, Sends]) -> None:
+    """Hand all jobs in but the last, quote that, hand it in, and see whether all comes as it was said."""
+    jobs = sorted(case.jobs, key=lambda job: (job.submit, job.id))
+    for job in jobs[:-1]:
+        for _ in sites.go_on(job.submit):
+            pass
+        sites.tell(max(job.submit, sites.now_ms), submission(job, case, sends))
+    last = jobs[-1]
+    for _ in sites.go_on(last.submit):
+        pass
+    now_ms = max(last.submit, sites.now_ms)
+    sites.refusals = set()
+    before = dump_core(sites.core)
+    submitted = submission(last, case, sends)
+    quoted = sites.core.quote(now_ms, submitted.job, submitted.sensitivity, submitted.sends)
+    assert dump_core(sites.core) == before, "a quote has changed the core"
+    sites.tell(now_ms, submitted)
+    said = [(now_ms, forecasts(sites, now_ms))]
+    said += [
+        (instant_ms, forecasts(sites, instant_ms)) for instant_ms in sites.go_on(LATER_MS) if data.draw(st.booleans())
+    ]
+    if quoted.why != "refused":
+        assert (quoted.start_ms, quoted.fragments, quoted.length_ms) == sites.starts[last.id]
+    for now_ms, found in said:
+        for job_id, forecast in found.items():
+            assert (forecast.start_ms, forecast.fragments, forecast.length_ms) == sites.starts[job_id], (now_ms, job_id)
+
+
+def submission(job: Any, case: GridCase, sends: dict[int, Sends]) -> GridJobSubmitted:
+    """Return the submission of a job of the reference."""
+    inner = Job(job_id=job.id, width=job.width, estimate_ms=job.estimate, weight=job.weight, priority=job.priority)
+    return GridJobSubmitted(inner, case.sensitivity[job.id], sends.get(job.id))
+
+
+@pytest.mark.parametrize("backfill", ["easy", "none", "conservative"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_forecasts_come_true(backfill: str, data: st.DataObject) -> None:
+    """In every mode, order and selection each job that waits starts when and where it was forecast, and quoted."""
+    options = data.draw(
+        grid_options(("sharing", "multi-site", "adaptive"), backfills=(backfill,), orders=("fcfs", "sjf", "wfit"))
+    )
+    case = data.draw(grid_cases(max_jobs=12))
+    margin_ms = data.draw(st.sampled_from((0, 0, 3)))
+    refusals = data.draw(st.lists(st.integers(0, 8), max_size=3))
+    core = MetaCore(case.nodes, policy_of(options), rng=np.random.default_rng(7), margin_ms=margin_ms, retry_ms=5)
+    check(FaithfulSites(core, refusals), case, data, {})
+
+
+@pytest.mark.parametrize("backfill", ["easy", "none", "conservative"])
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_forecasts_come_true_over_links(backfill: str, data: st.DataObject) -> None:
+    """So it is between links, by the length that these give each split, and with data that moves."""
+    mode = data.draw(st.sampled_from(("multi-site", "adaptive")))
+    staging = 0 if backfill == "conservative" else data.draw(st.integers(0, 2))
+    case = data.draw(grid_cases(max_jobs=10, tick=1000))
+    seed = data.draw(st.integers(0, 1000))
+    model = drawn_model(np.random.default_rng(seed), len(case.nodes))
+    network = GridNetwork(model, data.draw(st.booleans()), staging, 50)
+    sends = {
+        job.id: Sends(
+            Communication(
+                pattern=data.draw(st.sampled_from(tuple(PATTERNS))),
+                fraction=data.draw(st.sampled_from((0.0, 0.3, 0.8))),
+                message_bytes=200_000.0,
+            ),
+            JobData(input_bytes=data.draw(st.sampled_from((0, 10**6, 10**8))), input_site=len(case.nodes) - 1),
+        )
+        for job in case.jobs
+    }
+    policy = GridPolicy(mode=mode, backfill=backfill)
+    core = MetaCore(case.nodes, policy, margin_ms=data.draw(st.sampled_from((0, 3))), retry_ms=5000, network=network)
+    check(FaithfulSites(core), case, data, sends)
