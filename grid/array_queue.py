@@ -108,7 +108,7 @@ class GridQueue:
         return policy.codes()
 
     def copy(self) -> Self:
-        """Return a queue of the same state, on which the same kernels decide; neither sees what is done to the other."""
+        """Return a queue of the same state, for the same kernels; neither sees what is done to the other."""
         twin = copy.copy(self)
         twin._state = copied(self._state)
         twin._plan = None if self._plan is None else copied(self._plan)
@@ -158,7 +158,7 @@ class GridQueue:
         return end_ms, slot
 
     def kept_for_head(self) -> tuple[int | None, Fragments, list[int]]:
-        """Return when the head of the queue is to start, and where; and the free nodes of each site that are kept for it.
+        """Return when the head is to start, and where; and the free nodes of each site that are kept for it.
 
         The start is None if it has none. Starts must not be reserved.
         """
@@ -179,7 +179,7 @@ class GridQueue:
         return start_ms, Placement(self._jobs[slot], fragments, length_ms)
 
     def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, Placement] | None:
-        """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when they are expected to.
+        """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when expected.
 
         Parameters
         ----------

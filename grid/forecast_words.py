@@ -9,9 +9,8 @@ import msgspec
 from gridweave.grid.api import Forecast, SiteReason, SplitReason
 from gridweave.grid.coallocation import Fragments
 from gridweave.grid.forecast import GridForecast, SiteFacts, SplitFacts
-from gridweave.site.explain import Explanation
 from gridweave.site.live_forecast import SiteForecast
-from gridweave.site.program import State
+from gridweave.site.program import JobRecord, State
 from gridweave.site.times import rough_span_text, when_text
 
 
@@ -294,43 +293,78 @@ def _split_text(facts: GridForecast, split: SplitFacts, names: Sequence[str]) ->
     return told + (f"; {_ahead(facts.ahead)} would be placed first" if split.why == "ahead" else "")
 
 
+def record_forecast(record: JobRecord, now_ms: int, kept: str) -> Forecast:
+    """Return what is known of a job that is not in the queue.
+
+    Parameters
+    ----------
+    record : JobRecord
+    now_ms : int
+    kept : str
+        Why it is kept from the queue, if it is.
+    """
+    places = record.places if record.state in ("starting", "running", "ended") else ()
+    return Forecast(
+        job_id=record.job_id,
+        now_ms=now_ms,
+        state=record.state,
+        start_ms=record.start_ms,
+        places=places,
+        length_ms=record.request.limit_ms,
+        reason=kept or _standing(record, now_ms),
+    )
+
+
+def _standing(record: JobRecord, now_ms: int) -> str:
+    """Return how it stands with a job that waits no longer."""
+    where = places_text(record.places)
+    match record.state:
+        case "starting":
+            return f"it was placed on {where}, and is being started"
+        case "running":
+            since = "" if record.start_ms is None else f", for {rough_span_text(max(0, now_ms - record.start_ms))}"
+            return f"it runs on {where}{since}"
+        case "ended":
+            return f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else "")
+        case _:
+            return record.reason
+
+
 # -- what sites say ---------------------------------------------------------------------------------------------------
 
 
-def with_site_answer(forecast: Forecast, site: str, answer: Explanation) -> Forecast:
+def with_site_answer(forecast: Forecast, site: str, answer: SiteForecast) -> Forecast:
     """Return a forecast with what a site says of the job.
 
     Parameters
     ----------
     forecast : Forecast
     site : str
-    answer : Explanation
-        Of a job that waits there, or is thought of.
+    answer : SiteForecast
+        Of a job that waits there, or would.
 
     Returns
     -------
     Forecast
-        If the job waits at that site, or waits nowhere and could start there sooner than elsewhere, with that start.
+        With the site's own start and reason, if the job waits in its queue; if it is a quote, with the site that could
+        start the job first, of those that have answered.
     """
-    sites = tuple(
-        msgspec.structs.replace(known, free=answer.free, start_ms=answer.start_ms, reason=answer.reason)
-        if known.site == site
-        else known
-        for known in forecast.sites
-    )
+    said = {"free": answer.free, "start_ms": answer.start_ms, "reason": answer.reason}
+    sites = tuple(msgspec.structs.replace(known, **said) if known.site == site else known for known in forecast.sites)
     forecast = msgspec.structs.replace(forecast, sites=sites)
-    if forecast.state != "waiting":
-        return forecast
-    waits_there = [name for name, _ in forecast.places] == [site]
-    if forecast.job_id is not None and waits_there:
+    start_ms = answer.start_ms
+    if forecast.job_id is not None and forecast.state == "waiting" and [name for name, _ in forecast.places] == [site]:
         reason = f"it waits in the queue of {site}: {answer.reason}"
-        return msgspec.structs.replace(forecast, start_ms=answer.start_ms, ahead=answer.place, reason=reason)
-    is_sooner = answer.start_ms is not None and (forecast.start_ms is None or answer.start_ms < forecast.start_ms)
-    if forecast.job_id is None and is_sooner:
-        places = ((site, answer.width),)
-        reason = f"{site} could start it first, {when_text(answer.start_ms or 0, forecast.now_ms)}"
+        return msgspec.structs.replace(forecast, start_ms=start_ms, ahead=answer.ahead, reason=reason)
+    is_first = start_ms is not None and (forecast.start_ms is None or start_ms < forecast.start_ms)
+    if forecast.job_id is None and start_ms is not None and is_first:
         return msgspec.structs.replace(
-            forecast, start_ms=answer.start_ms, places=places, ahead=answer.place, reason=reason
+            forecast,
+            start_ms=start_ms,
+            places=((site, answer.width),),
+            length_ms=answer.length_ms,
+            ahead=answer.ahead,
+            reason=f"{site} could start it first, {when_text(start_ms, forecast.now_ms)}",
         )
     return forecast
 
@@ -348,7 +382,8 @@ def of_site(name: str, answer: SiteForecast) -> Forecast:
     -------
     Forecast
     """
-    reason = SiteReason(site=name, nodes=answer.nodes, free=answer.free, start_ms=answer.start_ms, reason=answer.reason)
+    start_ms = answer.start_ms if answer.state == "waiting" else None
+    site = SiteReason(site=name, nodes=answer.nodes, free=answer.free, start_ms=start_ms, reason=answer.reason)
     return Forecast(
         job_id=answer.job_id,
         now_ms=answer.now_ms,
@@ -358,5 +393,5 @@ def of_site(name: str, answer: SiteForecast) -> Forecast:
         length_ms=answer.length_ms,
         ahead=answer.ahead,
         reason=answer.reason,
-        sites=(reason,),
+        sites=(site,) if answer.state == "waiting" else (),
     )

@@ -76,7 +76,7 @@ class FullControl:
         twin = copy.copy(self)
         twin._queue, twin._attempts = self._queue.copy(), self._attempts.copy()
         twin._rng = copy.deepcopy(self._rng)
-        twin._number, twin._closed = self._number.copy(), self._closed.copy()
+        twin._number, twin._closed, twin._held = self._number.copy(), self._closed.copy(), self._held.copy()
         return twin
 
     @property

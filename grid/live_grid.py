@@ -5,10 +5,14 @@ Around a `MetaCore`, which decides, it keeps what a live grid must know beyond t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError
+from gridweave.grid.api import Forecast
+from gridweave.grid.forecast_words import in_words, record_forecast
 from gridweave.grid.live_messages import (
     FromLiveSite,
     GridCancelled,
@@ -61,6 +65,7 @@ from gridweave.site.program import (
     EndedJobs,
     FragmentReport,
     JobRecord,
+    JobRequest,
     Noted,
     RecordEnded,
     RecordUsage,
@@ -161,6 +166,54 @@ class LiveGrid:
     def n_ended(self) -> int:
         """Jobs that have ended, or were refused after they had waited."""
         return self._ended.count
+
+    def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
+        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+        job_id : int
+
+        Returns
+        -------
+        Forecast or None
+            None if the job is not known, or ended long ago.
+        """
+        forecaster = self.forecaster(now_ms, job_id)
+        return None if forecaster is None else forecaster()
+
+    def quote(self, now_ms: int, request: JobRequest) -> Forecast:
+        """Return when a job would start that were handed in now, and where; nothing changes by that."""
+        return self.quoter(now_ms, request)()
+
+    def forecaster(self, now_ms: int, job_id: int) -> Callable[[], Forecast] | None:
+        """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
+
+        The copy takes milliseconds. To work it out can take a second, which may be another thread's.
+        """
+        record = self.records.get(job_id)
+        if record is None:
+            return None
+        kept = self.eligibility.reason(job_id)
+        found = None if kept or record.state not in ("waiting", "starting") else self.core.forecaster(now_ms, job_id)
+        known = record_forecast(record, max(now_ms, self._now_ms), kept)
+        return (lambda: known) if found is None else (lambda: in_words(found(), self._names))
+
+    def quoter(self, now_ms: int, request: JobRequest) -> Callable[[], Forecast]:
+        """Return what works a quote out, from a copy of what is known now."""
+        now_ms = max(now_ms, self._now_ms)
+        refusal = request_problem(request)
+        if refusal is None:
+            job = job_of(self._next_id, request, dict(self._users))
+            try:
+                sends = None if request.traffic is None else self._sends(request.traffic)
+                found = self.core.quoter(now_ms, job, request.sensitivity, sends)
+                return lambda: in_words(found(), self._names, is_quote=True)
+            except InputError as error:
+                refusal = str(error)
+        refused = Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=refusal)
+        return lambda: refused
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""

@@ -284,7 +284,8 @@ class ArrayDiscipline:
             kept += " and the reservations"
         if mask:
             kept += ", under the limits that apply to it,"
-        return f"it needs {job.width} nodes for {rough_span_text(job.estimate_ms)}, and {kept} leave no earlier room for that"
+        length = rough_span_text(job.estimate_ms)
+        return f"it needs {job.width} nodes for {length}, and {kept} leave no earlier room for that"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> str:
         """Say which test of backfilling a job behind the head fails."""

@@ -93,7 +93,7 @@ def recorded(record: JobRecord, now_ms: int, nodes: int, free: int) -> SiteForec
         Of the site.
     """
     told = {
-        "held": "it is kept from the queue",
+        "held": record.reason or "it is kept from the queue",
         "starting": "it has its nodes, and is being started",
         "running": "it runs",
         "ended": f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else ""),

@@ -25,7 +25,6 @@ from gridweave.site.contract import (
 )
 from gridweave.site.contract_core import ContractCore, ContractEvent
 from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
-from gridweave.site.explain import Explanation
 from gridweave.site.live_attempts import NO_PORT, Expected, Ports
 from gridweave.site.live_forecast import SiteForecast, explained, recorded
 from gridweave.site.live_messages import (
@@ -214,16 +213,6 @@ class LiveSite:
             return ""
         ranks = {each.rank: agent for agent, piece in run.pieces.items() for each in piece.launch.ranks}
         return ranks.get(rank, "")
-
-    def explain(self, job_id: int) -> Explanation:
-        """Return when a waiting job will start, and why not earlier, as of the last call of `handle`.
-
-        Raises
-        ------
-        InputError
-            If no such job waits here.
-        """
-        return self.core.site.explain(self._now_ms, job_id)
 
     def host_of(self, agent: str) -> str:
         """Return by which name a machine is reached; empty if it was never there."""

@@ -290,7 +290,8 @@ class SharedDiscipline:
         limit_ms = int(state.counters["limit_ms"][0])
         start_ms = max(limit_ms, now_ms) if place == 0 else None
         if place == 0:
-            reason = f"it is the head of the queue; {job.width} nodes without jobs are there {when_text(max(limit_ms, now_ms), now_ms)}"
+            when = when_text(max(limit_ms, now_ms), now_ms)
+            reason = f"it is the head of the queue; {job.width} nodes without jobs are there {when}"
         else:
             reason = (
                 f"{place} jobs stand ahead of it; {self.free} nodes are idle where it needs {job.width}, or it would "

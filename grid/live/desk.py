@@ -8,12 +8,12 @@ from itertools import islice
 
 import msgspec
 
-from gridweave.errors import UnavailableError
 from gridweave.grid.api import Forecast, JobEvent, JobEvents, Queue, QueuedJob
+from gridweave.grid.forecast_words import record_forecast
 from gridweave.grid.live.events import Events
 from gridweave.grid.live.grid_driver import GridDriver
 from gridweave.site.live.desk import DESK_METHODS, Desk
-from gridweave.site.live.desk_messages import OVER, SiteNames
+from gridweave.site.live.desk_messages import SiteNames
 from gridweave.site.live.journal_records import NumberedNote
 from gridweave.site.program import JobRecord, JobRequest
 
@@ -22,6 +22,13 @@ GRID_METHODS = (*DESK_METHODS, "about", "events", "queue", "forecast", "quote")
 
 MOST_EVENTS = 1_000
 """So many events are told at one time."""
+
+
+class Foretold(msgspec.Struct, frozen=True):
+    """What the meta-scheduler says of a job, if it knows it, and the sites that know more."""
+
+    forecast: Forecast | None
+    sites: tuple[str, ...] = ()
 
 
 class GridDesk(Desk[GridDriver]):
@@ -38,6 +45,8 @@ class GridDesk(Desk[GridDriver]):
     def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(driver, driver.grid, driver.journal)
         self._machines = machines
+        # One after the other: threads are there for the journal as well.
+        self._forecasting = asyncio.Lock()
         self._events = Events(driver.journal.last_note)
         driver.on_notes = self._noted
 
@@ -91,43 +100,31 @@ class GridDesk(Desk[GridDriver]):
         states = {state: counts[state] for state in ("waiting", "held", "starting", "running")}
         return Queue(**states, jobs=[_queued(record) for record in first])
 
-    async def forecast(self, job_id: int) -> Forecast | None:
-        """Return when a job starts, and why it waits; None if it is unknown."""
+    async def forecast(self, job_id: int) -> Foretold:
+        """Return when a job starts, and why it waits."""
         found = await self.records([job_id])
         if not found:
-            return None
-        record = found[0]
-        if record.state == "waiting":
-            return self._forecast_of_waiting(record)
-        nodes = tuple(record.places) if record.state not in ("held", "refused") else ()
-        reason = record.reason if record.state not in OVER else f"it is over: {record.outcome or record.state}"
-        now_ms = self.driver.clock.now_ms()
-        limit_ms = record.request.limit_ms
-        return Forecast(
-            job_id=job_id,
-            now_ms=now_ms,
-            state=record.state,
-            start_ms=record.start_ms,
-            places=nodes,
-            length_ms=limit_ms,
-            reason=reason,
-        )
+            return Foretold(None)
+        async with self._forecasting:
+            forecaster = self.driver.grid.forecaster(self.driver.clock.now_ms(), job_id)
+            if forecaster is None:
+                return Foretold(record_forecast(found[0], self.driver.clock.now_ms(), ""))
+            forecast = await asyncio.to_thread(forecaster)
+        waits_there = self._delegates and forecast.state == "waiting"
+        return Foretold(forecast, tuple(name for name, _ in forecast.places) if waits_there else ())
 
-    def _forecast_of_waiting(self, record: JobRecord) -> Forecast:
-        """Return what is known of a job that waits."""
-        order = self.driver.grid.core.waiting()
-        ahead = next((place for place, job_id in enumerate(order) if job_id == record.job_id), 0)
-        return Forecast(
-            job_id=record.job_id,
-            now_ms=self.driver.clock.now_ms(),
-            length_ms=record.request.limit_ms,
-            ahead=ahead,
-            reason=f"{ahead} jobs stand before it" if ahead else "no nodes for it now",
-        )
-
-    async def quote(self, request: JobRequest) -> Forecast:
+    async def quote(self, request: JobRequest) -> Foretold:
         """Return when such a job would start."""
-        raise UnavailableError("this grid gives no quotes")
+        async with self._forecasting:
+            quoter = self.driver.grid.quoter(self.driver.clock.now_ms(), request)
+            forecast = await asyncio.to_thread(quoter)
+        large_enough = (site.site for site in forecast.sites if site.nodes >= request.nodes)
+        return Foretold(forecast, tuple(large_enough) if self._delegates else ())
+
+    @property
+    def _delegates(self) -> bool:
+        """Whether jobs wait in the queues of sites."""
+        return self.driver.settings.policy.control != "full"
 
 
 def _queued(record: JobRecord) -> QueuedJob:

@@ -23,11 +23,14 @@ from gridweave.grid.api import (
     SiteInfo,
     StoryEntry,
 )
+from gridweave.grid.forecast_words import of_site, record_forecast, with_site_answer
+from gridweave.grid.live.desk import Foretold
 from gridweave.site.live.agent import OutputRead
-from gridweave.site.live.desk_messages import OVER, Explained, JobList, SiteNames, SiteStatus
+from gridweave.site.live.desk_messages import OVER, JobList, SiteNames, SiteStatus
 from gridweave.site.live.door import answer_of, question
 from gridweave.site.live.journal_records import JobFilter, Note
 from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, agent_actor, site_actor
+from gridweave.site.live_forecast import SiteForecast
 from gridweave.site.program import OWN_IDS, Accepted, Declined, JobRecord, JobRequest
 
 SUBMIT_S = 60.0
@@ -204,8 +207,23 @@ class LiveBackend:
         """Return when a job starts, and why it waits; None if it is unknown."""
         if job_id >= OWN_IDS:
             return await self._own_forecast(job_id)
-        kind: Any = Forecast | None
-        found: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id)
+        told = await self._ask(GRID_ACTOR, "forecast", Foretold, job_id)
+        if told.forecast is None:
+            return None
+        said = await self._of_sites(told.sites, "forecast", job_id)
+        return functools.reduce(lambda known, name: with_site_answer(known, name, said[name]), said, told.forecast)
+
+    async def _of_sites(self, names: Sequence[str], method: str, *arguments: object) -> dict[str, SiteForecast]:
+        """Return what sites say of a job, those that answer and know it."""
+        kind: Any = SiteForecast | None
+        asked = (self._ask(site_actor(name), method, kind, *arguments, timeout_s=LOOK_S) for name in names)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found: dict[str, SiteForecast] = {}
+        for name, answer in zip(names, answers, strict=True):
+            if isinstance(answer, SiteForecast):
+                found[name] = answer
+            elif isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
+                raise answer
         return found
 
     async def _own_forecast(self, job_id: int) -> Forecast | None:
@@ -213,26 +231,18 @@ class LiveBackend:
         record = await self._record(job_id)
         if record is None:
             return None
-        actor = await self._desk_of(job_id)
-        assert actor is not None, "a job that is known is known somewhere"
-        said = await self._ask(actor, "explain", Explained, job_id)
-        forecast = Forecast(
-            job_id=job_id,
-            now_ms=said.now_ms,
-            state=record.state,
-            start_ms=record.start_ms,
-            places=record.places,
-            length_ms=record.request.limit_ms,
-            reason=record.reason,
-        )
-        found = said.explanation
-        if found is None:
-            return forecast
-        return msgspec.structs.replace(forecast, start_ms=found.start_ms, ahead=found.place, reason=found.reason)
+        sites = await self._sites()
+        name = sites[job_id // OWN_IDS - 1].name
+        kind: Any = SiteForecast | None
+        said: SiteForecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
+        return record_forecast(record, record.end_ms or 0, "") if said is None else of_site(name, said)
 
     async def quote(self, request: JobRequest) -> Forecast:
         """Return when such a job would start."""
-        return await self._ask(GRID_ACTOR, "quote", Forecast, request)
+        told = await self._ask(GRID_ACTOR, "quote", Foretold, request)
+        assert told.forecast is not None, "a quote without an answer"
+        said = await self._of_sites(told.sites, "quote", request, True)
+        return functools.reduce(lambda known, name: with_site_answer(known, name, said[name]), said, told.forecast)
 
     # -- output -------------------------------------------------------------------------------------------------------
 

@@ -12,17 +12,17 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from gridweave.errors import InputError
 from gridweave.site.eligibility import Eligibility
-from gridweave.site.live.desk_messages import OVER, Explained, JobList, MachineStatus, SiteStatus
+from gridweave.site.live.desk_messages import OVER, JobList, MachineStatus, SiteStatus
 from gridweave.site.live.driver import Driver
 from gridweave.site.live.journal_reader import JournalReader
 from gridweave.site.live.journal_records import JobFilter, Note
 from gridweave.site.live.site_driver import SiteDriver
+from gridweave.site.live_forecast import SiteForecast
 from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
 
 DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story")
-SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "explain")
+SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "forecast", "quote")
 """What may be asked at a desk through a `Door`."""
 
 
@@ -191,11 +191,11 @@ class SiteDesk(Desk[SiteDriver]):
         await self.driver.durable()
         return self.driver.site.machine_of(job_id, attempt, rank)
 
-    async def explain(self, job_id: int) -> Explained:
-        """Return when a job starts that is in the site's queue, and why not earlier."""
+    async def forecast(self, job_id: int) -> SiteForecast | None:
+        """Return when a job starts that is here, and why not earlier; None if it is not known."""
         await self.driver.durable()
-        now_ms = self.driver.clock.now_ms()
-        try:
-            return Explained(now_ms, self.driver.site.explain(job_id))
-        except InputError:
-            return Explained(now_ms, None)
+        return self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
+
+    async def quote(self, request: JobRequest, for_grid: bool) -> SiteForecast:
+        """Return when a job would start that were handed in now, or delegated by the grid."""
+        return self.driver.site.quote(self.driver.clock.now_ms(), request, for_grid=for_grid)

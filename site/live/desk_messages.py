@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from gridweave.site.explain import Explanation
 from gridweave.site.program import JobRecord
 
 OVER = ("ended", "refused")
@@ -57,13 +56,6 @@ class SiteStatus(msgspec.Struct, frozen=True):
     running: int
     draining: bool = False
     machines: tuple[MachineStatus, ...] = ()
-
-
-class Explained(msgspec.Struct, frozen=True):
-    """When a job starts, and why not earlier, as of an instant; None for a job that is not in the queue."""
-
-    now_ms: int
-    explanation: Explanation | None
 
 
 class SiteNames(msgspec.Struct, frozen=True):
