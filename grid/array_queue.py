@@ -22,13 +22,14 @@ from gridweave.grid.kernels.grid_queue import grid_job_ended, kept_for_head
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
-from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged, has_room
+from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged, has_room, hold_reserved
 from gridweave.grid.kernels.running import BLOCK, running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
 from gridweave.grid.policy import GridPolicy
 from gridweave.jit import prepared
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.kernels.state import FRESH, NEVER_MS, REPLAN, UNPLACED_MS, dequeue, enqueue
+from gridweave.site.kernels.profile import earliest_fit
+from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, dequeue, enqueue
 from gridweave.site.messages import Job
 
 _FIRST_SLOTS = 64
@@ -177,6 +178,21 @@ class GridQueue:
         length_ms, n_fragments = self._plan.reserved[row].item()
         fragments = tuple(self._plan.fragments[row, :n_fragments].tolist())
         return start_ms, Placement(self._jobs[slot], fragments, length_ms)
+
+    def gaps_ms(self, job_id: int, now_ms: int) -> list[int | None]:
+        """Return from when on each site alone has a waiting job's nodes beside what is reserved for the others."""
+        assert self._plan is not None, "nothing is reserved"
+        slot, plan = np.int64(self._slot[job_id]), self._plan
+        job = self._jobs[int(slot)]
+        is_placed = self._state.jobs["promised_ms"][slot] != UNPLACED_MS
+        if is_placed:
+            hold_reserved(self._state, plan, slot, GIVE_BACK)
+        needs = np.int64(now_ms), np.int64(job.width), np.int64(job.estimate_ms)
+        profiles = zip(plan.step_ms, plan.step_free, plan.n_steps, strict=True)
+        found = [int(earliest_fit(*profile, *needs)) for profile in profiles][: len(self._nodes)]
+        if is_placed:
+            hold_reserved(self._state, plan, slot, TAKE)
+        return [None if start_ms == NEVER_MS else start_ms for start_ms in found]
 
     def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, Placement] | None:
         """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when expected.

@@ -55,6 +55,8 @@ class SiteFacts(msgspec.Struct, frozen=True, kw_only=True):
         Free nodes that are kept for the job at the head.
     since_ms, until_ms : int
         ``closed``: when it refused, or was silent, and when it is asked again. ``quoted``: when it was asked.
+    gap_ms : int, optional
+        Where starts are reserved: from when on it has the nodes for as long as the job may take.
     load_ms : int
         ``load``: for how long it is busy with what the grid has sent it, each node as long as the others.
     detail : str
@@ -73,6 +75,7 @@ class SiteFacts(msgspec.Struct, frozen=True, kw_only=True):
     kept: int = 0
     since_ms: int = 0
     until_ms: int = 0
+    gap_ms: int | None = None
     load_ms: int = 0
     detail: str = ""
 
@@ -91,6 +94,8 @@ class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
         By how much sooner it would end than on one site; below 0: later; None: one of both is not to be had.
     whole_site : int
         Where it would end first alone; -1 if nowhere.
+    whole_end_ms : int, optional
+        When.
     least : int
         The lower bound, or the number of fragments allowed.
     """
@@ -102,6 +107,7 @@ class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
     whole_ms: int = 0
     gain_ms: int | None = None
     whole_site: int = -1
+    whole_end_ms: int | None = None
     least: int = 0
 
 

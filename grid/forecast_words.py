@@ -144,7 +144,9 @@ def _most(free: Sequence[int]) -> str:
     most, total = max(free, default=0), sum(free)
     if not total:
         return "and none is free"
-    return f"and {most} are free at one site at most" + (f", {total} in all" if total > most else "")
+    return f"and {most} {'is' if most == 1 else 'are'} free at one site at most" + (
+        f", {total} in all" if total > most else ""
+    )
 
 
 def _due(facts: GridForecast) -> str:
@@ -211,7 +213,8 @@ def _site_reason(facts: GridForecast, site: SiteFacts) -> str:
         case "kept":
             return f"{free}, {site.kept} of them kept for job {facts.head}{_due(facts)}"
         case "reserved":
-            return f"{free} now, and reserved for others before it could end"
+            gap = "" if site.gap_ms is None else f"; they are free for that long {when_text(site.gap_ms, facts.now_ms)}"
+            return f"{free}, but not for {rough_span_text(facts.estimate_ms)}: others have reserved them{gap}"
         case "fits":
             return f"{free}: it could start there now"
         case "quoted":
@@ -277,9 +280,17 @@ def _split_text(facts: GridForecast, split: SplitFacts, names: Sequence[str]) ->
         case "links":
             return "no split is possible: its parts would have no way to each other, or too few nodes come free"
         case "alone":
-            return f"no split is possible before {names[split.whole_site]} alone has the nodes"
+            alone = f"{names[split.whole_site]} alone has the nodes"
+            if split.start_ms == facts.now_ms:
+                return f"no split is needed: {alone} now"
+            return f"no split is possible before {alone}, {when_text(split.start_ms or 0, facts.now_ms)}"
     assert split.start_ms is not None, "a split without a start"
     where = places_text(_named(split.fragments, names))
+    if split.why == "pays":
+        sooner = split.gain_ms is not None and split.gain_ms > 0
+        gain = f", and ends {rough_span_text(split.gain_ms or 0)} sooner than {names[split.whole_site]} alone" * sooner
+        lengths = f"{rough_span_text(split.length_ms)} instead of {rough_span_text(split.whole_ms)}"
+        return f"it is split over {where}: it takes {lengths}{gain}"
     told = f"a split over {where} could start {when_text(split.start_ms, facts.now_ms)} and would take "
     told += f"{rough_span_text(split.length_ms)} instead of {rough_span_text(split.whole_ms)}"
     if split.gain_ms is None:

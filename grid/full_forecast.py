@@ -192,7 +192,13 @@ def _play(control: Copy, facts: GridForecast, now_ms: int, most_steps: int) -> G
 
 
 def _placed(facts: GridForecast, start_ms: int, fragments: Fragments, length_ms: int) -> GridForecast:
-    return msgspec.structs.replace(facts, start_ms=start_ms, fragments=fragments, length_ms=length_ms)
+    placed = {"start_ms": start_ms, "fragments": fragments, "length_ms": length_ms}
+    split = facts.split
+    if len(fragments) > 1 and split is not None:
+        whole_ms = split.whole_end_ms
+        gain_ms = None if whole_ms is None else whole_ms - start_ms - length_ms
+        split = msgspec.structs.replace(split, why="pays", gain_ms=gain_ms, **placed)
+    return msgspec.structs.replace(facts, split=split, **placed)
 
 
 def _end_jobs(control: Copy, now_ms: int) -> None:

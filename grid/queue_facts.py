@@ -49,6 +49,7 @@ class _Facts:
         for running in queue.running:
             for site, width in running.fragments:
                 self.running[site].append((running.end_ms, running.job.job_id, width))
+        self.gaps_ms = queue.gaps_ms(job_id, now_ms) if policy.backfill == "conservative" else []
         self.head: int | None = waiting[0].job_id if self.ahead else None
         self.head_start_ms: int | None = None
         self.kept = [0] * self.n_sites
@@ -96,6 +97,7 @@ class _Facts:
         start_ms, more, waits_for = self._alone(site)
         delay_ms = None if start_ms is None else self.queue.delay_ms(self.job.job_id, site, start_ms)
         since_ms, until_ms = self.closed.get(site, (0, 0))
+        gap_ms = self.gaps_ms[site] if self.gaps_ms else None
         why: SiteWhy
         if nodes < width:
             why = "small"
@@ -120,6 +122,7 @@ class _Facts:
             kept=self.kept[site],
             since_ms=since_ms,
             until_ms=until_ms,
+            gap_ms=gap_ms,
         )
 
     def _alone(self, site: int) -> tuple[int | None, int, tuple[int, ...]]:
@@ -141,8 +144,8 @@ class _Facts:
 
     def _why_not_there(self, site: int) -> SiteWhy:
         """Return why the job does not start now at a site that has the nodes."""
-        if self.policy.backfill == "conservative":
-            return "reserved"
+        if self.gaps_ms:
+            return "fits" if self.gaps_ms[site] == self.now_ms else "reserved"
         if self.ahead and self.policy.backfill == "none":
             return "ahead"
         is_late = self.head_start_ms is None or self.now_ms + self.job.estimate_ms > self.head_start_ms
@@ -155,10 +158,12 @@ class _Facts:
         if not self.policy.splits or self.job.width < 2 or self.n_sites < 2:
             return None
         estimate_ms = self.job.estimate_ms
-        ends = [(s.start_ms + s.delay_ms + estimate_ms, s.site) for s in sites if s.start_ms is not None]
+        starts = [(s.gap_ms if self.gaps_ms else s.start_ms, s) for s in sites if s.start_ms is not None]
+        ends = [(start_ms + s.delay_ms + estimate_ms, s.site) for start_ms, s in starts if start_ms is not None]
         end_ms, whole_site = min(ends, default=(None, -1))
         whole_ms = estimate_ms + (sites[whole_site].delay_ms if ends else 0)
         about = SplitFacts(why="bound", least=self.policy.lower_bound, whole_ms=whole_ms, whole_site=whole_site)
+        about = msgspec.structs.replace(about, whole_end_ms=end_ms)
         if not self.queue.may_split(self.job.job_id):
             return about
         found = self._soonest_split()

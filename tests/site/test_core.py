@@ -228,7 +228,7 @@ def test_a_planning_site_shows_its_plan() -> None:
     assert [(job.job_id, start) for job, start in core.waiting()] == [(2, 100), (3, 150), (4, 100)]
     explanation = core.explain(0, 3)
     assert (explanation.start_ms, explanation.is_bound) == (150, False)
-    assert "needs 2 nodes for 70 ms" in explanation.reason
+    assert "needs 2 nodes for 70ms" in explanation.reason
 
 
 def test_a_window_is_named_as_the_reason() -> None:
