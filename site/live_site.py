@@ -351,7 +351,6 @@ class LiveSite:
             if record is not None and record.state == "starting" and run.has_started:
                 # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
                 record.state = "running"
-                self.eligibility.started(event.job_id)
                 self._out.append(Noted(event.job_id, "runs", f"on {run.where}"))
             return
         if event.outcome == "cancelled" and not run.ending:
@@ -428,6 +427,7 @@ class LiveSite:
         if record is not None:
             record.attempt += 1
             record.state, record.start_ms = "starting", self._now_ms
+            self.eligibility.started(job_id)
             record.places = ((self.settings.name, record.request.nodes),)
             size = 1 if record.request.program.ranks == "first-node" else record.request.nodes
             sites = (self.settings.name,)

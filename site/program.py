@@ -94,8 +94,8 @@ class After(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     job_id : int
     has : str
-        ``started``; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen no more, the
-        job is cancelled.
+        ``started``: has its nodes; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen
+        no more, the job is cancelled.
     """
 
     job_id: int

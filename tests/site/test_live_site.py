@@ -38,6 +38,8 @@ from gridweave.site.live_messages import (
     EndRun,
     LiveSiteEvent,
     OwnCancelled,
+    OwnHeld,
+    OwnReleased,
     OwnSubmitted,
     RunEnded,
     RunStarted,
@@ -50,6 +52,8 @@ from gridweave.site.messages import Job
 from gridweave.site.policy import SitePolicy
 from gridweave.site.program import (
     Accepted,
+    After,
+    ArrayPlace,
     Declined,
     DescribeJob,
     FragmentReport,
@@ -504,8 +508,19 @@ def asked(
     return word, HoldNodes(job_id, attempt, width, wanted.limit_ms, start_ms)
 
 
+def wishing(wanted: JobRequest, after: list[After], array: ArrayPlace | None) -> JobRequest:
+    """Return a request that waits for others, or stands in an array; or is to be held, if neither."""
+    return msgspec.structs.replace(wanted, after=tuple(after), array=array, hold=not after and array is None)
+
+
+waits = st.lists(
+    st.builds(After, job_id=st.sampled_from(JOBS[3:]), has=st.sampled_from(["started", "ended", "finished", "failed"])),
+    max_size=2,
+)
+places = st.none() | st.builds(ArrayPlace, name=st.just("a"), index=st.just(1), at_once=st.integers(0, 2))
 anything = st.one_of(
     st.tuples(st.builds(OwnSubmitted, st.text(min_size=1, max_size=3), programs)),
+    st.tuples(st.builds(OwnSubmitted, st.text(min_size=1, max_size=3), st.builds(wishing, programs, waits, places))),
     st.builds(
         asked,
         grid_jobs,
@@ -518,6 +533,8 @@ anything = st.one_of(
     st.tuples(
         st.one_of(
             st.builds(OwnCancelled, jobs),
+            st.builds(OwnHeld, st.tuples(jobs)),
+            st.builds(OwnReleased, st.tuples(jobs)),
             st.builds(RunStarted, agents, jobs, attempts),
             st.builds(RunEnded, agents, jobs, attempts, outcomes),
             st.builds(AgentJoined, agents.filter(lambda name: name != "c"), st.just("here")),
@@ -564,6 +581,7 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
     for later_ms, groups in told:
         now_ms += later_ms
         core.handle(now_ms, *(event for group in groups for event in group))
+    do(core, now_ms, OwnReleased(tuple(core.records)))
     for _ in range(200):
         orders = list(core.orders("a", "b"))
         now_ms = max(now_ms, core.next_wakeup_ms() or 0)

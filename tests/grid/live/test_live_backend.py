@@ -122,14 +122,12 @@ async def test_jobs_wait_for_a_wish_for_others_and_in_arrays(tmp_path: Path) -> 
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
         (first,) = await submit(backend, shell("exit 1", hold=True, name="first"))
-        place = ArrayPlace(name="sweep", index=5, at_once=1)
+        place, ended = ArrayPlace(name="sweep", index=5, at_once=1), After(job_id=first, has="ended")
         second, third, fourth = await submit(
             backend,
             shell("true", after=(After(job_id=first, has="failed"),)),
             shell("true", after=(After(job_id=first),)),
-            shell(
-                "echo $GRIDWEAVE_ARRAY $GRIDWEAVE_ARRAY_INDEX", after=(After(job_id=first, has="ended"),), array=place
-            ),
+            shell("echo $GRIDWEAVE_ARRAY $GRIDWEAVE_ARRAY_INDEX", after=(ended,), array=place),
         )
         queue = await backend.queue(10)
         assert (queue.held, queue.waiting, queue.jobs) == (4, 0, [])

@@ -1,0 +1,261 @@
+"""What keeps jobs from the queue: a wish, other jobs, room in an array; and what lets them go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridweave.site.eligibility import Eligibility, Past, after_problem, has_come, past_of, pasts_of
+from gridweave.site.program import MOST_AFTER, After, ArrayPlace, JobRecord, JobRequest, Program, request_problem
+
+
+def request(*after: tuple[int, str], hold: bool = False, array: tuple[str, int] | None = None) -> JobRequest:
+    """Return a job that waits for others, is held, or is in an array of which so many may be under way."""
+    return JobRequest(
+        program=Program(argv=("true",)),
+        limit_ms=1000,
+        user="anna",
+        hold=hold,
+        after=tuple(After(job_id=job_id, has=has) for job_id, has in after),  # type: ignore[arg-type]
+        array=None if array is None else ArrayPlace(name=array[0], index=0, at_once=array[1]),
+    )
+
+
+def past(job_id: int, outcome: str = "", *, started: bool = False) -> Past:
+    """Return what has become of a job."""
+    return Past(job_id, "anna", started, outcome)
+
+
+class Keeper:
+    """Jobs, and what is known of them, as a core would have it."""
+
+    def __init__(self) -> None:
+        self.keeping = Eligibility()
+        self.requests: dict[int, JobRequest] = {}
+        self.pasts: dict[int, Past] = {}
+        self.inside: set[int] = set()
+        self.ended: dict[int, str] = {}
+
+    def add(self, request: JobRequest) -> int:
+        """Take in a job."""
+        job_id = len(self.requests) + 1
+        self.requests[job_id], self.pasts[job_id] = request, past(job_id)
+        if self.keeping.add(job_id, request, {after.job_id: self.pasts[after.job_id] for after in request.after}):
+            self.inside.add(job_id)
+        self.settle()
+        return job_id
+
+    def end(self, job_id: int, outcome: str) -> None:
+        """Have a job be over."""
+        self.inside.discard(job_id)
+        self.ended[job_id] = outcome
+        self.pasts[job_id] = past(job_id, outcome, started=self.pasts[job_id].has_started)
+        self.keeping.over(self.pasts[job_id], self.requests[job_id])
+
+    def start(self, job_id: int) -> bool:
+        """Have a job run."""
+        self.pasts[job_id] = past(job_id, started=True)
+        wished = self.keeping.started(job_id)
+        self.settle()
+        return wished
+
+    def settle(self) -> None:
+        """Do what follows, as long as anything does."""
+        while True:
+            settled = self.keeping.settle()
+            self.inside |= {job_id for job_id, _ in settled.let_in}
+            for job_id, _ in settled.hopeless:
+                self.end(job_id, "cancelled")
+            if not settled.hopeless:
+                break
+        self.keeping.check_invariants()
+
+
+@pytest.mark.parametrize(
+    ("has", "came"),
+    [
+        ("started", (None, True, False, True, True)),
+        ("ended", (None, None, True, True, True)),
+        ("finished", (None, None, False, True, False)),
+        ("failed", (None, None, True, False, True)),
+    ],
+)
+def test_what_a_job_waits_for_comes_true_or_never(has: str, came: tuple[bool | None, ...]) -> None:
+    """Of jobs that wait, run, were cancelled before they ran, have finished, and have failed."""
+    pasts = [past(1), past(1, started=True), past(1, "cancelled")]
+    pasts += [past(1, outcome, started=True) for outcome in ("finished", "failed")]
+    assert tuple(has_come(After(job_id=1, has=has), each) for each in pasts) == came  # type: ignore[arg-type]
+
+
+def test_a_job_goes_when_all_it_waits_for_has_come_true() -> None:
+    """Each of them counts, and until the last one the reason says which are missing."""
+    keeper = Keeper()
+    first, second = keeper.add(request()), keeper.add(request())
+    third = keeper.add(request((first, "finished"), (second, "started"), (first, "ended")))
+    assert third in keeper.keeping
+    keeper.start(second)
+    assert keeper.keeping.reason(third) == "waits until job 1 has finished, job 1 has ended"
+    keeper.end(first, "finished")
+    keeper.settle()
+    assert third in keeper.inside
+    assert keeper.keeping.reason(third) == ""
+
+
+def test_a_chain_without_hope_is_cancelled_to_its_end() -> None:
+    """A job that waits for what can happen no more is ended, and so is what waits for it; what wants that, goes."""
+    keeper = Keeper()
+    first = keeper.add(request())
+    chain = [keeper.add(request((first, "finished")))]
+    for _ in range(2_000):
+        chain.append(keeper.add(request((chain[-1], "finished"))))
+    glad = keeper.add(request((chain[-1], "failed")))
+    keeper.end(first, "failed")
+    keeper.settle()
+    assert {keeper.ended[job_id] for job_id in chain} == {"cancelled"}
+    assert keeper.inside == {glad}
+
+
+def test_a_job_that_comes_too_late_is_without_hope_at_once() -> None:
+    """What it waits for is judged by what is known; the reason says so."""
+    keeping = Eligibility()
+    assert not keeping.add(2, request((1, "finished")), {1: past(1, "limit")})
+    assert keeping.settle().hopeless == [(2, "it waited until job 1 has finished, and that has ended: limit")]
+
+
+def test_a_wish_keeps_a_job_until_it_is_released() -> None:
+    """Beside whatever else keeps it; a job that was taken out of the queue keeps the number of its attempt."""
+    keeper = Keeper()
+    first = keeper.add(request(hold=True))
+    second = keeper.add(request((first, "ended"), hold=True))
+    assert keeper.keeping.reason(second) == "is held by its user; waits until job 1 has ended"
+    keeper.keeping.release(second)
+    keeper.settle()
+    assert keeper.keeping.reason(second) == "waits until job 1 has ended"
+    keeper.keeping.release(first)
+    keeper.settle()
+    assert keeper.inside == {first}
+    keeper.keeping.hold(first)
+    keeper.settle()
+    assert keeper.keeping.is_wished(first)
+    keeper.keeping.taken_out(first, keeper.requests[first], 4)
+    keeper.keeping.release(first)
+    assert keeper.keeping.settle().let_in == [(first, 4)]
+
+
+def test_a_wish_that_comes_too_late_is_over() -> None:
+    """A job that runs before it could be taken out is held no more."""
+    keeper = Keeper()
+    first = keeper.add(request())
+    keeper.keeping.hold(first)
+    assert keeper.start(first)
+    assert not keeper.keeping.is_wished(first)
+    assert not keeper.start(first)
+
+
+def test_so_many_of_an_array_are_under_way_as_may_be() -> None:
+    """The lowest number goes next, one that is held gives its place to another, and gets one again when it may."""
+    keeper = Keeper()
+    jobs = [keeper.add(request(array=("sweep", 2))) for _ in range(6)]
+    other = keeper.add(request(array=("other", 1)))
+    assert keeper.inside == {jobs[0], jobs[1], other}
+    assert keeper.keeping.reason(jobs[2]) == "2 jobs of its array sweep are under way, as many as may be"
+    keeper.end(jobs[1], "finished")
+    keeper.settle()
+    assert keeper.inside == {jobs[0], jobs[2], other}
+    keeper.keeping.hold(jobs[3])
+    keeper.keeping.hold(jobs[0])
+    keeper.keeping.taken_out(jobs[0], keeper.requests[jobs[0]], 1)
+    keeper.inside.discard(jobs[0])
+    keeper.settle()
+    assert keeper.inside == {jobs[2], jobs[4], other}
+    for job_id in (jobs[0], jobs[3]):
+        keeper.keeping.release(job_id)
+    keeper.settle()
+    keeper.end(jobs[5], "cancelled")
+    keeper.end(jobs[4], "finished")
+    keeper.settle()
+    assert keeper.inside == {jobs[0], jobs[2], other}
+
+
+def test_only_known_jobs_of_the_same_user_can_be_waited_for() -> None:
+    """What is told of others, and what is known here, is looked at; the reason names the job."""
+    mine = JobRecord(job_id=1, request=request(), submit_ms=0, state="ended", outcome="failed", start_ms=4)
+    wanted = request((1, "ended"), (2, "ended"))
+    assert past_of(mine) == Past(1, "anna", True, "failed")
+    both = pasts_of(wanted, {1: mine, 3: mine}, [past(2, "finished")])
+    assert (sorted(both), after_problem(wanted, both)) == ([1, 2], None)
+    assert "job 2 is not known here" in str(after_problem(wanted, pasts_of(wanted, {1: mine})))
+    theirs = pasts_of(wanted, {1: mine}, [Past(2, "bert", False, "")])
+    assert "job 2 is another user's" in str(after_problem(wanted, theirs))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"after": (After(job_id=0),)},
+        {"after": tuple(After(job_id=number + 1) for number in range(MOST_AFTER + 1))},
+        {"array": ArrayPlace(name="", index=0)},
+        {"array": ArrayPlace(name="two\nlines", index=0)},
+        {"array": ArrayPlace(name="x" * 300, index=0)},
+        {"array": ArrayPlace(name="a", index=-1)},
+        {"array": ArrayPlace(name="a", index=2**31)},
+        {"array": ArrayPlace(name="a", index=0, at_once=-1)},
+    ],
+)
+def test_what_cannot_be_waited_for_is_named(wrong: dict[str, Any]) -> None:
+    """A request with numbers and names that make no sense has a problem, in one line."""
+    good: dict[str, Any] = {"program": Program(argv=("true",)), "limit_ms": 1000}
+    assert request_problem(JobRequest(**good)) is None
+    problem = request_problem(JobRequest(**good, **wrong))
+    assert problem is not None
+    assert len(problem.splitlines()) == 1
+    assert problem.startswith(("after", "array"))
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "add", "end", "end", "start", "hold", "release", "out"]),
+        st.integers(0, 30),
+        st.sampled_from(["started", "ended", "finished", "failed"]),
+        st.integers(0, 2),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_nobody_is_kept_for_nothing_and_nobody_goes_too_early(wanted: list[tuple[str, int, str, int]]) -> None:
+    """Whatever happens: what is inside may be there, what is kept has a reason, and what has none is let in."""
+    keeper = Keeper()
+    for what, number, has, at_once in wanted:
+        job_id = number % max(1, len(keeper.requests)) + 1
+        known = job_id in keeper.requests
+        if what == "add":
+            after = ((job_id, has),) if known and number % 2 else ()
+            keeper.add(request(*after, hold=number % 5 == 0, array=(f"a{at_once}", at_once) if number % 3 else None))
+        elif not known or job_id in keeper.ended:
+            continue
+        elif what == "end":
+            keeper.end(
+                job_id, "finished" if has == "finished" else "failed" if job_id in keeper.inside else "cancelled"
+            )
+        elif what == "start" and job_id in keeper.inside:
+            keeper.start(job_id)
+        elif what == "hold":
+            keeper.keeping.hold(job_id)
+        elif what == "release":
+            keeper.keeping.release(job_id)
+        elif what == "out" and job_id in keeper.inside and keeper.keeping.is_wished(job_id):
+            keeper.inside.discard(job_id)
+            keeper.keeping.taken_out(job_id, keeper.requests[job_id], 1)
+        keeper.settle()
+        kept = {job_id for job_id in keeper.requests if job_id in keeper.keeping}
+        assert kept | keeper.inside | set(keeper.ended) == set(keeper.requests)
+        assert not kept & keeper.inside
+        assert all(keeper.keeping.reason(job_id) for job_id in kept)
+        for most in (1, 2):
+            mine = request(array=(f"a{most}", most)).array
+            assert sum(keeper.requests[each].array == mine for each in keeper.inside) <= most
