@@ -296,6 +296,7 @@ class LiveGrid:
     def _cancel(self, record: JobRecord, origin: str) -> None:
         self._out.append(Noted(record.job_id, "cancelled", f"by wish{by_whom(origin)}"))
         if record.job_id in self.eligibility:
+            record.reason = ""
             self._done(record, "cancelled")
         else:
             self._inner.append(GridJobCancelled(record.job_id))

@@ -15,7 +15,8 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.channel import Packet
 from gridweave.site.contract import Held
 from gridweave.site.live.clock import Clock
-from gridweave.site.program import Accepted, JobRequest, Program
+from gridweave.site.live.journal_records import NumberedNote
+from gridweave.site.program import Accepted, After, Declined, JobRecord, JobRequest, Program
 
 SETTINGS = GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site"), margin_ms=10**9)
 
@@ -37,10 +38,10 @@ class Life:
         for _ in range(3):
             await asyncio.sleep(0)
 
-    async def submit(self, key: str, nodes: int) -> list[Any]:
+    async def submit(self, key: str, nodes: int, **more: Any) -> list[Any]:
         """Hand in a job."""
-        request = JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=1000)
-        waiting = asyncio.ensure_future(self.driver.submit([(key, request)]))
+        request = JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=1000, **more)
+        waiting = asyncio.ensure_future(self.driver.submit([(key, request)], origin="anna, request 7"))
         await asyncio.sleep(0)
         await self.turn()
         return await waiting
@@ -105,4 +106,60 @@ async def test_a_wish_to_end_is_durable_when_it_was_heard(tmp_path: Path) -> Non
     life.kill()
     life = Life(place)
     assert [record.outcome for record in life.driver.grid.records.values()] == ["", "cancelled"]
+    await life.driver.close()
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_ended_long_ago_can_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the core has forgotten is judged by what the journal keeps; and after a restart it is decided the same."""
+    monkeypatch.setattr("gridweave.site.program.KEEP_ENDED", 10)
+    place = tmp_path / "grid.journal"
+    life = Life(place)
+    for number in range(15):
+        await life.submit(f"key {number}", 1, hold=True)
+    waiting = asyncio.ensure_future(life.driver.cancel(list(range(1, 16))))
+    await asyncio.sleep(0)
+    await life.turn()
+    await waiting
+    assert 1 not in life.driver.grid.records
+    after = {"after": (After(job_id=1, has="ended"), After(job_id=2, has="failed"))}
+    assert await life.submit("good", 6, **after) == [Accepted("good", 16)]
+    assert await life.submit("vain", 6, after=(After(job_id=1),)) == [Accepted("vain", 17)]
+    (declined,) = await life.submit("unknown", 6, after=(After(job_id=99),))
+    assert isinstance(declined, Declined)
+    for _ in range(2):
+        records = life.driver.grid.records
+        assert [(records[job_id].state, records[job_id].outcome) for job_id in (16, 17)] == [
+            ("starting", ""),
+            ("ended", "cancelled"),
+        ]
+        life.kill()
+        life = Life(place)
+    await life.driver.close()
+
+
+@pytest.mark.asyncio
+async def test_what_happens_is_told_once_it_is_durable(tmp_path: Path) -> None:
+    """Each note of a story, with its number, and with the records of jobs that ended with it."""
+    life = Life(tmp_path / "grid.journal")
+    heard: list[tuple[list[NumberedNote], dict[int, JobRecord]]] = []
+
+    def on_notes(notes: list[NumberedNote], ended: dict[int, JobRecord]) -> None:
+        assert not life.driver.journal.pending
+        heard.append((notes, ended))
+
+    life.driver.on_notes = on_notes
+    await life.submit("key", 6, hold=True, user="anna")
+    waiting = asyncio.ensure_future(life.driver.cancel([1], origin="bert, request 8"))
+    await asyncio.sleep(0)
+    await life.turn()
+    await waiting
+    assert [(note.number, note.kind, note.detail) for notes, _ in heard for note in notes] == [
+        (1, "submitted", "6 nodes, by anna, request 7"),
+        (2, "kept", "is held by its user"),
+        (3, "cancelled", "by wish, by bert, request 8"),
+        (4, "ended", "cancelled"),
+    ]
+    assert [[record.outcome for record in ended.values()] for _, ended in heard] == [[], ["cancelled"]]
+    assert life.driver.journal.ended([1]) == life.driver.grid.records
     await life.driver.close()

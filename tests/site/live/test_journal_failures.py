@@ -18,8 +18,10 @@ from sqlalchemy import text
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.live.journal import Journal
 from gridweave.site.live.journal_reader import JournalReader
+from gridweave.site.live.journal_records import JobFilter
 from gridweave.site.live.journal_tables import VERSION
 from gridweave.site.messages import Event, Job, JobFinished, JobSubmitted
+from gridweave.site.program import JobRecord, JobRequest, Program
 
 # Forks a writer for every line that it reads, so that each is there at once; prints its number, and when it is dead.
 WRITERS = """
@@ -348,6 +350,8 @@ def test_an_older_journal_is_migrated(place: Path, tmp_path: Path) -> None:
     database.close()
     with pytest.raises(InputError, match=f"schema version 1, not {VERSION}; its writer migrates it"):
         JournalReader(place)
+    request = JobRequest(program=Program(argv=("true",)), limit_ms=1)
+    over = JobRecord(job_id=7, request=request, submit_ms=1, end_ms=5, state="ended", outcome="finished")
     for _ in range(2):
         with Journal(place, event_type=Event) as journal:
             assert [(entry.events, entry.decided) for entry in journal.inputs()] == [((JobFinished(7),), None)]
@@ -355,6 +359,12 @@ def test_an_older_journal_is_migrated(place: Path, tmp_path: Path) -> None:
             experience = journal.experience(user="anna")
             assert (experience.count, experience.read_bytes) == (1, None)
             assert journal.journal_id == "an old one"
+            with journal.step() as step:
+                number = step.note(7, 5, "ended")
+                step.ended(over)
+            assert journal.ended([7]) == {7: over}
+            assert journal.find_ended(JobFilter(user="", array="")) == [over]
+    assert number == 2
     fill(tmp_path / "new.journal")
     old, new = shape(place), shape(tmp_path / "new.journal")
     assert {name: sorted(columns) for name, columns in old.items()} == {name: sorted(c) for name, c in new.items()}

@@ -14,10 +14,11 @@ from sqlalchemy import create_engine, text
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.live.journal import Journal
 from gridweave.site.live.journal_reader import JournalReader
-from gridweave.site.live.journal_records import ChannelState, Usage
+from gridweave.site.live.journal_records import ChannelState, JobFilter, Usage
 from gridweave.site.live.journal_replay import replay
 from gridweave.site.live.journal_tables import metadata
 from gridweave.site.messages import Event, Job, JobFinished, JobSubmitted
+from gridweave.site.program import JobRecord, JobRequest, Program
 from postgresql import Server, running_server
 
 
@@ -220,16 +221,25 @@ def test_an_older_journal_is_migrated(url: str) -> None:
             step.input(1, (JobFinished(7),))
         journal.flush()
     engine = create_engine(url)
+    request = JobRequest(program=Program(argv=("true",)), limit_ms=1, user="an\0na")
+    over = JobRecord(job_id=7, request=request, submit_ms=1, end_ms=5, state="ended", places=(("north", 1),))
     with engine.begin() as connection:
         connection.execute(text("UPDATE gridweave_schema SET version = 1"))
         connection.execute(text("ALTER TABLE gridweave_inputs DROP COLUMN decided"))
         connection.execute(text("ALTER TABLE gridweave_usage DROP COLUMN read_bytes, DROP COLUMN write_bytes"))
+        connection.execute(text("DROP TABLE gridweave_ended"))
     with Journal(url, event_type=Event) as journal:
         assert [entry.events for entry in journal.inputs()] == [(JobFinished(7),)]
         with journal.step() as step:
             step.usage(Usage(job_id=1, at_ms=1, width=1, estimate_ms=9, run_ms=3, read_bytes=2**62))
             step.handle(Counter(), 2)
+            step.ended(over)
         assert journal.experience().read_bytes is not None
+        assert journal.ended([7]) == {7: over}
+        assert journal.find_ended(JobFilter(user="a\0nna", site="north")) == [over]
+        with journal.step() as step:
+            step.ended(over)
+        assert journal.find_ended(JobFilter(site="nort_", states=("ended",))) == []
     with engine.begin() as connection:
         found = connection.execute(text("SELECT table_name, column_name FROM information_schema.columns")).all()
         ours = {(table.name, column.name) for table in metadata.sorted_tables for column in table.columns}
