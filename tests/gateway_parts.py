@@ -69,7 +69,7 @@ async def serving(backend: Backend, **settings: Any) -> AsyncIterator[Served]:
     gateway = Gateway(backend, GatewaySettings(**{"port": 0, **settings}))
     await gateway.start()
     try:
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             yield Served(gateway, session)
     finally:
         await gateway.stop()

@@ -99,7 +99,7 @@ class Watcher:
         # Up to which event it was given all, and took all.
         self.given = self.taken = after
         self.waiting = 0
-        self.end: StreamEnd | None = None
+        self.ended_by: Literal["slow", "revoked", "stopping"] | None = None
         self._chunks: deque[tuple[Chunk, int]] = deque()
         self._news = asyncio.Event()
 
@@ -121,14 +121,13 @@ class Watcher:
 
     def stop(self, reason: Literal["slow", "revoked", "stopping"]) -> None:
         """End it; what waits is thrown away."""
-        if self.end is None:
-            self.end = StreamEnd(reason=reason, after=self.taken)
+        self.ended_by = self.ended_by or reason
         self._chunks.clear()
         self._news.set()
 
     async def next(self, timeout_s: float) -> tuple[Chunk, int] | None:
         """Return the next chunk and up to which event that is all; None at the end, or if nothing came in time."""
-        if not self._chunks and self.end is None:
+        if not self._chunks and self.ended_by is None:
             self._news.clear()
             try:
                 async with asyncio.timeout(timeout_s):
@@ -300,7 +299,7 @@ class EventHub:
 
     async def watch(
         self, wanted: Filter, token_id: str, after: int | None, idle_s: float
-    ) -> AsyncGenerator[Chunk | StreamEnd | None, None]:
+    ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
         """Yield what happens after an event, in order, and nothing twice.
 
         Parameters
@@ -313,8 +312,9 @@ class EventHub:
 
         Yields
         ------
-        Chunk or StreamEnd or None
-            None if there was nothing for such a time. After a `StreamEnd` nothing comes.
+        Chunk or StreamEnd or int
+            If there was nothing for such a time, the number of the last event that was looked at. After a `StreamEnd`
+            nothing comes.
         """
         watcher = Watcher(wanted, token_id, -1 if after is None else after)
         try:
@@ -323,11 +323,12 @@ class EventHub:
                 watcher.taken = max(watcher.taken, last)
             while True:
                 found = await watcher.next(idle_s)
-                if watcher.end is not None:
-                    yield watcher.end
+                if watcher.ended_by is not None:
+                    # What was under way when it was ended is what it took last.
+                    yield StreamEnd(reason=watcher.ended_by, after=watcher.taken)
                     return
                 if found is None:
-                    yield None
+                    yield watcher.taken
                     continue
                 yield found[0]
                 watcher.taken = found[1]
@@ -346,7 +347,7 @@ class EventHub:
                 watcher.stop("revoked")
             if self.is_stopping:
                 watcher.stop("stopping")
-            if watcher.end is not None or page.last <= watcher.given:
+            if watcher.ended_by is not None or page.last <= watcher.given:
                 break
             watcher.given = page.last
             yield Chunk([seen for seen in page.events if watcher.wanted.takes(seen)]), page.last
@@ -355,7 +356,7 @@ class EventHub:
         watcher.given = max(watcher.given, self.last)
         if self.is_stopping:
             watcher.stop("stopping")
-        if watcher.end is None:
+        if watcher.ended_by is None:
             self._watchers.add(watcher)
             yield Chunk(missed), watcher.given
 

@@ -8,7 +8,7 @@ import msgspec
 
 from gridweave.errors import OptionError
 
-DEFAULT_PORT = 8750
+DEFAULT_PORT = 8765
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):

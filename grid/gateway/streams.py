@@ -59,6 +59,7 @@ class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ----------
     rank : int
     stream : str
+        Standard output, standard error, or what a callable has returned.
     offset : int
         Of the first byte.
     limit : int
@@ -68,7 +69,7 @@ class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     rank: Annotated[int, Meta(ge=0, le=10**7)] = 0
-    stream: Literal["out", "err"] = "out"
+    stream: Literal["out", "err", "result"] = "out"
     offset: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
     limit: Annotated[int, Meta(ge=1, le=MOST_OUTPUT_BYTES)] = MOST_OUTPUT_BYTES
     follow: bool = False
@@ -123,7 +124,8 @@ async def events(call: Call) -> web.StreamResponse:
                 if isinstance(told, StreamEnd):
                     await _send(call, response, b"event: end\ndata: %b\n\n" % msgspec.json.encode(told))
                     break
-                data = b": still here\n\n" if told is None else told.sse()
+                # A number alone is no event, but whoever comes back with it gets no event twice or in vain.
+                data = b": still here\nid: %d\n\n" % told if isinstance(told, int) else told.sse()
                 if data:
                     await _send(call, response, data)
         await response.write_eof()
@@ -198,7 +200,7 @@ async def _send_frames(call: Call, socket: web.WebSocketResponse, wanted: Filter
             if isinstance(told, StreamEnd):
                 await _close(socket, told)
                 return
-            if told is not None:
+            if isinstance(told, Chunk):
                 await _send_chunk(call, socket, told, query.format)
 
 

@@ -12,6 +12,7 @@ import typer
 from gridweave import __version__
 from gridweave.cli.coschedule import coschedule
 from gridweave.cli.experience import experience
+from gridweave.cli.gateway import gateway
 from gridweave.cli.models import register as register_models
 from gridweave.cli.net import app as net_app
 from gridweave.cli.reproduce import reproduce
@@ -19,6 +20,7 @@ from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.cli.simulate import simulate
 from gridweave.cli.sweep import sweep
+from gridweave.cli.token import app as token_app
 from gridweave.cli.trace import app as trace_app
 from gridweave.errors import GridweaveError, InputError
 
@@ -44,6 +46,8 @@ app.add_typer(scenario_app, name="scenario")
 app.add_typer(net_app, name="net")
 app.command("experience")(experience)
 app.command("reproduce")(reproduce)
+app.command("gateway")(gateway)
+app.add_typer(token_app, name="token")
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import aiohttp
 import msgspec
 import pytest
 
@@ -85,7 +84,7 @@ async def test_story_forecast_quote_queue_sites() -> None:
 
 
 async def test_a_key_gets_its_first_answer_again() -> None:
-    """The same keys, or the same Idempotency-Key, are the same jobs, also for another gateway; of another user, others."""
+    """The same keys, or Idempotency-Key, are the same jobs, also for another gateway; of another user, others."""
     backend = FakeBackend()
     batch = {"jobs": [a_job(user="anna"), a_job(user="anna"), a_job(user="anna", nodes=99)]}
     async with serving(backend) as grid:
@@ -159,6 +158,7 @@ async def test_who_one_is_without_tokens() -> None:
 
 async def test_a_waiting_client_is_told_to_send_its_body() -> None:
     """`Expect: 100-continue`, as curl sends it with large bodies, is answered."""
-    async with serving(FakeBackend()) as grid, aiohttp.ClientSession() as session:
-        async with session.post(f"{grid.url}/v1/jobs", json={"jobs": [a_job()]}, expect100=True) as response:
+    async with serving(FakeBackend()) as grid:
+        body = {"jobs": [a_job()]}
+        async with grid.session.post(f"{grid.url}/v1/jobs", json=body, expect100=True) as response:
             assert response.status == 200

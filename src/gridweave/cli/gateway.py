@@ -1,0 +1,80 @@
+"""``gridweave gateway``: a gateway in front of a grid that runs on Ray."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from gridweave.cli.options import named_as_typed
+from gridweave.cli.output import say
+from gridweave.errors import OptionError, UnavailableError
+
+_LISTEN = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})", re.ASCII)
+
+
+def gateway(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")] = "127.0.0.1:8765",
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="Of the grid's actors.")] = "gridweave",
+    address: Annotated[str, typer.Option(help="Of the Ray cluster, such as auto or HOST:PORT.")] = "auto",
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            envvar="GRIDWEAVE_TOKENS",
+            help="Where tokens are kept: a path or a URL (postgresql://USER@HOST/DATABASE). Without: loopback alone.",
+        ),
+    ] = None,
+    cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate, for TLS.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+) -> None:
+    """Let users reach a grid that runs on Ray over HTTP (docs/gateway.md); each request is a line on standard error.
+
+    Example: gridweave gateway --listen 0.0.0.0:8765 --tokens tokens.db --cert grid.pem --key grid.key
+    """
+    host, port = parse_listen(listen)
+    try:
+        from gridweave.grid.gateway.running import run_gateway
+        from gridweave.grid.gateway.settings import GatewaySettings
+    except ImportError as error:
+        raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
+    with named_as_typed(host="--listen", port="--listen"):
+        settings = GatewaySettings(host=host, port=port, tokens=tokens, cert=cert, key=key)
+        _join(address, namespace)
+        run_gateway(settings, namespace=namespace, say=say)
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return the host and the port of where to listen; a port alone is on this machine.
+
+    Examples
+    --------
+    >>> parse_listen("0.0.0.0:8765"), parse_listen("[::1]:0"), parse_listen("8765")
+    (('0.0.0.0', 8765), ('::1', 0), ('127.0.0.1', 8765))
+
+    Raises
+    ------
+    OptionError
+        If it is none.
+    """
+    found = _LISTEN.fullmatch(text.strip())
+    if found is None or int(found["port"]) > 65_535:
+        raise OptionError("--listen", f"{text!r} is no address; write HOST:PORT, for example 127.0.0.1:8765")
+    return (found["host"] or "127.0.0.1").strip("[]"), int(found["port"])
+
+
+def _join(address: str, namespace: str) -> None:
+    """Connect to a Ray cluster that runs."""
+    import logging
+
+    import ray
+
+    from gridweave.scenarios.ray_joining import RAY_ERRORS, join_problem, knock, quietly
+
+    knock(address)
+    try:
+        with quietly():
+            ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
+    except RAY_ERRORS as error:
+        raise join_problem(f"the cluster at {address}", error) from None

@@ -1,0 +1,125 @@
+"""``gridweave token``: who may use the gateway of a grid, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from gridweave.cli.options import named_as_typed, parse_time_ms
+from gridweave.cli.output import print_json, print_table, say
+from gridweave.errors import InputError, OptionError, UnavailableError
+
+if TYPE_CHECKING:
+    from gridweave.grid.api import Role, TokenInfo
+    from gridweave.grid.gateway.tokens import TokenStore
+
+app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a grid's gateway.")
+
+Place = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens",
+        metavar="PLACE",
+        envvar="GRIDWEAVE_TOKENS",
+        help="Where they are kept: a path or a URL; left out, those of the grid that runs on this machine.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+
+
+@app.command("create")
+def create(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose jobs it hands in and sees.")],
+    role: Annotated[
+        str, typer.Option(metavar="ROLE", help="read, submit or operate: each may do more than those before it.")
+    ] = "submit",
+    valid: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="How long, such as 12h or 30d; left out: until it is revoked.")
+    ] = None,
+    tokens: Place = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token, and print it: it is seen only now, as no more than a hash of it is kept.
+
+    Example: gridweave token create anna --role submit --valid 30d --tokens tokens.db
+    """
+    days = None if valid is None else parse_time_ms("--valid", valid) / 86_400_000
+    with _store(tokens, create=True) as store, named_as_typed(user="USER", days="--valid"):
+        made = store.create(user, cast("Role", role), days=days)
+    if as_json:
+        print_json({"token": made.token, **_plain(made.info)})
+        return
+    typer.echo(made.token)
+    until = "until it is revoked" if made.info.until_ms is None else f"until {_instant(made.info.until_ms)}"
+    say(f"{user} may {role} with it, {until}; keep it as you would a password: export GRIDWEAVE_TOKEN=...")
+
+
+@app.command("list")
+def list_tokens(tokens: Place = None, as_json: Json = False) -> None:
+    """List the tokens that can be used, without their secrets."""
+    with _store(tokens, create=False) as store:
+        found = store.list()
+    if as_json:
+        print_json([_plain(info) for info in found])
+    elif not found:
+        say("there is no token that can be used; make one: gridweave token create USER")
+    else:
+        rows = [(info.token_id, info.user, info.role, _instant(info.made_ms), _until(info)) for info in found]
+        print_table(rows, headings=("id", "user", "may", "made", "until"), left=5)
+
+
+@app.command("revoke")
+def revoke(
+    token_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As gridweave token list shows them.")],
+    tokens: Place = None,
+) -> None:
+    """Have tokens be usable no more, from now on; their streams end.
+
+    Example: gridweave token revoke 1f0c9a77d2e4
+    """
+    with _store(tokens, create=False) as store:
+        unknown = [token_id for token_id in token_ids if not store.revoke(_id(token_id))]
+    if unknown:
+        names = ", ".join(repr(_id(token_id))[:60] for token_id in unknown)
+        raise InputError(f"no token that can be used has the id {names}; see: gridweave token list")
+    say(f"revoked: {', '.join(_id(token_id) for token_id in token_ids)}")
+
+
+def _id(given: str) -> str:
+    """Return the id of a token; of a whole token it is the middle part, and the rest is not to be shown."""
+    parts = given.split("_", 2)
+    return parts[1] if len(parts) == 3 else given
+
+
+@contextmanager
+def _store(place: str | None, *, create: bool) -> Iterator[TokenStore]:
+    try:
+        from gridweave.grid.gateway.tokens import TokenStore
+    except ImportError as error:
+        raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
+    if place is None:
+        raise OptionError("--tokens", "is not given; name the place that the gateway was started with")
+    with named_as_typed(tokens="--tokens"):
+        store = TokenStore(place, create=create)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _plain(info: TokenInfo) -> dict[str, Any]:
+    import msgspec
+
+    return dict(msgspec.to_builtins(info))
+
+
+def _until(info: TokenInfo) -> str:
+    return "revoked" if info.until_ms is None else _instant(info.until_ms)
+
+
+def _instant(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
