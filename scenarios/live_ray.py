@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -18,12 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gridweave.errors import GridweaveError, OptionError, UnavailableError
-from gridweave.scenarios.ray_joining import RAY_ERRORS, join_problem, knock, quietly
-from gridweave.site.live.folders import JOBS, fragment_key, read_state
-from gridweave.site.live.launch import FragmentEnded
+from gridweave.errors import OptionError, UnavailableError
+from gridweave.grid.live.local_ending import end_jobs
+from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, knock, quietly
 from gridweave.site.live.ray_names import SITE_LABEL
-from gridweave.site.live.runner import Runner
 
 MOST_NODES = 8
 """A cluster of its own has no more labelled nodes: each costs some hundred megabytes."""
@@ -170,30 +167,8 @@ def _guest(ray: Any, sites: Sequence[str]) -> Iterator[Ground]:
 
 def _remove(folder: str) -> None:
     """Remove the folder of a run on this machine, after the end of all that runs from it."""
-    asyncio.run(_end_left(Path(folder)))
+    end_jobs(Path(folder), "the run is over")
     shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _end_left(folder: Path) -> None:
-    """End what the agents of machines could not end any more, and wait for what they have told to end."""
-    for jobs in sorted(folder.glob(f"*/*/{JOBS}")):
-        states = [read_state(fragment) for fragment in jobs.iterdir() if fragment_key(fragment) is not None]
-        if all(state is not None and state.phase == "ended" for state in states):
-            continue
-        with contextlib.suppress(GridweaveError, TimeoutError):
-            async with Runner(jobs.parent) as runner:
-                await asyncio.wait_for(_end_all(runner), _END_S)
-
-
-async def _end_all(runner: Runner) -> None:
-    left = set(await runner.adopt())
-    for key in left:
-        await runner.cancel(*key, "the run is over")
-    events = runner.events()
-    while left:
-        event = await anext(events)
-        if isinstance(event, FragmentEnded):
-            left.discard((event.job_id, event.attempt))
 
 
 @contextlib.contextmanager

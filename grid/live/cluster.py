@@ -98,6 +98,8 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         How often the ways between sites are measured; None: never.
     rendezvous_ms : int
         As for `SiteSettings`.
+    first_port : int
+        From which on ports are kept for the ranks of jobs to meet at; grids on the same machine have others each.
     """
 
     folder: str
@@ -113,6 +115,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     network: GridNetwork | None = None
     probes: ProbePlan | None = None
     rendezvous_ms: int = 30_000
+    first_port: int = FIRST_PORT
 
     def settings(self) -> GridSettings:
         """Return what its meta-scheduler is made of."""
@@ -138,7 +141,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         agents = []
         for machine in range(site.machines):
             nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
-            low = FIRST_PORT + (before + machine) * PORTS_EACH
+            low = self.first_port + (before + machine) * PORTS_EACH
             ports = (low, low + PORTS_EACH) if low + PORTS_EACH <= 65_536 else (0, 0)
             agents.append(Agent(name=f"m{machine}", nodes=nodes, ports=ports))
         return SiteSettings(

@@ -45,11 +45,11 @@ def check_scenario(scenario: Scenario, report: Report) -> None:
     report : Report
         Is told of every problem.
     """
-    _check_sites(scenario, report)
+    check_sites(scenario, report)
     _check_source(scenario.workload, report)
     _check_workload(scenario.workload, report)
     _check_home(scenario, report)
-    _check_fragments(scenario.grid, report)
+    check_fragments(scenario.grid, report)
     grid_policy(scenario.grid, report)
     checked(Network, scenario.network, ("network",), report)
     checked(Faults, scenario.faults, ("faults",), report)
@@ -167,7 +167,15 @@ def site_policy(site: Site, grid: GridTable) -> SitePolicy | SharedNodes:
     )
 
 
-def _check_sites(scenario: Scenario, report: Report) -> None:
+def check_sites(scenario: Scenario, report: Report) -> None:
+    """Check the sites of a scenario, as far as they could be read.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    report : Report
+        Is told of every problem.
+    """
     if not scenario.sites and not report.stands_at(("sites",)):
         report.add(("sites",), "is empty; a grid has at least one site")
     seen: set[str] = set()
@@ -249,7 +257,15 @@ def _check_home(scenario: Scenario, report: Report) -> None:
         report.add(place, "gives no site a share above 0")
 
 
-def _check_fragments(table: GridTable, report: Report) -> None:
+def check_fragments(table: GridTable, report: Report) -> None:
+    """Check how the table of fragments is named.
+
+    Parameters
+    ----------
+    table : GridTable
+    report : Report
+        Is told of every problem.
+    """
     rows = table.max_fragments
     if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
         report.add(

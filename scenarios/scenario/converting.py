@@ -6,14 +6,14 @@ import datetime
 import difflib
 import re
 from types import NoneType
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
 
 from gridweave.netmodel.tables import NetTable
 from gridweave.netmodel.written import read_table
 from gridweave.scenarios.scenario.problems import Below, Report
-from gridweave.scenarios.scenario.structs import SITE_NAME, Site, Transformation
+from gridweave.scenarios.scenario.structs import SITE_NAME
 from gridweave.scenarios.scenario.toml_lines import Path
 
 BROKEN: Final = msgspec.UNSET
@@ -38,7 +38,6 @@ _GOT = {
 }
 _MATCHING = f"`str` matching regex {SITE_NAME!r}"
 _QUOTED = re.compile(r"`([^`]*)`")
-_LISTS: dict[str, type[msgspec.Struct]] = {"sites": Site, "transform": Transformation}
 
 
 def convert_table(raw: object, kind: type[msgspec.Struct], path: Path, report: Report) -> Any:
@@ -88,7 +87,7 @@ def _convert(raw: Any, kind: Any, path: Path, report: Report) -> Any:
     table = _table_of(kind)
     if table is not None:
         return convert_table(raw, table, path, report)
-    element = _LISTS.get(str(path[-1]))
+    element = _element_of(kind)
     if element is not None and isinstance(raw, list):
         return [convert_table(value, element, (*path, number), report) for number, value in enumerate(raw)]
     try:
@@ -100,9 +99,22 @@ def _convert(raw: Any, kind: Any, path: Path, report: Report) -> Any:
 
 def _table_of(kind: Any) -> type[msgspec.Struct] | None:
     """Return the struct that a field holds, be it there or not; None if the field is no table."""
+    if get_origin(kind) is list:
+        return None
     kinds = [one for one in get_args(kind) or (kind,) if one is not NoneType]
     alone = kinds[0] if len(kinds) == 1 else None
     return alone if isinstance(alone, type) and issubclass(alone, msgspec.Struct) else None
+
+
+def _element_of(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the struct of which a field holds a list, whatever else it may hold; None if it holds no such list."""
+    for one in (kind, *get_args(kind)):
+        if get_origin(one) is list:
+            element = get_args(one)[0]
+            element = get_args(element)[0] if get_origin(element) is Annotated else element
+            if isinstance(element, type) and issubclass(element, msgspec.Struct):
+                return element
+    return None
 
 
 def _told(raw: object, message: str) -> str:

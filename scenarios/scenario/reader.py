@@ -105,7 +105,7 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
         report = Report(f"scenario {source.header.name}".strip())
     else:
         name, text, folder = _text_of(source)
-        raw, report = _parsed(name, text)
+        raw, report = parse_toml(name, text)
         header = raw.setdefault("scenario", {})
         if isinstance(header, dict):
             header.setdefault("name", Path(name).stem)
@@ -149,28 +149,69 @@ def _text_of(source: str | Path) -> tuple[str, str, Path | None]:
     """Return what a scenario is called, its text, and the folder of its file."""
     path = Path(source)
     try:
-        if path.is_file():
-            with path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        elif isinstance(source, str) and source in scenario_names():
-            return f"{source}.toml", scenario_text(source), None
-        else:
-            problem = "is not a file" if path.exists() else "there is no such file"
-            names = ", ".join(scenario_names())
-            raise InputError(f"{source}: {problem}, and no scenario of that name; the catalogue has {names}")
+        there, exists = path.is_file(), path.exists()
     except (OSError, ValueError) as error:
         raise InputError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{source}: is too large for a scenario, which has {MAX_BYTES} bytes at most")
+    if there:
+        return str(source), text_of_file(path), path.parent
+    if isinstance(source, str) and source in scenario_names():
+        return f"{source}.toml", scenario_text(source), None
+    problem = "is not a file" if exists else "there is no such file"
+    names = ", ".join(scenario_names())
+    raise InputError(f"{source}: {problem}, and no scenario of that name; the catalogue has {names}")
+
+
+def text_of_file(path: Path) -> str:
+    """Return the text of a file in TOML.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is too large.
+    ScenarioError
+        If it is no text.
+    """
     try:
-        return str(source), data.decode("utf-8"), path.parent
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path}: is too large, as it has more than {MAX_BYTES} bytes")
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ScenarioError([Problem(str(source), line, "", "is no text in UTF-8, as TOML is")]) from None
+        raise ScenarioError([Problem(str(path), line, "", "is no text in UTF-8, as TOML is")]) from None
 
 
-def _parsed(name: str, text: str) -> tuple[dict[str, Any], Report]:
-    """Return a document and where its keys stand."""
+def parse_toml(name: str, text: str) -> tuple[dict[str, Any], Report]:
+    """Read a document.
+
+    Parameters
+    ----------
+    name : str
+        Of the file, for errors.
+    text : str
+
+    Returns
+    -------
+    dict, Report
+        What it says, and a report that knows where its keys stand.
+
+    Raises
+    ------
+    ScenarioError
+        If it is no TOML.
+    """
     text = text.replace("\r\n", "\n")
     try:
         return tomllib.loads(text), Report(name, locate_keys(text))

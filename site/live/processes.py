@@ -178,13 +178,13 @@ def signal_descendants(number: int, *, spare: Iterable[int] = ()) -> int:
         # A parent stands before its children, so that a spared one spares all below it.
         if stat.pid in spared or stat.parent in spared:
             spared.add(stat.pid)
-        elif stat.state not in "ZX" and _send(stat, number):
+        elif stat.state not in "ZX" and send_signal(stat, number):
             count += 1
     return count
 
 
-def _send(stat: ProcessStat, number: int) -> bool:
-    """Signal one process, if it is still the one that was looked at."""
+def send_signal(stat: ProcessStat, number: int) -> bool:
+    """Signal one process, if it is still the one that was looked at; return whether it was."""
     handle = open_process(stat.pid, stat.start_ticks)
     if handle is None:
         return False
@@ -199,22 +199,25 @@ def _send(stat: ProcessStat, number: int) -> bool:
     return True
 
 
-def strays(token: str, ranks: Iterable[tuple[int, int]]) -> list[ProcessStat]:
+def strays(
+    token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKEN_VARIABLE
+) -> list[ProcessStat]:
     """Return the processes of a fragment whose shim is dead, as far as they can be told from others with certainty.
 
     Parameters
     ----------
     token : str
-        What ``GRIDWEAVE_FRAGMENT`` is in their environment.
+        What the variable is in their environment.
     ranks : iterable of (pid, start_ticks)
         The leaders of the ranks' sessions. A session counts while its leader lives: only then is its number ours.
+    variable : str
     """
     sessions = set()
     for pid, ticks in ranks:
         stat = process_stat(pid)
         if stat is not None and stat.start_ticks == ticks and stat.state not in "ZX":
             sessions.add(pid)
-    mark = f"{TOKEN_VARIABLE}={token}".encode()
+    mark = f"{variable}={token}".encode()
     found = []
     for stat in filter(None, map(process_stat, all_pids())):
         if stat.state in "ZX" or stat.pid == os.getpid():

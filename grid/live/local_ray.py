@@ -1,0 +1,359 @@
+"""A Ray of one's own on this machine: a head, and a labelled node for each machine of a site, behind a token."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.live.local_ending import MARKER_VARIABLE
+from gridweave.grid.live.local_state import HEAD, LocalProcess, node_of, write_private
+from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, quietly
+from gridweave.grid.live.ray_nodes import Launched, Launching, RayNode
+from gridweave.site.live.ray_names import MACHINE_LABEL, SITE_LABEL
+
+MOST_NODES = 8
+"""A site has a Ray node of its own if there are no more than so many; each costs some hundred megabytes."""
+
+FIRST_WITH_TOKENS = (2, 52)
+"""The first release of Ray that asks who connects for a token."""
+
+_JOIN_S = 180.0
+_TRIES = 3
+_LOOK_EVERY_S = 0.05
+_LONGEST_PATH = 30
+"""Ray makes sockets far below its folder, and the path of a socket has 107 bytes at most."""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """A machine of a site, for which there is to be a Ray node.
+
+    Attributes
+    ----------
+    site, name : str
+    alone : bool
+        Whether it is the only one of its site, and so needs no label of its own.
+    """
+
+    site: str
+    name: str
+    alone: bool = True
+
+    @property
+    def node(self) -> str:
+        """What its process is called."""
+        return node_of(self.site if self.alone else f"{self.site}/{self.name}")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of its Ray node."""
+        return {SITE_LABEL: self.site} | ({} if self.alone else {MACHINE_LABEL: self.name})
+
+
+Told = Callable[[LocalProcess], None]
+"""Hears of each process at once when it is started."""
+
+
+class LocalRay:
+    """A Ray of one's own, as it is to be or as it runs.
+
+    Parameters
+    ----------
+    temp : str
+        Folder of its sockets and logs.
+    port : int
+        Of its head.
+    token : pathlib.Path
+        The file of its token.
+    logs : pathlib.Path
+        Folder for what its processes say beyond Ray's own logs.
+    marker : str
+        For the environment of its processes.
+    store_bytes : int
+        Memory of each node for objects.
+    """
+
+    def __init__(self, temp: str, port: int, token: Path, logs: Path, marker: str, store_bytes: int) -> None:
+        self._temp, self._port, self._token, self._logs = temp, port, token, logs
+        self._marker, self._store_bytes = marker, store_bytes
+
+    @property
+    def address(self) -> str:
+        """Where its head answers."""
+        return f"127.0.0.1:{self._port}"
+
+    def launch(self, machines: Sequence[Machine], told: Told, *, head: bool) -> None:
+        """Start the head, unless it runs, and nodes for machines; return when they are on their way.
+
+        Raises
+        ------
+        UnavailableError
+            If the head does not come up.
+        """
+        task = Launching(
+            host="127.0.0.1",
+            port=self._port,
+            head=self._head() if head else None,
+            nodes=tuple(self._node(machine) for machine in machines),
+        )
+        launcher = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gridweave.grid.live.ray_nodes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment(),
+            # Ctrl-C comes to this process alone, which then ends all in order.
+            start_new_session=True,
+        )
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
+        try:
+            with launcher.stdin as orders:
+                orders.write(msgspec.json.encode(task))
+            for line in launcher.stdout:
+                one = msgspec.json.decode(line, type=Launched)
+                told(LocalProcess(one.name, one.pid, one.start_ticks))
+            said = launcher.stderr.read().decode(errors="replace")
+            if launcher.wait():
+                raise UnavailableError(f"Ray cannot be started on this machine: {self._last_words(HEAD, said)}")
+        finally:
+            launcher.kill()
+            launcher.wait()
+            launcher.stdout.close()
+            launcher.stderr.close()
+
+    def wait_for(self, machines: Sequence[Machine], processes: dict[str, LocalProcess], told: Told) -> None:
+        """Wait until the nodes of all machines have joined; start anew those that have ended meanwhile.
+
+        Parameters
+        ----------
+        machines : sequence of Machine
+        processes : dict from str to LocalProcess
+            As far as it was told of them; the caller adds those it hears of.
+        told : callable
+
+        Raises
+        ------
+        UnavailableError
+            If one does not join.
+        """
+        import ray
+
+        tries: Counter[str] = Counter()
+        until = time.monotonic() + _JOIN_S
+        while missing := self._missing(ray, machines):
+            for machine in missing:
+                process = processes.get(machine.node)
+                if process is not None and process.is_alive:
+                    continue
+                # Ray gives up a node that is not there within half a minute, which happens on a busy machine.
+                tries[machine.node] += 1
+                if tries[machine.node] >= _TRIES:
+                    raise UnavailableError(
+                        f"the {machine.node} cannot be started on this machine: {self._last_words(machine.node)}"
+                    )
+                self.launch([machine], told, head=False)
+            if time.monotonic() > until:
+                raise UnavailableError(f"the {missing[0].node} has not joined within {_JOIN_S:.0f} s")
+            time.sleep(_LOOK_EVERY_S)
+
+    def missing(self, machines: Sequence[Machine]) -> list[Machine]:
+        """Return the machines that have no Ray node now."""
+        import ray
+
+        return self._missing(ray, machines)
+
+    @staticmethod
+    def _missing(ray: Any, machines: Sequence[Machine]) -> list[Machine]:
+        there = [node["Labels"] for node in ray.nodes() if node["Alive"]]
+        return [one for one in machines if not any(one.labels.items() <= labels.items() for labels in there)]
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[Any]:
+        """Connect this process to it.
+
+        Yields
+        ------
+        module
+            Of Ray.
+
+        Raises
+        ------
+        UnavailableError
+            If that fails.
+        """
+        with _environment_of_this(token_environment(self._token)), connected(self.address) as ray:
+            yield ray
+
+    def _head(self) -> RayNode:
+        options = (
+            "--head",
+            f"--port={self._port}",
+            "--no-monitor",
+            "--include-dashboard=false",
+            *([f"--ray-client-server-port={free_port()}"] if importlib.util.find_spec("grpc") else []),
+        )
+        return RayNode(HEAD, (*options, *self._common("h")), self._log(HEAD))
+
+    def _node(self, machine: Machine) -> RayNode:
+        labels = ",".join(f"{name}={value}" for name, value in machine.labels.items())
+        options = (f"--address={self.address}", f"--labels={labels}")
+        return RayNode(machine.node, (*options, *self._common(secrets.token_hex(2))), self._log(machine.node))
+
+    def _common(self, folder: str) -> tuple[str, ...]:
+        return (
+            "--block",
+            "--disable-usage-stats",
+            # No workers are started in stock: actors that need no processor get theirs when they are made.
+            "--num-cpus=0",
+            "--num-gpus=0",
+            f"--object-store-memory={self._store_bytes}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0",
+            "--include-log-monitor=false",
+            # Nodes that start at the same time in one folder would choose the same names for their sockets.
+            f"--temp-dir={self._temp}/{folder}",
+        )
+
+    def _log(self, name: str) -> str:
+        return str(self._logs / f"{name.replace(' ', '-').replace('/', '-').lower()}.log")
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        kept |= token_environment(self._token)
+        kept[MARKER_VARIABLE] = self._marker
+        # Ray would write the titles of its processes over their environment, by which they are known.
+        kept["SPT_NOENV"] = "1"
+        # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.
+        kept["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"
+        kept["RAY_USAGE_STATS_ENABLED"] = "0"
+        kept["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+        if "PYTHONPATH" in kept:
+            kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))
+        return kept
+
+    def _last_words(self, name: str, said: str = "") -> str:
+        """Return the last line that a process has said."""
+        with contextlib.suppress(OSError):
+            said = said.strip() or Path(self._log(name)).read_text(errors="replace")
+        lines = [line for line in said.splitlines() if line.strip()]
+        return lines[-1].strip() if lines else f"nothing is told; see {self._logs}"
+
+
+def check_ray() -> None:
+    """Raise UnavailableError if there is no Ray, or one that knows no tokens."""
+    try:
+        version = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < FIRST_WITH_TOKENS:
+        right = ".".join(map(str, FIRST_WITH_TOKENS))
+        raise UnavailableError(f"ray {version} asks nobody for a token; run: pip install 'ray>={right}'")
+
+
+def token_environment(token: Path) -> dict[str, str]:
+    """Return by which variables Ray knows that it is to ask for a token, and which one."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+
+
+def make_ray_token(path: Path) -> None:
+    """Write a new token for Ray into a file that only this user can read."""
+    write_private(path, secrets.token_hex(32))
+
+
+def make_temp() -> str:
+    """Make a folder for the sockets and logs of Ray, closed to other users, with a path that is short enough."""
+    folder = tempfile.mkdtemp(prefix="gridweave-")
+    if len(folder) > _LONGEST_PATH:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="gridweave-", dir="/tmp")
+    return folder
+
+
+def remove_temp(temp: str) -> None:
+    """Remove that folder; nothing if it is none of ours."""
+    if temp and Path(temp).name.startswith("gridweave-"):
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
+    """Return a port at which nothing listens: the one that is wanted, if that is free.
+
+    Parameters
+    ----------
+    host : str
+    wanted : int
+        0: any.
+    """
+    for port in dict.fromkeys((wanted, 0)):
+        with socket.socket() as one, contextlib.suppress(OSError, OverflowError):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind((host, port))
+            return int(one.getsockname()[1])
+    raise UnavailableError(f"{host}: no port can be had there")
+
+
+@contextlib.contextmanager
+def _environment_of_this(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Connect this process to a Ray cluster, quietly.
+
+    Parameters
+    ----------
+    address : str
+
+    Yields
+    ------
+    module
+        Of Ray.
+
+    Raises
+    ------
+    UnavailableError
+        If that fails.
+    """
+    try:
+        with quietly():
+            import ray
+    except ImportError:
+        raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
+    try:
+        with quietly():
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            except RAY_ERRORS as error:
+                raise join_problem(address, error) from None
+        yield ray
+    finally:
+        with quietly():
+            ray.shutdown()

@@ -1,0 +1,302 @@
+"""What `gridweave up` has started on this machine, written down: where it is, and which processes it is made of.
+
+Reading it needs neither Ray nor a journal: the client and the command look here for the grid of this user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from gridweave.errors import OptionError, UnavailableError
+from gridweave.site.live.folders import write_whole
+from gridweave.site.live.processes import boot_id, open_process, process_stat
+
+DEFAULT_NAME = "default"
+VERSION = 1
+
+STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS = (
+    "grid.json",
+    "lock",
+    "token",
+    "ray-token",
+    "tokens.db",
+    "live",
+    "logs",
+)
+"""In the folder of a grid's state: what runs; who works on it; the operator's token; that of Ray; all tokens of the
+gateway; journals and jobs, if no other folder is named for them; what its processes have to say."""
+
+HEAD, GATEWAY = "head of Ray", "gateway"
+"""Names of processes; a site's Ray node is called by `node_of`."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
+
+
+class LocalProcess(msgspec.Struct, frozen=True):
+    """A process that was started for a grid; it leads a session of its own.
+
+    Attributes
+    ----------
+    name : str
+    pid : int
+    start_ticks : int
+        When it started, in clock ticks since the machine did: a number that was given anew is found out by it.
+    """
+
+    name: str
+    pid: int
+    start_ticks: int
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is still there."""
+        handle = open_process(self.pid, self.start_ticks)
+        if handle is None:
+            return False
+        os.close(handle)
+        return True
+
+    @classmethod
+    def of_pid(cls, name: str, pid: int) -> LocalProcess | None:
+        """Return the process of this number; None if there is none."""
+        stat = process_stat(pid)
+        return None if stat is None else cls(name, pid, stat.start_ticks)
+
+
+class LocalSite(msgspec.Struct, frozen=True):
+    """A site of a local grid: its name, its nodes, and on how many machines they are."""
+
+    name: str
+    nodes: int
+    machines: int = 1
+
+
+class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs of a grid, as far as it was started on this machine.
+
+    Attributes
+    ----------
+    name : str
+    marker : str
+        All of its processes have it in their environment, as ``GRIDWEAVE_LOCAL_GRID``.
+    boot : str
+        The start of the machine in which it was started; after another one none of its processes lives.
+    since_ms : int
+        Unix time at which it was started.
+    folder : str
+        Of journals, jobs and their output.
+    namespace : str
+        Of its actors on Ray.
+    sites : tuple of LocalSite
+    address : str
+        Of Ray.
+    own_ray : bool
+        Whether that was started for it alone.
+    temp : str
+        Folder of the sockets and logs of its own Ray.
+    processes : tuple of LocalProcess
+    url : str
+        Of the gateway; empty: there is none.
+    tokens : bool
+        Whether the gateway wants one.
+    file, text, base : str
+        The GRID.toml that it was started by: its path, what it said, and the folder from which paths in it count.
+    """
+
+    name: str
+    marker: str
+    boot: str
+    since_ms: int
+    folder: str
+    namespace: str
+    sites: tuple[LocalSite, ...]
+    address: str = ""
+    own_ray: bool = True
+    temp: str = ""
+    processes: tuple[LocalProcess, ...] = ()
+    url: str = ""
+    tokens: bool = True
+    file: str = ""
+    text: str = ""
+    base: str = ""
+    version: int = VERSION
+
+    @property
+    def token(self) -> str | None:
+        """The token of the user who started it; None if there is none."""
+        if not self.tokens:
+            return None
+        try:
+            return (state_folder(self.name) / TOKEN).read_text(encoding="ascii").strip() or None
+        except OSError:
+            return None
+
+    def process(self, name: str) -> LocalProcess | None:
+        """Return the living process of this name, or None."""
+        for process in self.processes:
+            if process.name == name and process.is_alive:
+                return process
+        return None
+
+    @property
+    def alive(self) -> tuple[LocalProcess, ...]:
+        """Those of its processes that live."""
+        if self.boot != boot_id():
+            return ()
+        return tuple(process for process in self.processes if process.is_alive)
+
+
+def node_of(site: str) -> str:
+    """Return what the process of a site's Ray node is called."""
+    return f"Ray node of {site}"
+
+
+def check_name(name: str) -> str:
+    """Return the name of a grid, if it can be one.
+
+    Parameters
+    ----------
+    name : str
+
+    Raises
+    ------
+    OptionError
+        If it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise OptionError("--name", f"{name!r} is no name of a grid; 1 to 40 letters, digits, hyphens and underscores")
+    return name
+
+
+def state_folder(name: str) -> Path:
+    """Return the folder in which is written down what runs of a grid; it need not be there."""
+    return platformdirs.user_state_path("gridweave") / check_name(name)
+
+
+def make_private(folder: Path) -> Path:
+    """Make a folder that is closed to other users, and those around it.
+
+    Raises
+    ------
+    UnavailableError
+        If it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise UnavailableError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    return folder
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that other users cannot read, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+def read_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
+    """Return what is written down of a grid, whether it lives or not; None if nothing is.
+
+    Raises
+    ------
+    UnavailableError
+        If it cannot be read.
+    """
+    path = state_folder(name) / STATE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LocalGridState)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UnavailableError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except msgspec.MsgspecError as error:
+        raise UnavailableError(f"{path}: cannot be read: {error}; it was written by another gridweave") from None
+
+
+def write_state(state: LocalGridState) -> None:
+    """Write down what runs of a grid."""
+    write_whole(make_private(state_folder(state.name)) / STATE, msgspec.json.encode(state))
+
+
+def forget_state(name: str) -> None:
+    """Take back what was written down: nothing runs any more."""
+    with contextlib.suppress(FileNotFoundError):
+        (state_folder(name) / STATE).unlink()
+
+
+def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
+    """Return the grid of this user that runs on this machine, with the address of its gateway and a token for it.
+
+    Parameters
+    ----------
+    name : str
+        As given to ``gridweave up --name``.
+
+    Returns
+    -------
+    LocalGridState or None
+        None if none runs. Its ``url`` is that of the gateway, its ``token`` that of the user who started it.
+
+    Raises
+    ------
+    OptionError
+        If this can be no name of a grid.
+
+    Examples
+    --------
+    >>> running_grid("there-is-no-such-grid") is None
+    True
+    """
+    state = read_state(name)
+    return state if state is not None and state.alive else None
+
+
+def known_grids() -> list[str]:
+    """Return the names of all grids of which something is written down, sorted."""
+    folder = platformdirs.user_state_path("gridweave")
+    return sorted(path.parent.name for path in folder.glob(f"*/{STATE}") if _NAME.fullmatch(path.parent.name))
+
+
+@contextlib.contextmanager
+def working_on(name: str) -> Iterator[Path]:
+    """Keep others from starting or ending the same grid meanwhile.
+
+    Parameters
+    ----------
+    name : str
+
+    Yields
+    ------
+    pathlib.Path
+        The folder of its state.
+
+    Raises
+    ------
+    UnavailableError
+        If another process is doing so.
+    """
+    folder = make_private(state_folder(name))
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UnavailableError(
+                f"another process starts or ends the grid {name!r} just now; wait for it, or give another --name"
+            ) from None
+        yield folder
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""GRID.toml: a live grid as its operator writes it down (docs/up.md)."""
