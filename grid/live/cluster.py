@@ -41,7 +41,10 @@ PORTS_EACH = 200
 
 START_S = 60.0
 COMPILE_S = 600.0
-"""So long the first start of a discipline may take: its kernels are compiled, once on a machine."""
+"""So long the first start may take: kernels are compiled, once on a machine."""
+
+GIVE_UP_S = 10.0
+"""So long what was made is waited for when the start of a grid has failed."""
 
 Answer = Accepted | Declined
 
@@ -196,7 +199,7 @@ class RunningGrid:
                 reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
                 # What ran before is not ours to end.
                 self.actors = {made: self.actors[made] for made in self._made}
-                self.stop()
+                self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
                 raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
     def submit(
@@ -229,17 +232,27 @@ class RunningGrid:
         data = ray.get(self.actors[GRID_ACTOR].records.remote(list(job_ids)), timeout=START_S)
         return msgspec.msgpack.decode(data, type=Page).jobs
 
-    def stop(self, *, end_jobs: bool = True) -> None:
-        """Take the grid down: its actors, and what it runs, unless that is to go on."""
+    def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
+        """Take the grid down: its actors, and what it runs, unless that is to go on.
+
+        Parameters
+        ----------
+        end_jobs : bool
+        timeout_s : float
+            How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
+            journal is whole at every instant.
+        """
         import ray
 
-        order = sorted(self.actors, key=lambda name: (not name.startswith("agent:"), name))
-        for name in order:
-            arguments = (end_jobs,) if name.startswith("agent:") else ()
-            # One that does not answer is ended all the same; its journal is whole at every instant.
-            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-                ray.get(self.actors[name].stop.remote(*arguments), timeout=START_S)
-            ray.kill(self.actors[name])
+        machines = [name for name in sorted(self.actors) if name.startswith("agent:")]
+        others = [name for name in sorted(self.actors) if name not in machines]
+        for names, arguments in ((machines, (end_jobs,)), (others, ())):
+            with contextlib.suppress(ray.exceptions.RayError):
+                answers = [self.actors[name].stop.remote(*arguments) for name in names]
+                if answers:
+                    ray.wait(answers, num_returns=len(answers), timeout=timeout_s)
+            for name in names:
+                ray.kill(self.actors[name])
         self.actors = {}
 
 
@@ -264,28 +277,20 @@ def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any]
         If an actor is not ready in time: no node has its label, or its journal is not to be had.
     """
     grid = RunningGrid(plan, {})
-    compiled: set[str] = set()
     for number in range(len(plan.sites)):
         _make_machines(grid, number, machine)
-    # These compile nothing: one that is not there soon has no node to be on.
-    grid.wait_for(list(grid.actors), timeout_s)
+    machines = list(grid.actors)
     for number, site in enumerate(plan.sites):
-        name = site_actor(site.name)
         settings = plan.site_settings(number)
         journal = site.journal or str(Path(plan.folder) / site.name / "site.journal")
         labels = _labels(plan, site, settings.agents[0].name)
-        grid.make(SiteActor, name, labels, settings, journal, plan.clock, plan.namespace)
-        if site.policy.discipline not in compiled:
-            # The first of its discipline may have to compile it; the others find that done.
-            compiled.add(site.policy.discipline)
-            grid.wait_for([name], max(timeout_s, COMPILE_S))
+        grid.make(SiteActor, site_actor(site.name), labels, settings, journal, plan.clock, plan.namespace)
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
-    machines = tuple(
-        tuple(agent.name for agent in plan.site_settings(number).agents) for number in range(len(plan.sites))
-    )
-    grid.make(MetaActor, GRID_ACTOR, {}, plan.settings(), journal, plan.clock, plan.namespace, machines)
-    grid.wait_for([GRID_ACTOR], max(timeout_s, COMPILE_S))
-    grid.wait_for(list(grid.actors), timeout_s)
+    on = tuple(tuple(agent.name for agent in plan.site_settings(number).agents) for number in range(len(plan.sites)))
+    grid.make(MetaActor, GRID_ACTOR, {}, plan.settings(), journal, plan.clock, plan.namespace, on)
+    # These compile nothing: one that is not there soon has no node to be on.
+    grid.wait_for(machines, timeout_s)
+    grid.wait_for([name for name in grid.actors if name not in machines], max(timeout_s, COMPILE_S))
     return grid
 
 

@@ -21,6 +21,7 @@ from gridweave.grid.live_messages import (
     TellSite,
 )
 from gridweave.grid.live_warming import warm_up
+from gridweave.jit import one_at_a_time
 from gridweave.site.eligibility import Past
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.driver import Driver, Send
@@ -55,7 +56,8 @@ class GridDriver(Driver[Any]):
 
     def __init__(self, settings: GridSettings, place: str | Path, clock: Clock, *, to_site: Send) -> None:
         self.settings = settings
-        warm_up(settings)
+        with one_at_a_time("grid"):
+            warm_up(settings)
         self.grid = LiveGrid(settings)
         self._names = [name for name, _ in settings.sites]
         journal = Journal(

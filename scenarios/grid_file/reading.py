@@ -164,9 +164,7 @@ def _check(file: GridFile, sites: list[LiveSite], scenario: Scenario, report: Re
         report.add(("folder",), "is empty; name a folder, or leave it out")
 
 
-def plan_of(
-    grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes
-) -> GridPlan:
+def plan_of(grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
     """Return the grid that is to be started.
 
     Parameters
@@ -219,8 +217,6 @@ def plan_of(
         network=network,
         probes=None
         if file.probes is None
-        else ProbePlan(
-            secret=secret, every_s=file.probes.every_s, bandwidth_every_s=file.probes.bandwidth_every_s
-        ),
+        else ProbePlan(secret=secret, every_s=file.probes.every_s, bandwidth_every_s=file.probes.bandwidth_every_s),
         first_port=first_port,
     )

@@ -149,5 +149,3 @@ class GridFile(_Table, frozen=True, kw_only=True):
     probes: ProbesTable | None = None
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
     ray: RayTable = msgspec.field(default_factory=RayTable)
-
-

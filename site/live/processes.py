@@ -199,9 +199,7 @@ def send_signal(stat: ProcessStat, number: int) -> bool:
     return True
 
 
-def strays(
-    token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKEN_VARIABLE
-) -> list[ProcessStat]:
+def strays(token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKEN_VARIABLE) -> list[ProcessStat]:
     """Return the processes of a fragment whose shim is dead, as far as they can be told from others with certainty.
 
     Parameters

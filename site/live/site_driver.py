@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import InputError
+from gridweave.jit import one_at_a_time
 from gridweave.site.contract import DrainSite, FragmentsMet, Request, ResumeSite
 from gridweave.site.eligibility import Past
 from gridweave.site.live.clock import Clock
@@ -64,7 +65,8 @@ class SiteDriver(Driver[Any]):
         self, settings: SiteSettings, place: str | Path, clock: Clock, *, to_grid: Send, to_agent: Send
     ) -> None:
         self.settings = settings
-        warm_up(settings)
+        with one_at_a_time(f"site-{settings.policy.discipline}"):
+            warm_up(settings)
         self.site = LiveSite(settings)
         journal = Journal(
             place,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -220,6 +223,30 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
         return function
     types = tuple(map(numba.typeof, arguments))
     return cast("Callable[P, R]", function.compile(types))
+
+
+@contextlib.contextmanager
+def one_at_a_time(what: str) -> Iterator[None]:
+    """Have other processes wait that come here too: what all of them would compile is compiled by the first alone.
+
+    Parameters
+    ----------
+    what : str
+        Who waits for whom.
+    """
+    config: Any = numba.config
+    folder = Path(config.CACHE_DIR or _FOLDER) / _STAMP
+    handle = -1
+    # Where nothing can be kept, each compiles for itself, and nobody need wait.
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / f"{what}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)
 
 
 def _compiled(function: Callable[P, R], compiler: type[_Compiler], *, forceinline: bool) -> Callable[P, R]:
