@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Any
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.live.local_ending import end_jobs
 from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, knock, quietly
+from gridweave.grid.live.signals import ended_in_order
 from gridweave.site.live.ray_names import SITE_LABEL
 
 MOST_NODES = 8
@@ -117,27 +117,10 @@ def _connected(ray: Any, address: str, where: str, **options: Any) -> Iterator[A
                 context = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
             except RAY_ERRORS as error:
                 raise join_problem(where, error) from None
-        with _ended_in_order():
+        with ended_in_order():
             yield context
     finally:
         ray.shutdown()
-
-
-@contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Have SIGTERM take down what was put up, as Ctrl-C does; Ray would have this process abort."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _terminated)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
-
-
-def _terminated(number: int, frame: object) -> None:
-    sys.exit(128 + number)
 
 
 @contextlib.contextmanager

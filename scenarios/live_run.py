@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ import numpy as np
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.kernels.state import FRAGMENT
+from gridweave.grid.live.actors import find_actors, stop_actors
 from gridweave.grid.live.cluster import Answer, GridPlan, RunningGrid, start_grid
 from gridweave.scenarios.grid_simulator import GridResult
 from gridweave.scenarios.live_comparison import LiveRun
@@ -33,7 +33,7 @@ from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.structs import Scenario
-from gridweave.site.live.ray_names import GRID_ACTOR, agent_actor, encode, site_actor
+from gridweave.site.live.ray_names import GRID_ACTOR, encode, site_actor
 from gridweave.site.program import Accepted, JobRecord, JobRequest
 
 LEAD_REAL_MS = 300
@@ -257,18 +257,10 @@ def _called(target: str | None) -> str:
 
 def _started(plan: GridPlan) -> RunningGrid:
     """Start the grid; leave nothing of it if that fails, or is interrupted: actors outlive who made them."""
-    import ray
-
     try:
         return start_grid(plan)
     except BaseException:
-        sites = range(len(plan.sites))
-        agents = [agent_actor(plan.sites[n].name, agent.name) for n in sites for agent in plan.site_settings(n).agents]
-        actors = {}
-        for name in (*agents, *(site_actor(site.name) for site in plan.sites), GRID_ACTOR):
-            with contextlib.suppress(ValueError, ray.exceptions.RayError):
-                actors[name] = ray.get_actor(name, namespace=plan.namespace)
-        RunningGrid(plan, actors).stop()
+        stop_actors(find_actors(plan.namespace, [(site.name, site.machines) for site in plan.sites]))
         raise
 
 

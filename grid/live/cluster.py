@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
+from gridweave.grid.live.actors import GIVE_UP_S, START_S, stop_actors
 from gridweave.grid.live.ray_grid import MetaActor
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.net_links import GridNetwork
@@ -39,12 +39,9 @@ FIRST_PORT = 20_000
 PORTS_EACH = 200
 """So many ports for the ranks of jobs to meet at are kept for each machine of the grid, from the first on."""
 
-START_S = 60.0
 COMPILE_S = 600.0
 """So long the first start may take: kernels are compiled, once on a machine."""
 
-GIVE_UP_S = 10.0
-"""So long what was made is waited for when the start of a grid has failed."""
 
 Answer = Accepted | Declined
 
@@ -158,18 +155,23 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningGrid:
-    """A grid that runs on Ray; made by `start_grid` or `find_grid`.
+    """A grid that runs on Ray; made by `start_grid`.
 
     Parameters
     ----------
     plan : GridPlan
     actors : dict from str to actor handle
+
+    Attributes
+    ----------
+    made : set of str
+        The names of those that did not run before.
     """
 
     def __init__(self, plan: GridPlan, actors: dict[str, Any]) -> None:
         self.plan = plan
         self.actors = actors
-        self._made: set[str] = set()
+        self.made: set[str] = set()
 
     def make(self, kind: type[Any], name: str, labels: dict[str, str], *arguments: object) -> None:
         """Make an actor of the grid, or find it if it runs."""
@@ -180,7 +182,7 @@ class RunningGrid:
         except ValueError:
             options = actor_options(name, self.plan.namespace, labels)
             self.actors[name] = ray.remote(kind).options(get_if_exists=True, **options).remote(*arguments)
-            self._made.add(name)
+            self.made.add(name)
 
     def wait_for(self, names: Sequence[str], timeout_s: float) -> None:
         """Wait until actors can be called; if one cannot, end those that were made here.
@@ -198,7 +200,7 @@ class RunningGrid:
             except (ray.exceptions.RayError, TimeoutError) as error:
                 reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
                 # What ran before is not ours to end.
-                self.actors = {made: self.actors[made] for made in self._made}
+                self.actors = {made: self.actors[made] for made in self.made}
                 self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
                 raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
@@ -242,17 +244,7 @@ class RunningGrid:
             How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
             journal is whole at every instant.
         """
-        import ray
-
-        machines = [name for name in sorted(self.actors) if name.startswith("agent:")]
-        others = [name for name in sorted(self.actors) if name not in machines]
-        for names, arguments in ((machines, (end_jobs,)), (others, ())):
-            with contextlib.suppress(ray.exceptions.RayError):
-                answers = [self.actors[name].stop.remote(*arguments) for name in names]
-                if answers:
-                    ray.wait(answers, num_returns=len(answers), timeout=timeout_s)
-            for name in names:
-                ray.kill(self.actors[name])
+        stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
         self.actors = {}
 
 

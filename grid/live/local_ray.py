@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import importlib.util
+import logging
 import os
 import secrets
 import shutil
@@ -104,6 +106,18 @@ class LocalRay:
         UnavailableError
             If the head does not come up.
         """
+        with self.launching(machines, told, head=head):
+            pass
+
+    @contextlib.contextmanager
+    def launching(self, machines: Sequence[Machine], told: Told, *, head: bool) -> Iterator[None]:
+        """Start the same, which takes a while, and do something else meanwhile; at its end all are on their way.
+
+        Raises
+        ------
+        UnavailableError
+            If the head does not come up.
+        """
         task = Launching(
             host="127.0.0.1",
             port=self._port,
@@ -125,6 +139,7 @@ class LocalRay:
         try:
             with launcher.stdin as orders:
                 orders.write(msgspec.json.encode(task))
+            yield
             for line in launcher.stdout:
                 one = msgspec.json.decode(line, type=Launched)
                 told(LocalProcess(one.name, one.pid, one.start_ticks))
@@ -348,12 +363,27 @@ def connected(address: str) -> Iterator[Any]:
     except ImportError:
         raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
     try:
-        with quietly():
+        with quietly(), _muted():
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except RAY_ERRORS as error:
                 raise join_problem(address, error) from None
         yield ray
     finally:
         with quietly():
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Let nobody see what compiled code says on standard error; what is wrong comes as an exception."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)

@@ -231,10 +231,9 @@ def write_state(state: LocalGridState) -> None:
     write_whole(make_private(state_folder(state.name)) / STATE, msgspec.json.encode(state))
 
 
-def forget_state(name: str) -> None:
-    """Take back what was written down: nothing runs any more."""
-    with contextlib.suppress(FileNotFoundError):
-        (state_folder(name) / STATE).unlink()
+def forget_processes(state: LocalGridState) -> None:
+    """Write down that nothing runs any more; by which GRID.toml it ran, and where, is kept for the next time."""
+    write_state(msgspec.structs.replace(state, processes=(), temp=""))
 
 
 def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import msgspec
 
@@ -56,7 +57,9 @@ class MetaActor(DrivenActor[GridDriver]):
         machines: tuple[tuple[str, ...], ...] = (),
     ) -> None:
         self._handles = Handles(namespace)
-        self._settings, self._journal, self._clock, self._machines = settings, journal, clock, machines
+        # Ray hands over arrays that cannot be written to, which to compiled code are of other types.
+        self._settings, self._machines = copy.deepcopy(settings), machines
+        self._journal, self._clock = journal, clock
         super().__init__(GRID_ACTOR)
 
     def make_driver(self) -> GridDriver:

@@ -21,7 +21,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class LiveSite(Site, frozen=True, kw_only=True):
-    """One of ``[[sites]]``: as in a scenario, and
+    """One of ``[[sites]]``: as in a scenario, and what only a live one has.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class LiveSite(Site, frozen=True, kw_only=True):
 
 
 class LiveGridTable(GridTable, frozen=True, kw_only=True):
-    """The table ``[grid]``: as in a scenario, and
+    """The table ``[grid]``: as in a scenario, and what only a live grid has.
 
     Attributes
     ----------

@@ -22,6 +22,7 @@ from gridweave.cli.simulate import simulate
 from gridweave.cli.sweep import sweep
 from gridweave.cli.token import app as token_app
 from gridweave.cli.trace import app as trace_app
+from gridweave.cli.up import down, up
 from gridweave.errors import GridweaveError, InputError
 
 INTERRUPTED_STATUS = 130
@@ -48,6 +49,8 @@ app.command("experience")(experience)
 app.command("reproduce")(reproduce)
 app.command("gateway")(gateway)
 app.add_typer(token_app, name="token")
+app.command("up")(up)
+app.command("down")(down)
 
 
 def _print_version(wanted: bool) -> None:

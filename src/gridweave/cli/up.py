@@ -1,0 +1,213 @@
+"""``gridweave up`` and ``gridweave down``: a whole grid on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gridweave.cli.output import print_json, print_table, say
+from gridweave.cli.run import problems_as_lines
+from gridweave.errors import OptionError
+
+if TYPE_CHECKING:
+    from gridweave.grid.live.local_down import TakenDown
+    from gridweave.grid.live.local_up import Brought, Wanted
+
+Name = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of the grid; several run side by side. `default`, if left out.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+
+
+def up(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[GRID.toml]", help="The grid; three small sites, if left out.")
+    ] = None,
+    name: Name = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster that runs, such as auto; if left out, one is started here.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew: forget all jobs of earlier times.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: also jobs that are not over.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the file, and start nothing.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print a file to begin with, and start nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a whole grid on this machine: a local Ray, its sites, the meta-scheduler and the gateway.
+
+    What runs already stays, and what is missing of it is started. Jobs that were handed in before are known still.
+
+    Example: gridweave up
+
+    Example: gridweave up --example > GRID.toml; gridweave up GRID.toml --name campus
+    """
+    from gridweave.scenarios.grid_file.reading import default_text
+
+    if example:
+        typer.echo(default_text(), nl=False)
+        return
+    if yes and not fresh:
+        raise OptionError("--yes", "goes with --fresh alone")
+    wanted, sites, remarks = _wanted(file, name, address)
+    for remark in remarks:
+        say(remark)
+    if check:
+        nodes = sum(site.nodes for site in wanted.sites)
+        say(f"{wanted.file} is fine: {len(wanted.sites)} sites with {nodes:,} nodes")
+        return
+    from gridweave.grid.live.local_up import bring_up
+
+    if fresh:
+        _begin_anew(wanted, yes)
+    with progress() as tell:
+        done = bring_up(wanted, tell)
+    for remark in done.remarks:
+        say(remark)
+    if as_json:
+        print_json(_plain(done))
+    else:
+        _print(done, sites)
+
+
+def down(
+    name: Name = None,
+    keep_jobs: Annotated[
+        bool, typer.Option("--keep-jobs", help="Let the processes of jobs go on; the next `up` finds them again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """End what `gridweave up` has started, and nothing else.
+
+    Jobs that run are ended, and run again after the next `up`, as those that wait do.
+
+    Example: gridweave down --keep-jobs
+    """
+    from gridweave.grid.live.local_down import take_down
+    from gridweave.grid.live.local_state import DEFAULT_NAME
+    from gridweave.grid.live.signals import signals_held
+
+    name = name or DEFAULT_NAME
+    with progress() as tell, signals_held():
+        done = take_down(name, keep_jobs=keep_jobs, tell=tell)
+    if as_json:
+        print_json({"name": name, "ended": done.ended if done else [], "jobs": done.jobs if done else 0})
+        return
+    for remark in done.remarks if done else ():
+        say(remark)
+    typer.echo(_told(name, done, keep_jobs))
+
+
+def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
+    """Return in one line what was taken down."""
+    if done is None:
+        return f"nothing runs of the grid {name}"
+    text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
+    if done.jobs:
+        what = "go on" if keep_jobs else "were ended; the next `gridweave up` runs them again"
+        text += f"; {done.jobs:,} parts of jobs {what}"
+    return text
+
+
+def _wanted(file: str | None, name: str | None, address: str | None) -> tuple[Wanted, list[str], list[str]]:
+    """Return the grid that is wanted, its sites in words, and remarks."""
+    from gridweave.grid.live.local_state import DEFAULT_NAME, read_state
+    from gridweave.scenarios.grid_file.reading import grid_of_text, read_grid
+    from gridweave.scenarios.grid_file.wanted import wanted_grid
+
+    if address is not None and not address.strip():
+        raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
+    with problems_as_lines():
+        last = read_state(name or DEFAULT_NAME) if file is None else None
+        read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)
+        if last is not None and last.alive and address is None and not last.own_ray:
+            address = last.address
+        wanted = wanted_grid(read, name=name, address=address)
+    words = [site.discipline for site in read.file.sites]
+    return wanted, words, list(read.remarks)
+
+
+def _begin_anew(wanted: Wanted, yes: bool) -> None:
+    """Forget the jobs of earlier times."""
+    from gridweave.grid.live.local_fresh import begin_anew, open_jobs
+
+    count = open_jobs(wanted.name, wanted.folder)
+    if count and not yes:
+        raise OptionError("--fresh", f"would forget {count:,} jobs that are not over; give --yes as well to do so")
+    begin_anew(wanted.name, wanted.folder)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Show on standard error what is going on: on a terminal as a line that moves, else a line for each step.
+
+    Yields
+    ------
+    callable
+        To be told.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.file.isatty():
+        yield lambda what: say(f"{what} ...") if what else None
+        return
+    began = time.monotonic()
+    with console.status("") as status:
+        yield lambda what: status.update(f"{what} [dim]({time.monotonic() - began:.0f} s)[/dim]" if what else "")
+
+
+def _plain(done: Brought) -> dict[str, Any]:
+    """Return what runs, for machines."""
+    state = done.state
+    return {
+        "name": state.name,
+        "was_up": done.was_up,
+        "started": done.started,
+        "url": state.url,
+        "folder": state.folder,
+        "ray": state.address,
+        "sites": [{"name": site.name, "nodes": site.nodes, "machines": site.machines} for site in state.sites],
+        "processes": {process.name: process.pid for process in state.processes},
+        "seconds": done.seconds,
+        "remarks": done.remarks,
+    }
+
+
+def _print(done: Brought, disciplines: list[str]) -> None:
+    from gridweave.grid.live.local_state import GATEWAY, HEAD, node_of
+
+    state = done.state
+    pids = {process.name: str(process.pid) for process in state.processes}
+    if done.was_up and not done.started:
+        title = f"The grid {state.name} runs already"
+    elif done.was_up:
+        title = f"The grid {state.name} runs; started again: {', '.join(done.started)}"
+    else:
+        title = f"The grid {state.name} is up after {sum(done.seconds.values()):.1f} s"
+    rows = [
+        (site.name, f"{site.nodes} nodes, {discipline}", pids.get(node_of(site.name), "–"))
+        for site, discipline in zip(state.sites, disciplines, strict=True)
+    ]
+    rows.append(("meta-scheduler", f"journal in {state.folder}", "–"))
+    rows.append(("Ray", state.address, pids.get(HEAD, "–")))
+    if state.url:
+        rows.append(("gateway", state.url, pids.get(GATEWAY, "–")))
+    print_table(rows, headings=("runs", "what, where", "process"), title=title, left=2)
+    named = "" if state.name == "default" else f" --name {state.name}"
+    if state.url:
+        from gridweave.grid.live.local_state import TOKEN, state_folder
+
+        if state.tokens:
+            typer.echo(f"Your token is in {state_folder(state.name) / TOKEN}; commands of yours find it by themselves.")
+        else:
+            typer.echo("There are no tokens: everybody on this machine may do everything.")
+        typer.echo("\nWhat next:")
+        typer.echo("  gridweave submit -n 4 -t 10m -- hostname    hand in a job")
+        typer.echo("  gridweave jobs                              what became of it")
+        typer.echo("  gridweave watch                             see the sites at work")
+    typer.echo(f"  gridweave status{named}".ljust(46) + "whether all is well")
+    typer.echo(f"  gridweave down{named}".ljust(46) + "end it; what was handed in is known again after the next up")
