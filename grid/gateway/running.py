@@ -28,7 +28,7 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
     OptionError
         If a setting cannot be used.
     """
-    from gridweave.grid.live.ray_backend import RayBackend  # type: ignore[import-not-found]
+    from gridweave.grid.live.ray_backend import RayBackend
 
     log_requests()
     asyncio.run(serve(RayBackend(namespace), settings, say))
