@@ -29,6 +29,7 @@ from gridweave.site.live.journal import Journal
 from gridweave.site.live.journal_replay import replay
 from gridweave.site.messages import Job, JobSubmitted
 from gridweave.site.policy import SitePolicy
+from gridweave.site.program import JobRecord, JobRequest, Program
 
 RESULTS = Path(__file__).parent / "results" / "journal.json"
 ASKED = 5000
@@ -68,6 +69,22 @@ def rates(place: str | Path, name: str) -> dict[str, float]:
         f"{name}, slowest tenth [jobs/s]": JOBS / 10 / max(seconds),
         f"{name}, CPU of this process [us/job]": cpu / JOBS * 1e6,
     }
+
+
+def ended_us(place: Path) -> float:
+    """Return what it takes to keep a job that is over, in batches, with a record as large as a usual one."""
+    request = JobRequest(
+        program=Program(argv=("./solve", "input"), environment={"HOME": "/home/user-7"}), limit_ms=3_600_000, nodes=4
+    )
+    with Journal(place, event_type=ContractEvent, batch=0) as journal:
+        began = time.perf_counter()
+        for number in range(JOBS):
+            record = JobRecord(job_id=number, request=request, submit_ms=0, end_ms=number, state="ended")
+            with journal.step() as step:
+                step.ended(record)
+            if number % BATCH == BATCH - 1:
+                journal.flush()
+        return (time.perf_counter() - began) / JOBS * 1e6
 
 
 def sync_us(folder: Path) -> float:
@@ -150,6 +167,7 @@ def main() -> None:
             if url is not None:
                 figures |= rates(url, "PostgreSQL")
         figures |= replay_figures(folder / "b.journal")
+        figures["a job that is over [us]"] = ended_us(folder / "c.journal")
     for label, figure in figures.items():
         asked = f"   asked: {ASKED:,}: {'met' if figure >= ASKED else 'NOT MET'}" if "jobs/s" in label else ""
         print(f"{label:45}{figure:>12,.1f}{asked}")
