@@ -1,0 +1,155 @@
+"""The backend of the gateway over a grid of actors on Ray: made from the namespace alone, and never kept waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.api import JobQuery, OutputPart
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.program import OWN_IDS, Accepted, After, Declined, JobRecord, JobRequest, Program
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a grid of two sites that runs, and take it down after the tests."""
+    from gridweave.grid.live.cluster import GridPlan, SitePlan, start_grid
+
+    folder = tmp_path_factory.mktemp("ray-backend")
+    plan = GridPlan(
+        folder=str(folder),
+        sites=(SitePlan(name="north", nodes=4, machines=2), SitePlan(name="south", nodes=2)),
+        policy=GridPolicy(mode="multi-site"),
+        namespace=folder.name,
+        labelled=False,
+    )
+    running = start_grid(plan, timeout_s=PATIENCE_S)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def backend(grid: Any) -> Any:
+    """Return a backend that knows nothing but the namespace."""
+    from gridweave.grid.live.ray_backend import RayBackend
+
+    return RayBackend(grid.plan.namespace)
+
+
+def shell(line: str, **more: Any) -> JobRequest:
+    """Return a job that runs a line of shell."""
+    options: dict[str, Any] = {"limit_ms": 60_000, "user": "anna"} | more
+    return JobRequest(program=Program(argv=("sh", "-c", line), grace_ms=200), **options)
+
+
+async def until(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Ask until there is something, which comes by itself."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := await ask()):
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def ended(backend: Any, job_id: int) -> JobRecord:
+    """Wait until a job has ended; a grid that is away for a moment is asked again."""
+
+    async def look() -> list[JobRecord]:
+        try:
+            return [record for record in await backend.records([job_id]) if record.state == "ended"]
+        except UnavailableError:
+            return []
+
+    record: JobRecord = (await until(look))[0]
+    return record
+
+
+@pytest.mark.asyncio
+async def test_jobs_of_the_grid_and_of_a_site_are_seen_alike(backend: Any) -> None:
+    """Handed in, waited for, read and told of: a job over both sites, and one of a site's own user."""
+    requests = [("wide", shell("echo $GRIDWEAVE_RANK", nodes=6)), ("wrong", shell("true", nodes=7))]
+    wide, wrong = await backend.submit(requests, site=None, origin="anna, request 1")
+    assert isinstance(wrong, Declined)
+    assert (await backend.submit(requests, site=None, origin="again"))[0] == wide
+    (own,) = await backend.submit([("own", shell("echo own"))], site="south", origin="anna, request 2")
+    assert own.job_id == 2 * OWN_IDS + 1
+    for job_id, rank, said in ((wide.job_id, 0, b"0\n"), (wide.job_id, 5, b"5\n"), (own.job_id, 0, b"own\n")):
+        assert (await ended(backend, job_id)).outcome == "finished"
+        assert await backend.output(job_id, rank, "out", 0, 100) == OutputPart(data=said, offset=0, is_last=True)
+    story = await backend.story(wide.job_id)
+    assert {"submitted", "held", "starting", "runs", "ended"} <= {entry.kind for entry in story}
+    assert [record.job_id for record in (await backend.jobs(JobQuery())).jobs] == [wide.job_id]
+    assert [record.job_id for record in (await backend.jobs(JobQuery(own="south"))).jobs] == [own.job_id]
+    with pytest.raises(InputError, match="is 'log'; out or err"):
+        await backend.output(own.job_id, 0, "log", 0, 100)
+
+
+@pytest.mark.asyncio
+async def test_wishes_reach_the_cores(backend: Any) -> None:
+    """Held, released, waiting for another, cancelled; and whoever watches is told of it at once."""
+    last = (await backend.events(-1, 0.0)).last
+    watching = asyncio.ensure_future(backend.events(last, PATIENCE_S))
+    answers = await backend.submit([("h", shell("true", hold=True))], site=None, origin="anna")
+    (first,) = [answer.job_id for answer in answers if isinstance(answer, Accepted)]
+    assert (await watching).events[0].kind == "submitted"
+    after = (After(job_id=first),)
+    (second,) = await backend.submit([("w", shell("sleep 60", after=after))], site=None, origin="anna")
+    assert (await backend.queue(10)).held == 2
+    assert await backend.release([first], origin="anna") == [first]
+    await ended(backend, first)
+
+    async def runs() -> bool:
+        return (await backend.records([second.job_id]))[0].state == "running"
+
+    await until(runs)
+    assert await backend.hold([second.job_id], origin="anna") == []
+    assert await backend.cancel([second.job_id], origin="anna") == [second.job_id]
+    assert (await ended(backend, second.job_id)).outcome == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_a_site_that_is_killed_is_shown_as_last_known(grid: Any, backend: Any) -> None:
+    """Nobody waits for it for long, its numbers stay, and when it is back it answers again."""
+    import ray
+
+    before = await backend.sites()
+    assert [(site.name, site.answers, len(site.machines)) for site in before] == [
+        ("north", True, 2),
+        ("south", True, 1),
+    ]
+    assert all(machine.here and machine.host for site in before for machine in site.machines)
+    ray.kill(grid.actors["site:south"], no_restart=False)
+    began = time.monotonic()
+    north, south = await backend.sites()
+    assert north.answers
+    assert (south.name, south.nodes, south.machines[0].name) == ("south", 2, "m0")
+    assert time.monotonic() - began < 30.0
+
+    async def answers() -> bool:
+        return bool((await backend.sites())[1].answers)
+
+    await until(answers)
+    assert (await backend.health()).sites == {"north": True, "south": True}
+
+
+@pytest.mark.asyncio
+async def test_a_grid_that_is_away_is_said_to_be(grid: Any, backend: Any) -> None:
+    """With the meta-scheduler gone, health says so and the rest is unavailable; and without any grid."""
+    import ray
+
+    from gridweave.grid.live.ray_backend import RayBackend
+
+    assert (await backend.health()).status == "ok"
+    ray.kill(grid.actors["grid"])
+    assert (await backend.health()).status == "unavailable"
+    with pytest.raises(UnavailableError, match="actor grid does not answer"):
+        await backend.queue(10)
+    assert (await RayBackend("nowhere").health()).status == "unavailable"
