@@ -55,19 +55,18 @@ from gridweave.site.contract import (
     Started,
     Withdrawn,
 )
-from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
+from gridweave.site.eligibility import after_problem, past_of, pasts_of
 from gridweave.site.live.launch import total_usage
+from gridweave.site.live_keeping import KeepsJobs
 from gridweave.site.live_messages import Probed
 from gridweave.site.program import (
     Accepted,
     Declined,
     DescribeJob,
-    EndedJobs,
     FragmentReport,
     JobRecord,
     JobRequest,
     Noted,
-    RecordEnded,
     RecordUsage,
     Traffic,
     by_whom,
@@ -76,7 +75,7 @@ from gridweave.site.program import (
 )
 
 
-class LiveGrid:
+class LiveGrid(KeepsJobs):
     """The meta-scheduler of a grid whose sites run real programs.
 
     Parameters
@@ -97,6 +96,7 @@ class LiveGrid:
     """
 
     def __init__(self, settings: GridSettings) -> None:
+        super().__init__()
         self.settings = settings
         rng = Generator(PCG64(settings.seed)) if settings.policy.selection == "random" else None
         self.core = MetaCore(
@@ -108,19 +108,14 @@ class LiveGrid:
             network=settings.network,
         )
         self.measured = Measurements()
-        self.eligibility = Eligibility()
-        self.records: dict[int, JobRecord] = {}
         self._names = [name for name, _ in settings.sites]
-        self._ended = EndedJobs()
         self._next_id = 1
         self._users: dict[str, int] = {}
         # Of jobs on several sites: which have started, and where their ranks meet.
         self._met: dict[int, set[int]] = {}
         self._meeting: dict[int, str] = {}
         self._now_ms = 0
-        self._out: list[LiveGridCommand] = []
         self._inner: list[GridEvent] = []
-        self._fresh: dict[int, str] = {}
 
     def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
         """Take in what has happened and return what is to be done.
@@ -156,11 +151,6 @@ class LiveGrid:
             if self.records[job_id].state == "waiting":
                 self._out.append(Noted(job_id, "waits", "no nodes for it now, or others go first"))
         return self._out
-
-    @property
-    def n_open(self) -> int:
-        """Jobs that have not ended."""
-        return len(self.records) - len(self._ended.job_ids)
 
     @property
     def n_ended(self) -> int:
@@ -224,10 +214,7 @@ class LiveGrid:
         self.core.check_invariants()
         open_jobs = {job_id for job_id, record in self.records.items() if record.state not in ("ended", "refused")}
         assert set(self._met) <= open_jobs, "a job is over, and its parts are waited for"
-        self.eligibility.check_invariants()
-        held = {job_id for job_id in open_jobs if self.records[job_id].state == "held"}
-        assert held == {job_id for job_id in open_jobs if job_id in self.eligibility}, "what is held is not kept"
-        assert len(held) == len(self.eligibility), "a job is kept that is over"
+        self._check_kept()
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
@@ -244,7 +231,8 @@ class LiveGrid:
                     self._hold(job_id, origin)
             case GridReleased(job_ids=job_ids, origin=origin):
                 for job_id in job_ids:
-                    self._release(job_id, origin)
+                    if self._release(job_id, origin) and job_id not in self.eligibility:
+                        self._inner.append(GridJobReleased(job_id))
             case Probed():
                 self._probed(event)
             case FromLiveSite(site=site, message=message):
@@ -286,13 +274,6 @@ class LiveGrid:
         job = job_of(record.job_id, request, self._users)
         return GridJobSubmitted(job, request.sensitivity, sends, attempt)
 
-    def _wished(self, job_id: int) -> JobRecord | None:
-        """Return what is known of a job that a user wants something of, if anything can become of it."""
-        record = self.records.get(job_id)
-        # Of one that was handed in at this very instant nobody knows the number: it was guessed.
-        over = record is None or job_id in self._fresh or record.state in ("ended", "refused")
-        return None if over else record
-
     def _cancel(self, record: JobRecord, origin: str) -> None:
         self._out.append(Noted(record.job_id, "cancelled", f"by wish{by_whom(origin)}"))
         if record.job_id in self.eligibility:
@@ -306,19 +287,9 @@ class LiveGrid:
         record = self._wished(job_id)
         if record is None or record.state == "running" or self.eligibility.is_wished(job_id):
             return
-        self._out.append(Noted(job_id, "hold", f"by wish{by_whom(origin)}"))
-        self.eligibility.hold(job_id)
+        self._wish_held(job_id, origin)
         if job_id not in self.eligibility:
             self._inner.append(GridJobHeld(job_id))
-
-    def _release(self, job_id: int, origin: str) -> None:
-        """Take note that a user does not want a job held any more."""
-        if self._wished(job_id) is None or not self.eligibility.is_wished(job_id):
-            return
-        self._out.append(Noted(job_id, "release", f"by wish{by_whom(origin)}"))
-        self.eligibility.release(job_id)
-        if job_id not in self.eligibility:
-            self._inner.append(GridJobReleased(job_id))
 
     def _probed(self, probe: Probed) -> None:
         """Keep what was measured, and correct by it what is known of the links."""
@@ -426,23 +397,15 @@ class LiveGrid:
 
     def _settle(self) -> bool:
         """Do what follows for jobs that are kept from the queue; return whether the core is to be told something."""
-        while True:
-            settled = self.eligibility.settle()
-            for job_id, reason in settled.hopeless:
-                self.records[job_id].reason = reason
-                self._done(self.records[job_id], "cancelled")
-            for job_id, reason in settled.kept:
-                record = self.records[job_id]
-                if record.reason != reason:
-                    record.reason = reason
-                    self._out.append(Noted(job_id, "kept", reason))
-            for job_id, attempt in settled.let_in:
-                record = self.records[job_id]
-                record.state, record.reason = "waiting", ""
-                self._out.append(Noted(job_id, "queued"))
-                self._inner.append(self._submission(record, attempt))
-            if not settled.hopeless:
-                return bool(self._inner)
+        self._settle_kept()
+        return bool(self._inner)
+
+    def _let_in(self, record: JobRecord, attempt: int) -> None:
+        self._inner.append(self._submission(record, attempt))
+
+    def _end_in_vain(self, record: JobRecord, reason: str) -> None:
+        record.reason = reason
+        self._done(record, "cancelled")
 
     def _run_core(self) -> None:
         inner, self._inner = self._inner, []
@@ -512,7 +475,7 @@ class LiveGrid:
         if outcome in ("finished", "limit") and record.start_ms is not None:
             run_ms = self._now_ms - record.start_ms
             self._out.append(RecordUsage(record.job_id, record.request, record.request.nodes, run_ms, record.used))
-        self._over(record)
+        self._keep_ended(record)
 
     def _refused(self, job_id: int, reason: str) -> None:
         record = self.records[job_id]
@@ -524,10 +487,4 @@ class LiveGrid:
             self._out.append(Declined(key, reason))
             return
         self._out.append(Noted(job_id, "refused", reason))
-        self._over(record)
-
-    def _over(self, record: JobRecord) -> None:
-        """Keep what is known of a job that is over, and have others go on that wait for it."""
-        self.eligibility.over(past_of(record), record.request)
-        self._out.append(RecordEnded(record))
-        self._ended.add(record.job_id, self.records)
+        self._keep_ended(record)

@@ -24,9 +24,10 @@ from gridweave.site.contract import (
     Withdrawn,
 )
 from gridweave.site.contract_core import ContractCore, ContractEvent
-from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
+from gridweave.site.eligibility import after_problem, past_of, pasts_of
 from gridweave.site.live_attempts import NO_PORT, Expected, Ports
 from gridweave.site.live_forecast import SiteForecast, explained, recorded
+from gridweave.site.live_keeping import KeepsJobs
 from gridweave.site.live_messages import (
     AgentForgotten,
     AgentJoined,
@@ -51,12 +52,10 @@ from gridweave.site.program import (
     Accepted,
     Declined,
     DescribeJob,
-    EndedJobs,
     FragmentReport,
     JobRecord,
     JobRequest,
     Noted,
-    RecordEnded,
     RecordUsage,
     State,
     by_whom,
@@ -65,7 +64,7 @@ from gridweave.site.program import (
 )
 
 
-class LiveSite:
+class LiveSite(KeepsJobs):
     """A site that runs real programs.
 
     Parameters
@@ -92,23 +91,19 @@ class LiveSite:
     """
 
     def __init__(self, settings: SiteSettings) -> None:
+        super().__init__()
         self.settings = settings
         self.core = ContractCore(
             settings.nodes, settings.policy, owner=settings.owner, rendezvous_ms=settings.rendezvous_ms
         )
-        self.eligibility = Eligibility()
-        self.records: dict[int, JobRecord] = {}
-        self._ended = EndedJobs()
         self._next_id = OWN_IDS * (settings.number + 1) + 1
         self._users: dict[str, int] = {}
         self._expected: dict[tuple[int, int], Expected] = {}
         self._runs: dict[int, Run] = {}
         self._ports = Ports(settings)
         self._now_ms = 0
-        self._out: list[LiveSiteCommand] = []
         self._inner: list[ContractEvent] = []
         self._over: dict[int, Run] = {}
-        self._fresh: dict[int, str] = {}
 
     def handle(self, now_ms: int, *events: LiveSiteEvent) -> list[LiveSiteCommand]:
         """Take in what has happened and return what is to be done.
@@ -141,11 +136,6 @@ class LiveSite:
             self._run_core()
         self._out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
         return self._out
-
-    @property
-    def n_open(self) -> int:
-        """Jobs of the site's own users that have not ended."""
-        return len(self.records) - len(self._ended.job_ids)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
@@ -233,10 +223,7 @@ class LiveSite:
         parts = {(job_id, self.core.attempt_of(job_id)) for job_id, _ in self._expected}
         asked = {key for key, expected in self._expected.items() if expected.is_asked}
         assert asked <= parts, "an attempt is expected that is not here"
-        self.eligibility.check_invariants()
-        kept = {job_id for job_id, record in self.records.items() if record.state == "held"}
-        assert kept == {job_id for job_id in self.records if job_id in self.eligibility}, "what is held is not kept"
-        assert len(kept) == len(self.eligibility), "a job is kept that is over"
+        self._check_kept()
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
@@ -299,30 +286,16 @@ class LiveSite:
         else:
             self.records[job_id].state = "held"
 
-    def _wished(self, job_id: int) -> JobRecord | None:
-        """Return what is known of a job that a user wants something of, if anything can become of it."""
-        record = self.records.get(job_id)
-        # Of one that was handed in at this very instant nobody knows the number: it was guessed.
-        over = record is None or job_id in self._fresh or record.state in ("ended", "refused")
-        return None if over else record
-
     def _hold(self, job_id: int, origin: str) -> None:
         """Keep a job from the queue that has not been given nodes."""
         record = self._wished(job_id)
         if record is None or record.state not in ("held", "waiting") or self.eligibility.is_wished(job_id):
             return
-        self._out.append(Noted(job_id, "hold", f"by wish{by_whom(origin)}"))
         if record.state == "waiting":
             self._inner.append(JobCancelled(job_id))
             self.eligibility.taken_out(job_id, record.request, record.attempt)
             record.state = "held"
-        self.eligibility.hold(job_id)
-
-    def _release(self, job_id: int, origin: str) -> None:
-        """Keep a job from the queue no more, as far as its user is concerned."""
-        if self._wished(job_id) is not None and self.eligibility.is_wished(job_id):
-            self._out.append(Noted(job_id, "release", f"by wish{by_whom(origin)}"))
-            self.eligibility.release(job_id)
+        self._wish_held(job_id, origin)
 
     def _cancel(self, job_id: int, origin: str) -> None:
         """Take note that a user wants a job no more."""
@@ -385,23 +358,16 @@ class LiveSite:
 
     def _settle(self) -> bool:
         """Do what follows for jobs that are kept from the queue; return whether the core is to be told something."""
-        while True:
-            settled = self.eligibility.settle()
-            for job_id, reason in settled.hopeless:
-                self._out.append(Noted(job_id, "ended", f"at {self.settings.name}: cancelled: {reason}"))
-                self._end_record(self.records[job_id], "cancelled", reason)
-            for job_id, reason in settled.kept:
-                record = self.records[job_id]
-                if record.reason != reason:
-                    record.reason = reason
-                    self._out.append(Noted(job_id, "kept", reason))
-            for job_id, _ in settled.let_in:
-                record = self.records[job_id]
-                record.state, record.reason = "waiting", ""
-                self._out.append(Noted(job_id, "queued"))
-                self._inner.append(JobSubmitted(job_of(job_id, record.request, self._users)))
-            if not settled.hopeless:
-                return bool(self._inner)
+        self._settle_kept()
+        return bool(self._inner)
+
+    def _let_in(self, record: JobRecord, attempt: int) -> None:
+        # The record counts the attempts of a site's own jobs.
+        self._inner.append(JobSubmitted(job_of(record.job_id, record.request, self._users)))
+
+    def _end_in_vain(self, record: JobRecord, reason: str) -> None:
+        self._out.append(Noted(record.job_id, "ended", f"at {self.settings.name}: cancelled: {reason}"))
+        self._end_record(record, "cancelled", reason)
 
     def _run_core(self) -> None:
         events, self._inner = self._inner, []
@@ -527,6 +493,4 @@ class LiveSite:
 
     def _end_record(self, record: JobRecord, outcome: str, reason: str) -> None:
         record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
-        self.eligibility.over(past_of(record), record.request)
-        self._out.append(RecordEnded(record))
-        self._ended.add(record.job_id, self.records)
+        self._keep_ended(record)
