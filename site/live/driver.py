@@ -429,9 +429,9 @@ class Driver(ABC, Generic[Incoming]):
         messages: dict[str, list[Any]] = {}
         for command in commands:
             if isinstance(command, Noted):
-                number = step.note(command.job_id, self._now_ms, command.kind, command.detail)
                 told = command.job_id, self._now_ms, command.kind, command.detail
-                self._notes.append(NumberedNote(number, *told))
+                step.note(*told)
+                self._notes.append(NumberedNote(step.last_note, *told))
             elif isinstance(command, (Accepted, Declined)):
                 job_id = command.job_id if isinstance(command, Accepted) else -1
                 step.submission(command.key, job_id, self._now_ms, command)

@@ -59,6 +59,8 @@ class Step:
     ----------
     number : int
         From 1 since the journal was opened. The step is durable when ``journal.durable`` has reached it.
+    last_note : int
+        Number of the last note that was recorded in this step, or before it.
     """
 
     def __init__(
@@ -186,18 +188,14 @@ class Step:
             raise InputError(f"the peer {peer!r:.100} is empty, or holds a NUL; the name of a site will do")
         self.rows.channels[peer] = Counts(first, following, received)
 
-    def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> int:
+    def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> None:
         """Record an event of the story of a job; a detail of more than 10,000 characters is cut there.
 
-        Returns
-        -------
-        int
-            Its number: ascending over all jobs, and never given again.
+        Its number is `last_note` then: ascending over all jobs, and never given again.
         """
         row = {"number": self.last_note + 1, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
         self.rows.notes.append(row | {"kind": plain(kind), "detail": plain(detail)[:_MOST_TEXT]})
         self.last_note += 1
-        return self.last_note
 
     def ended(self, record: JobRecord) -> None:
         """Record what is known of a job that is over; if it was recorded before, this takes its place."""

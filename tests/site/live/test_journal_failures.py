@@ -360,7 +360,8 @@ def test_an_older_journal_is_migrated(place: Path, tmp_path: Path) -> None:
             assert (experience.count, experience.read_bytes) == (1, None)
             assert journal.journal_id == "an old one"
             with journal.step() as step:
-                number = step.note(7, 5, "ended")
+                step.note(7, 5, "ended")
+                number = step.last_note
                 step.ended(over)
             assert journal.ended([7]) == {7: over}
             assert journal.find_ended(JobFilter(user="", array="")) == [over]
