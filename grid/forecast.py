@@ -20,8 +20,9 @@ while; has too few free nodes; jobs ahead go first; its nodes are kept for the h
 keeps it from there but that it is, or will be, placed elsewhere; what the site has quoted; it has quoted nothing;
 how much work it was sent; it has refused."""
 
-SplitWhy = Literal["bound", "fragments", "links", "alone", "later", "waits", "ahead", "pays"]
-"""Why a job is, or is not, split: it is not wide enough for that; it would take more parts than it may have; the links
+SplitWhy = Literal["bound", "few", "fragments", "links", "alone", "later", "waits", "ahead", "pays"]
+"""Why a job is, or is not, split: it is not wide enough for that; too
+few nodes come free; it would take more parts than it may have; the links
 forbid it; one site has the nodes by then; its nodes are not free yet; to wait ends no later; jobs ahead go first; it
 ends sooner."""
 

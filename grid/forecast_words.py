@@ -277,8 +277,10 @@ def _split_text(facts: GridForecast, split: SplitFacts, names: Sequence[str]) ->
             return f"a job of {nodes_text(facts.width)} may not be split"
         case "fragments":
             return f"a job of {nodes_text(facts.width)} may be on {split.least} sites, and would need more"
+        case "few":
+            return "no split is possible: too few nodes come free, by what is known"
         case "links":
-            return "no split is possible: its parts would have no way to each other, or too few nodes come free"
+            return "no split is possible: its parts would have no way to each other"
         case "alone":
             alone = f"{names[split.whole_site]} alone has the nodes"
             if split.start_ms == facts.now_ms:

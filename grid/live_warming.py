@@ -41,8 +41,11 @@ def warm_up(settings: GridSettings) -> LiveGrid:
         for number, width in enumerate(widths)
     ]
     events: list[LiveGridEvent] = [GridSubmitted(str(number), request) for number, request in enumerate(requests)]
+    grid.quote(0, requests[0])
     for now_ms in range(_MOST_ROUNDS):
         commands = grid.handle(now_ms, *events)
+        for job_id in grid.records if now_ms == 0 else ():
+            grid.forecast(now_ms, job_id)
         told = [command for command in commands if isinstance(command, TellSite)]
         events = [
             FromLiveSite(command.site, answer)

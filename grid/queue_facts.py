@@ -166,10 +166,12 @@ class _Facts:
         about = msgspec.structs.replace(about, whole_end_ms=end_ms)
         if not self.queue.may_split(self.job.job_id):
             return about
-        found = self._soonest_split()
+        allowed = self.queue.fragments_allowed(self.job.width)
+        found = self._soonest_split() if allowed > 1 else None
         if found is None:
-            allowed = self.queue.fragments_allowed(self.job.width)
             why: SplitWhy = "fragments" if allowed < self.n_sites else "links"
+            if sum(self.free) + sum(nodes for site in self.running for _, _, nodes in site) < self.job.width:
+                why = "few"
             return msgspec.structs.replace(about, why=why, least=allowed)
         start_ms, fragments, length_ms = found
         if len(fragments) == 1:

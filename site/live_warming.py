@@ -35,6 +35,9 @@ def warm_up(settings: SiteSettings) -> LiveSite:
     now_ms = 0
     for _ in range(_MOST_ROUNDS):
         commands = site.handle(now_ms, *events)
+        for job_id in site.records if now_ms == 0 else ():
+            site.forecast(now_ms, job_id)
+            site.quote(now_ms, requests[0])
         now_ms += 1
         events = []
         for command in commands:

@@ -1,0 +1,308 @@
+"""Why a job waits, by hand: each reason with its numbers, at each site and for a split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridweave.grid.api import Forecast
+from gridweave.grid.full_control import FullControl
+from gridweave.grid.full_forecast import waiting_forecast
+from gridweave.grid.live_grid import LiveGrid
+from gridweave.grid.live_messages import FromLiveSite, GridCancelled, GridHeld, GridSettings, GridSubmitted
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract import Ended, Enqueued, Held, Quoted, Refused, SiteChanged, Started
+from gridweave.site.live.journal_snapshot import dump_core
+from gridweave.site.program import JobRequest, Program
+
+NORTH, SOUTH, WEST = 0, 1, 2
+MINUTE_MS = 60_000
+SITES = (("north", 8), ("south", 4))
+
+
+def request(nodes: int, minutes: float) -> JobRequest:
+    """Return what a user asks for."""
+    return JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=round(minutes * MINUTE_MS))
+
+
+def grid(*jobs: tuple[int, float], sites: tuple[tuple[str, int], ...] = SITES, **policy: Any) -> LiveGrid:
+    """Return a grid to which jobs, given as nodes and minutes, were handed in one after the other at 0."""
+    settings = {key: policy.pop(key) for key in ("margin_ms", "retry_ms") if key in policy}
+    options = {"mode": "adaptive", "overhead": 0.25, **policy}
+    core = LiveGrid(GridSettings(sites=sites, policy=GridPolicy(**options), **{"margin_ms": 0, **settings}))
+    for number, (nodes, minutes) in enumerate(jobs):
+        core.handle(0, GridSubmitted(f"key {number}", request(nodes, minutes)))
+    return core
+
+
+def told(core: LiveGrid, job_id: int, now_ms: int = 0) -> Forecast:
+    """Return the forecast of a job; nothing may have changed by it."""
+    before = dump_core(core)
+    forecast = core.forecast(now_ms, job_id)
+    assert dump_core(core) == before, "a forecast has changed the grid"
+    assert forecast is not None
+    return forecast
+
+
+def at(forecast: Forecast, site: str) -> tuple[int, int | None, str]:
+    """Return the free nodes of a site, the start alone, and the reason."""
+    (found,) = (reason for reason in forecast.sites if reason.site == site)
+    return found.free, found.start_ms, found.reason
+
+
+def split_of(forecast: Forecast) -> str:
+    """Return why a job is split, or is not."""
+    assert forecast.split is not None
+    return forecast.split.reason
+
+
+def test_the_head_waits_for_nodes() -> None:
+    """The first in the queue hears when each site has its nodes, which jobs free them, and when it starts where."""
+    forecast = told(grid((3, 10), (3, 20), (4, 30), (7, 5), mode="sharing"), 4)
+    assert (forecast.state, forecast.start_ms, forecast.places) == ("waiting", 30 * MINUTE_MS, (("north", 7),))
+    assert (forecast.length_ms, forecast.ahead) == (5 * MINUTE_MS, 0)
+    assert forecast.reason == (
+        "it is first in the queue; it needs 7 nodes, and 1 is free at one site at most, 2 in all; it starts in 30m on "
+        "north (7)"
+    )
+    assert at(forecast, "north") == (
+        1,
+        30 * MINUTE_MS,
+        "needs 7 nodes, 1 of 8 nodes is free; 7 more come free in 30m when jobs 2 and 3 end",
+    )
+    assert at(forecast, "south") == (1, None, "has 4 nodes in all: never alone")
+
+
+def test_a_site_names_the_jobs_that_it_waits_for() -> None:
+    """One job, up to three, and more of them are named by who ends last; jobs behind hear who is offered the nodes."""
+    core = grid((2, 10), (2, 20), (2, 30), (2, 40), (8, 5), (8, 5), sites=(("north", 8),), mode="sharing")
+    assert at(told(core, 5), "north")[2] == (
+        "needs 8 nodes, 0 of 8 nodes are free; 8 more come free in 40m when job 4 and 3 others end"
+    )
+    assert at(told(core, 6), "north")[2].endswith("3 others end; offered to the job ahead first")
+    core = grid((4, 10), (3, 20), (6, 5), (8, 5), (7, 50), sites=(("north", 8),), mode="sharing")
+    assert at(told(core, 3), "north")[2].endswith("7 more come free in 20m when jobs 1 and 2 end")
+    assert at(told(core, 5), "north")[2].endswith("when jobs 1 and 2 end; offered to the 2 jobs ahead first")
+    core = grid((4, 10), (6, 5), sites=(("north", 8),), mode="sharing")
+    assert at(told(core, 2), "north")[2].endswith("4 of 8 nodes are free; 4 more come free in 10m when job 1 ends")
+
+
+def test_a_job_would_delay_the_head() -> None:
+    """One that fits now hears that the nodes are kept, for whom and until when, and when it starts instead."""
+    core = grid((6, 10), (8, 30), (2, 45), sites=(("north", 8),), mode="sharing")
+    forecast = told(core, 3)
+    assert (forecast.start_ms, forecast.ahead) == (40 * MINUTE_MS, 1)
+    assert forecast.reason == (
+        "it needs 2 nodes, which are free, but it would run for 45m on nodes that are kept for job 2, first in the "
+        "queue, which is to start in 10m; it starts in 40m on north (2)"
+    )
+    assert at(forecast, "north") == (2, 0, "2 of 8 nodes are free, 2 of them kept for job 2, which is to start in 10m")
+
+
+def test_nobody_is_overtaken() -> None:
+    """Without backfilling the nodes may be free and are not given; all ahead must start first."""
+    core = grid((6, 10), (8, 30), (2, 5), sites=(("north", 8),), mode="sharing", backfill="none")
+    forecast = told(core, 3)
+    assert forecast.reason == (
+        "the job ahead must start before it: this queue lets none be overtaken; it starts in 40m on north (2)"
+    )
+    assert at(forecast, "north")[2] == "2 of 8 nodes are free; the job ahead must start first"
+
+
+def test_too_few_nodes_anywhere() -> None:
+    """One behind the head hears how many are free at most at one site, and in all."""
+    core = grid((6, 10), (3, 10), (8, 30), (4, 45), mode="sharing")
+    assert told(core, 4).reason.startswith(
+        "it needs 4 nodes, and 2 are free at one site at most, 3 in all; the job ahe"
+    )
+    core = grid((8, 10), (4, 10), (8, 30), (4, 45), mode="sharing")
+    assert told(core, 4).reason.startswith("it needs 4 nodes, and none is free; the job ahead would be offered them")
+
+
+def test_reserved_starts() -> None:
+    """Under conservative backfilling the start is the reserved one, and a gap that is too short is named as such."""
+    core = grid((6, 10), (8, 30), (2, 45), sites=(("north", 8),), mode="sharing", backfill="conservative")
+    forecast = told(core, 3)
+    assert forecast.start_ms == 40 * MINUTE_MS
+    assert forecast.reason == (
+        "its start is reserved: it needs 2 nodes for 45m, which no earlier gap has; it starts in 40m on north (2)"
+    )
+    assert at(forecast, "north")[2] == (
+        "2 of 8 nodes are free, but not for 45m: others have reserved them; they are free for that long in 40m"
+    )
+
+
+def test_others_have_the_nodes() -> None:
+    """Nodes that are not the grid's are named; if they alone are missing there is no start, and it says so."""
+    core = grid(mode="sharing")
+    core.handle(0, FromLiveSite(NORTH, SiteChanged(3, 5)), FromLiveSite(SOUTH, SiteChanged(4, 0)))
+    core.handle(1, GridSubmitted("a", request(4, 10)), GridSubmitted("b", request(6, 10)))
+    forecast = told(core, 2, 1)
+    assert (forecast.start_ms, forecast.places) == (None, ())
+    assert forecast.reason.endswith("; nodes that others have must come free first, and when they do is not known")
+    assert at(forecast, "north")[1:] == (
+        None,
+        "needs 6 nodes, 1 of 8 nodes is free; others have 3, and when they leave is not known",
+    )
+
+
+def test_a_site_that_refused_is_left_alone() -> None:
+    """It says when it refused, and when it is asked again; the play asks it again then."""
+    core = grid((4, 10), sites=(("south", 4),), retry_ms=MINUTE_MS)
+    core.handle(5_000, FromLiveSite(0, Refused(1, 1, "drained")))
+    forecast = told(core, 1, 15_000)
+    assert (forecast.start_ms, forecast.places) == (5_000 + MINUTE_MS, (("south", 4),))
+    assert at(forecast, "south")[2] == "refused, or was silent, 10s ago; is asked again in 50s at latest"
+
+
+def test_a_job_that_is_being_started() -> None:
+    """It says which sites hold their part, which have been asked, and the start that is agreed on."""
+    core = grid((12, 10), margin_ms=500)
+    assert told(core, 1).reason == "it was placed; north and south have been asked, to start in 500ms"
+    core.handle(10, FromLiveSite(NORTH, Held(1, 1)))
+    forecast = told(core, 1, 100)
+    assert (forecast.state, forecast.start_ms) == ("starting", 500)
+    assert forecast.reason == "held on north (8); south has been asked, to start in 400ms"
+    core.handle(120, FromLiveSite(SOUTH, Held(1, 1)))
+    assert told(core, 1, 200).reason == "held on north (8) and south (4): the start was agreed for in 300ms"
+    core = grid((3, 10))
+    assert told(core, 1).reason == "it was placed on south (3), which is starting it"
+    core.handle(0, FromLiveSite(SOUTH, Started(1, 1, 0)))
+    assert (told(core, 1).state, told(core, 1, 90_000).reason) == ("running", "it runs on south (3), for 1m30s")
+    core.handle(100_000, FromLiveSite(SOUTH, Ended(1, 1, 100_000, "finished")))
+    assert (told(core, 1, 100_000).state, told(core, 1, 100_000).reason) == ("ended", "it has ended: finished")
+
+
+def test_adaptive_waits_because_that_ends_sooner() -> None:
+    """What a split would cost is said in lengths, and by how much sooner the wait ends."""
+    core = grid((3, 1.5), (2, 60), (4, 10), sites=(("north", 4), ("south", 5)))
+    forecast = told(core, 3)
+    assert (forecast.start_ms, forecast.places) == (90_000, (("north", 4),))
+    split = forecast.split
+    assert split is not None
+    assert (split.places, split.start_ms) == ((("south", 3), ("north", 1)), 0)
+    assert (split.length_ms, split.whole_ms, split.gain_ms) == (750_000, 600_000, -60_000)
+    assert split.reason == (
+        "a split over south (3) and north (1) could start now and would take 12m30s instead of 10m; waiting for north "
+        "ends 1m sooner"
+    )
+
+
+def test_what_a_split_gains() -> None:
+    """A job that is to be split hears its length, and by how much sooner it ends than alone."""
+    core = grid((3, 30), (2, 60), sites=(("north", 4), ("south", 5)))
+    before = dump_core(core)
+    quote = core.quote(0, request(4, 10))
+    assert dump_core(core) == before, "a quote has changed the grid"
+    assert (quote.job_id, quote.start_ms, quote.places) == (None, 0, (("south", 3), ("north", 1)))
+    assert quote.reason == "it would start at once, on south (3) and north (1)"
+    assert quote.split is not None
+    assert (quote.split.length_ms, quote.split.gain_ms) == (750_000, 27.5 * MINUTE_MS)
+    assert split_of(quote) == (
+        "it is split over south (3) and north (1): it takes 12m30s instead of 10m, and ends 27m30s sooner than north "
+        "alone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "nodes", "reason"),
+    [
+        ({"lower_bound": 6}, 4, "only jobs of more than 6 nodes are split"),
+        ({"max_fragments": ((4, 1),)}, 4, "a job of 4 nodes may not be split"),
+        (
+            {"mode": "multi-site"},
+            5,
+            "it is split over north (3) and south (2): it takes 12m30s instead of 10m, and ends 27m30s sooner",
+        ),
+        (
+            {"mode": "adaptive", "overhead": 9.0},
+            5,
+            "a split over north (3) and south (2) could start in 30m and would take 1h40m instead of 10m; waiting",
+        ),
+    ],
+)
+def test_why_a_job_is_not_split(policy: dict[str, Any], nodes: int, reason: str) -> None:
+    """The bound, the fragments that are allowed, and nodes that are not free yet are told apart."""
+    core = grid((3, 30), (2, 60), (4, 60), sites=(("north", 4), ("south", 4), ("west", 5)), **policy)
+    core.handle(0, GridSubmitted("west", request(1, 90)))
+    core.handle(0, GridSubmitted("next", request(nodes, 10)))
+    assert split_of(told(core, 5)).removesuffix(" for west ends 1h sooner").removesuffix(" than west alone") == reason
+
+
+def test_splits_that_are_not_to_be_had() -> None:
+    """Nodes that others have, and sites that are too many for the width, keep a split from being found at all."""
+    core = grid(sites=(("north", 4), ("south", 4), ("west", 5)), max_fragments=((9, 2),))
+    core.handle(0, FromLiveSite(WEST, SiteChanged(5, 0)), GridSubmitted("wide", request(9, 10)))
+    assert split_of(told(core, 1)) == "no split is possible: too few nodes come free, by what is known"
+    core.handle(1, FromLiveSite(WEST, SiteChanged(4, 1)))
+    assert split_of(told(core, 1, 1)) == "a job of 9 nodes may be on 2 sites, and would need more"
+
+
+def test_sharing_splits_nothing() -> None:
+    """Where nothing is split there is nothing to say of it, and what is too wide is refused."""
+    core = grid((3, 30), (8, 60), (4, 10), mode="sharing")
+    assert told(core, 3).split is None
+    quote = core.quote(0, request(9, 10))
+    assert (quote.state, quote.start_ms) == ("refused", None)
+    assert quote.reason == "it needs 9 nodes, the largest site has 8, and mode sharing splits no job"
+    assert core.quote(0, request(0, 10)).reason == "nodes is 0; a whole number from 1 to 10000000"
+
+
+def test_held_jobs_say_by_whom() -> None:
+    """A job that is kept from the queue says why, and has no start."""
+    core = grid((8, 30), (8, 60), mode="sharing")
+    core.handle(1, GridHeld((2,)))
+    forecast = told(core, 2, 1)
+    assert (forecast.state, forecast.start_ms, forecast.reason) == ("held", None, "is held by its user")
+    core.handle(2, GridCancelled(2))
+    assert told(core, 2, 2).reason.startswith("it has ended: cancelled")
+    assert core.forecast(2, 77) is None
+
+
+def test_a_start_too_far_ahead() -> None:
+    """Beyond so many instants there is no start, and the reason says so; reserved starts are said as they are."""
+    core = grid(*[(8, 10)] * 6, sites=(("north", 8),), mode="sharing")
+    control = core.core._control
+    assert isinstance(control, FullControl)
+    assert waiting_forecast(control.copy(), 0, 6, most_steps=5).is_bounded
+    assert waiting_forecast(control.copy(), 0, 6, most_steps=6).start_ms == 50 * MINUTE_MS
+
+
+def test_limited_control_says_what_sites_said() -> None:
+    """While sites are asked, when it waits at one, and when none has a place: with the quotes and their age."""
+    core = grid((3, 10), control="limited", mode="sharing")
+    assert told(core, 1).reason == "0 of 2 sites have said when they could start it; then it is placed"
+    core.handle(5, FromLiveSite(NORTH, Quoted(1, 2, 600_000)))
+    forecast = told(core, 1, 5)
+    assert forecast.reason == "1 of 2 sites have said when they could start it; then it is placed"
+    assert at(forecast, "south") == (0, None, "has not said when it could start it")
+    core.handle(10, FromLiveSite(SOUTH, Quoted(2, 1, 300_000)))
+    forecast = told(core, 1, 60_010)
+    assert (forecast.start_ms, forecast.places) == (300_000, (("south", 3),))
+    assert forecast.reason == "it waits in the queue of south, which meant to start it in 4m"
+    assert at(forecast, "north") == (2, 600_000, "said 1m ago: a start in 9m, 2 nodes to be had now")
+    core.handle(70_000, FromLiveSite(SOUTH, Enqueued(1, 2)), FromLiveSite(SOUTH, Refused(1, 2, "drained")))
+    assert told(core, 1, 70_000).reason == "no site would take it; all are asked again in 1m"
+    quote = core.quote(70_000, request(5, 10))
+    assert quote.reason == "the sites would be asked when they could start it"
+    assert [site.reason for site in quote.sites] == [
+        "has not said when it could start it",
+        "has 4 nodes in all: never alone",
+    ]
+
+
+def test_no_control_says_where_it_was_sent() -> None:
+    """The site that it was sent to, how much work of the grid each has, and who has refused it."""
+    core = grid((4, 10), (4, 10), control="none", mode="sharing")
+    forecast = told(core, 2)
+    assert (forecast.places, forecast.reason) == ((("south", 4),), "it was sent to south, whose queue decides")
+    assert at(forecast, "north")[2] == "was sent work of the grid for 5m on all its 8 nodes"
+    assert (
+        core.quote(0, request(4, 1)).reason
+        == "it would be sent to the site with the least work of the grid for each node"
+    )
+    core.handle(1, FromLiveSite(SOUTH, Refused(2, 1, "no")))
+    assert at(told(core, 2, 1), "south")[2] == "has refused it"
+    core.handle(2, FromLiveSite(NORTH, Refused(2, 2, "no")))
+    assert told(core, 2, 2).reason == "all sites have refused it; it is sent again in 1m"
