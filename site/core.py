@@ -256,7 +256,8 @@ class SiteCore:
             elif start_ms == now_ms:
                 reason = f"{self.free} of {self.nodes} nodes are free, and it could have them at once"
             else:
-                reason = f"it needs {job.width} nodes, {self.free} of {self.nodes} are free, and {waiting} jobs wait"
+                reason = f"it needs {job.width} nodes, {self.free} of {self.nodes} are free, and "
+                reason += f"{waiting} job{'s wait' if waiting != 1 else ' waits'}"
         ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
         return Explanation(
             job_id=job.job_id,

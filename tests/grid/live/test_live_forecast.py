@@ -1,0 +1,93 @@
+"""Forecasts and quotes of a live grid, with real cores, desks and journals, and what its sites say of their queues."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.program import JobRequest, Program
+from local_grid import LocalGrid
+
+HOUR_MS = 3_600_000
+
+
+def sleeper(nodes: int, hours: float) -> JobRequest:
+    """Return a job that works for a minute and may take longer."""
+    return JobRequest(program=Program(argv=("sleep", "60")), nodes=nodes, limit_ms=round(hours * HOUR_MS))
+
+
+async def submit(grid: LocalGrid, *requests: JobRequest, site: str | None = None) -> list[int]:
+    """Hand in jobs; return their numbers."""
+    job_ids = []
+    for request in requests:
+        (answer,) = await grid.backend.submit([(f"{site} {request}", request)], site=site, origin="a test")
+        job_ids.append(answer.job_id)  # type: ignore[union-attr]
+    return job_ids
+
+
+async def in_state(grid: LocalGrid, job_id: int, *states: str) -> None:
+    """Wait until a job is in one of these states."""
+    async with asyncio.timeout(30):
+        while (await grid.backend.records([job_id]))[0].state not in states:
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.asyncio
+async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
+    """A job that waits hears when it starts and where, a quote stands behind it, and an own user hears the site."""
+    async with LocalGrid(tmp_path, policy=GridPolicy(mode="sharing")) as grid:
+        runs, waits = await submit(grid, sleeper(4, 2), sleeper(3, 1))
+        await in_state(grid, runs, "running")
+        forecast = await grid.backend.forecast(waits)
+        assert forecast is not None
+        assert (forecast.state, forecast.places, forecast.ahead) == ("waiting", (("north", 3),), 0)
+        assert forecast.start_ms is not None
+        assert HOUR_MS < forecast.start_ms - forecast.now_ms <= 2 * HOUR_MS
+        assert [site.reason for site in forecast.sites] == [
+            f"needs 3 nodes, 0 of 4 nodes are free; 4 more come free in 2h when job {runs} ends",
+            "has 2 nodes in all: never alone",
+        ]
+        quote = await grid.backend.quote(sleeper(4, 1))
+        assert (quote.job_id, quote.ahead, quote.places) == (None, 1, (("north", 4),))
+        assert quote.start_ms is not None
+        assert quote.start_ms - quote.now_ms > 2 * HOUR_MS
+        first, second = await submit(grid, sleeper(2, 1), sleeper(1, 1), site="south")
+        await in_state(grid, first, "running")
+        own = await grid.backend.forecast(second)
+        assert own is not None
+        assert (own.state, own.places, own.ahead) == ("waiting", (("south", 1),), 0)
+        assert own.reason == "it is the head of the queue and needs 1 nodes, of which 0 are free now"
+        running = await grid.backend.forecast(first)
+        assert running is not None
+        assert (running.state, running.reason) == ("running", "it runs")
+        assert await grid.backend.cancel([runs, waits, first, second], origin="a test")
+
+
+@pytest.mark.asyncio
+async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
+    """Where jobs wait at sites these say when they start; for a quote all are asked, but for one that is away."""
+    async with LocalGrid(tmp_path, policy=GridPolicy(mode="sharing", control="limited")) as grid:
+        runs, waits = await submit(grid, sleeper(4, 2), sleeper(3, 1))
+        await in_state(grid, runs, "running")
+        async with asyncio.timeout(30):
+            while (forecast := await grid.backend.forecast(waits)) is None or not forecast.start_ms:
+                await asyncio.sleep(0.02)
+        assert forecast.reason == (
+            "it waits in the queue of north: it is the head of the queue and needs 3 nodes, of which 0 are free now"
+        )
+        assert HOUR_MS < forecast.start_ms - forecast.now_ms <= 2 * HOUR_MS
+        quote = await grid.backend.quote(sleeper(2, 1))
+        assert quote.places == (("south", 2),)
+        assert quote.reason == "south could start it first, now"
+        grid.away.add("site:south")
+        quote = await grid.backend.quote(sleeper(2, 1))
+        assert quote.places == (("north", 2),)
+        assert [site.reason for site in quote.sites] == [
+            "it needs 2 nodes, 0 of 4 are free, and 1 job waits",
+            "has not said when it could start it",
+        ]
+        grid.away.clear()
+        assert await grid.backend.cancel([runs, waits], origin="a test")
