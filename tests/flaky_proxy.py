@@ -35,11 +35,14 @@ class FlakyProxy:
     ----------
     faults : collections.Counter
         How often it failed, by how.
+    url : str
+        Where it listens; set by who starts it.
     """
 
     def __init__(self, target: str, rng: np.random.Generator, *, chance: float, cut_after: float | None = None) -> None:
         self._target, self._rng, self.chance, self.cut_after = target, rng, chance, cut_after
         self.faults: Counter[str] = Counter()
+        self.url = ""
         self.app = web.Application(client_max_size=64 << 20)
         self.app.add_routes([web.route("*", "/{rest:.*}", self._pass_on)])
         self.app.cleanup_ctx.append(self._opened)

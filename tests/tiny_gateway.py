@@ -22,6 +22,8 @@ class TinyGateway:
     ----------
     records, keys, events, outputs
         What it knows; tests change them.
+    url : str
+        Where it listens; set by who starts it.
     heard : list
         Method, path and body of each request, as it came.
     runs : callable, optional
@@ -36,6 +38,7 @@ class TinyGateway:
         self.heard: list[tuple[str, str, Any]] = []
         self.runs: Callable[[JobRecord], None] | None = None
         self.token = ""
+        self.url = ""
         self.now_ms = 1_800_000_000_000
         self.drained: set[str] = set()
         self._news = asyncio.Condition()

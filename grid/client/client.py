@@ -19,7 +19,7 @@ from gridweave.grid.client.mapping import Results
 from gridweave.grid.client.requests import Afters, Limit, Runnable, checked, chunks, job_request
 from gridweave.grid.client.retries import Patience, Pauses, Sleep
 from gridweave.grid.client.transport import Transport
-from gridweave.grid.client.waiting import Connected, EndWatch
+from gridweave.grid.client.waiting import ENDS, Connected, EndWatch
 from gridweave.site.program import ArrayPlace, JobRecord, JobRequest, State, Where
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ class Client:
         return done
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:
-        return streams.events(self.transport, after=None, job=None, kinds=(), connected=connected)
+        return streams.events(self.transport, after=None, job=None, kinds=ENDS, connected=connected)
 
 
 def _in_path(name: str) -> str:

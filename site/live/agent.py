@@ -13,10 +13,10 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.live.affinity import usable_cores
-from gridweave.site.live.folders import fragment_folder, read_launch
+from gridweave.site.live.folders import fragment_folder, read_launch, result_path
 from gridweave.site.live.launch import FragmentEvent, FragmentStarted, Launch, Rank
 from gridweave.site.live.orders import ENCODER, ORDERS
-from gridweave.site.live.output import output_path
+from gridweave.site.live.output import STREAMS, output_path
 from gridweave.site.live.runner import Runner
 from gridweave.site.live_messages import (
     LOCAL,
@@ -30,6 +30,9 @@ from gridweave.site.live_messages import (
 )
 
 logger = logging.getLogger("gridweave.live")
+
+RESULT = "result"
+"""In place of a stream: what a callable has returned."""
 
 MOST_OUTPUT = 4 << 20
 """So much output is handed out at one time."""
@@ -171,7 +174,7 @@ class AgentDriver:
         launch = read_launch(folder)
         is_here = launch is not None and any(each.rank == rank for each in launch.ranks)
         try:
-            size = output_path(folder, rank, stream).stat().st_size
+            size = _written_path(folder, rank, stream).stat().st_size
         except OSError:
             size = 0
         return OutputRead(is_here, data, size)
@@ -183,7 +186,7 @@ class AgentDriver:
         ----------
         job_id, attempt, rank : int
         stream : str
-            ``out`` or ``err``.
+            ``out`` or ``err``, or ``result``: what the callable of the rank has returned, as JSON.
         offset, limit : int
             From which byte, and at most how many.
 
@@ -192,11 +195,11 @@ class AgentDriver:
         OptionError
             If there is no such stream, or a number is below 0.
         """
-        if stream not in ("out", "err"):
-            raise OptionError("stream", f"is {stream!r:.20}; out or err")
+        if stream not in (*STREAMS, RESULT):
+            raise OptionError("stream", f"is {stream!r:.20}; out, err or result")
         if min(job_id, attempt, rank, offset, limit) < 0:
             raise OptionError("offset", "or another number is below 0; whole numbers from 0 up")
-        path = output_path(fragment_folder(self.runner.root, (job_id, attempt)), rank, stream)
+        path = _written_path(fragment_folder(self.runner.root, (job_id, attempt)), rank, stream)
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -254,6 +257,10 @@ class AgentDriver:
                     self._ended.append((report.job_id, report.attempt))
             while len(self._ended) > self._keep:
                 await self.runner.forget(*self._ended.popleft())
+
+
+def _written_path(folder: Path, rank: int, stream: str) -> Path:
+    return result_path(folder, rank) if stream == RESULT else output_path(folder, rank, stream)
 
 
 def _told(agent: str, event: FragmentEvent) -> Report:
