@@ -18,6 +18,10 @@ _NOT_PASSED = frozenset(
 )
 
 
+PIECE = 300
+"""Of streams that pass, in bytes at most."""
+
+
 class FlakyProxy:
     """Passes requests on, and fails some of them.
 
@@ -33,6 +37,16 @@ class FlakyProxy:
 
     Attributes
     ----------
+    rng, chance, cut_after
+        As given; tests change them.
+    kinds : tuple of str
+        How it fails.
+    plan : list of str
+        How the next requests fail, whatever the chance.
+    passed : int
+        Pieces of streams that have passed.
+    open : set
+        The connections of streams that are open.
     faults : collections.Counter
         How often it failed, by how.
     url : str
@@ -40,12 +54,21 @@ class FlakyProxy:
     """
 
     def __init__(self, target: str, rng: np.random.Generator, *, chance: float, cut_after: float | None = None) -> None:
-        self._target, self._rng, self.chance, self.cut_after = target, rng, chance, cut_after
+        self._target, self.rng, self.chance, self.cut_after = target, rng, chance, cut_after
+        self.kinds: tuple[str, ...] = FAULTS
+        self.plan: list[str] = []
+        self.passed = 0
+        self.open: set[asyncio.BaseTransport] = set()
         self.faults: Counter[str] = Counter()
         self.url = ""
         self.app = web.Application(client_max_size=64 << 20)
         self.app.add_routes([web.route("*", "/{rest:.*}", self._pass_on)])
         self.app.cleanup_ctx.append(self._opened)
+
+    def cut_streams(self) -> None:
+        """Cut all streams that are open."""
+        for transport in self.open:
+            transport.close()
 
     async def _opened(self, _: web.Application):  # type: ignore[no-untyped-def]
         self._session = aiohttp.ClientSession(auto_decompress=False)
@@ -53,7 +76,9 @@ class FlakyProxy:
         await self._session.close()
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        fault = str(self._rng.choice(FAULTS)) if self._rng.random() < self.chance else ""
+        fault = self.plan.pop(0) if self.plan else ""
+        if not fault and self.rng.random() < self.chance:
+            fault = str(self.rng.choice(self.kinds))
         self.faults[fault] += bool(fault)
         if fault.isdecimal():
             headers = {"Retry-After": "0"} if fault == "429" else {}
@@ -83,15 +108,27 @@ class FlakyProxy:
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status, headers=headers)
         await response.prepare(request)
-        left = int(self._rng.geometric(1 / self.cut_after)) if self.cut_after else None
-        async for piece in answer.content.iter_any():
+        transport = request.transport
+        assert transport is not None
+        self.open.add(transport)
+        try:
+            return await self._pieces(request, answer, response)
+        finally:
+            self.open.discard(transport)
+
+    async def _pieces(
+        self, request: web.Request, answer: aiohttp.ClientResponse, response: web.StreamResponse
+    ) -> web.StreamResponse:
+        left = int(self.rng.geometric(1 / self.cut_after)) if self.cut_after else None
+        async for piece in answer.content.iter_chunked(PIECE):
             if left is not None:
                 left -= 1
                 if left < 0:
                     self.faults["stream"] += 1
-                    await response.write(piece[: int(self._rng.integers(len(piece)))])
+                    await response.write(piece[: int(self.rng.integers(len(piece)))])
                     return self._cut(request, response)
             await response.write(piece)
+            self.passed += 1
         return response
 
     def _cut(self, request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:

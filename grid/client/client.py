@@ -342,7 +342,12 @@ class Client:
         return await self.transport.call("GET", f"/v1/jobs/{job_id}/story", api.Story)
 
     async def events(
-        self, *, after: int | None = None, job: int | None = None, kinds: Sequence[str] = ()
+        self,
+        *,
+        after: int | None = None,
+        jobs: Sequence[int] = (),
+        kinds: Sequence[str] = (),
+        user: str | None = None,
     ) -> AsyncGenerator[api.JobEvent, None]:
         """Yield what happens to jobs, each event once and in order, also when the connection is cut; without end.
 
@@ -350,12 +355,12 @@ class Client:
         ----------
         after : int, optional
             The number of the last event that is known; left out: only what happens from now on.
-        job : int, optional
-            Only events of this job.
-        kinds : sequence of str
-            Only events of these kinds (docs/live.md).
+        jobs, kinds : sequence
+            Only events of these jobs, of these kinds (docs/live.md).
+        user : str, optional
+            Only events of this user's jobs.
         """
-        found = streams.events(self.transport, after=after, job=job, kinds=tuple(kinds))
+        found = streams.events(self.transport, after=after, jobs=tuple(jobs), kinds=tuple(kinds), user=user)
         async with aclosing(found):
             async for event in found:
                 yield event
@@ -408,7 +413,7 @@ class Client:
         return done
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:
-        return streams.events(self.transport, after=None, job=None, kinds=ENDS, connected=connected)
+        return streams.events(self.transport, after=None, kinds=ENDS, connected=connected)
 
 
 def _in_path(name: str) -> str:

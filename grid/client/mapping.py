@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,7 @@ class Results:
         )
         self._is_begun = False
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncGenerator[Any, None]:
         return self._results()
 
     def __await__(self) -> Generator[Any, None, list[Any]]:

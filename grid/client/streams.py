@@ -39,21 +39,24 @@ class EventLines:
     def __init__(self) -> None:
         self.last_id = ""
         self._data: list[bytes] = []
-        self._id = ""
+        self._id, self._name = "", b""
 
     def take(self, line: bytes) -> bytes | None:
         """Take in a line; return the data of the event that it ends, if it ends one."""
         line = line.rstrip(b"\r\n")
         if not line:
             self.last_id, data = self._id or self.last_id, b"\n".join(self._data)
-            self._id, self._data = "", []
-            return data or None
+            is_message = self._name in (b"", b"message")  # others are about the stream: that it ends, say
+            self._id, self._name, self._data = "", b"", []
+            return data if data and is_message else None
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
         elif name == b"id":
             self._id = value.decode(errors="replace")
+        elif name == b"event":
+            self._name = value
         return None
 
 
@@ -61,8 +64,9 @@ async def events(
     transport: Transport,
     *,
     after: int | None,
-    job: int | None,
-    kinds: tuple[str, ...],
+    jobs: tuple[int, ...] = (),
+    kinds: tuple[str, ...] = (),
+    user: str | None = None,
     connected: Callable[[bool], None] = lambda is_open: None,
 ) -> AsyncGenerator[JobEvent, None]:
     """Yield what happens to jobs, each event once and in order, whatever happens to the connection; without end.
@@ -72,10 +76,10 @@ async def events(
     transport : Transport
     after : int, optional
         The number of the last event that is known; None: only what happens from now on.
-    job : int, optional
-        Only events of this job.
-    kinds : tuple of str
-        Only events of these kinds; empty: all.
+    jobs, kinds : tuple
+        Only events of these jobs, of these kinds; empty: all.
+    user : str, optional
+        Only events of this user's jobs.
     connected : callable
         Told whenever the stream has been opened, and whenever it was cut off.
 
@@ -84,7 +88,8 @@ async def events(
     UnavailableError
         If the gateway is away for longer than the client's patience.
     """
-    query = [("kind", kind) for kind in kinds] + ([("job", str(job))] if job is not None else [])
+    query = [("kind", kind) for kind in kinds] + [("job", str(job)) for job in jobs]
+    query += [("user", user)] if user is not None else []
     last, cuts = after, 0
     while True:
         place = [("after", str(last))] if last is not None else []

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
 from aiohttp.test_utils import TestServer
 
+from client_helpers import Naps
 from flaky_proxy import FlakyProxy
 from gridweave.grid.client.client import Client
-from gridweave.grid.client.retries import Patience
 from tiny_gateway import TinyGateway
 
 
@@ -43,20 +42,6 @@ async def grid(gateway: TinyGateway) -> AsyncIterator[Client]:
         yield client
 
 
-class Naps:
-    """Stands for sleeping: keeps how long, and lets others go on."""
-
-    def __init__(self) -> None:
-        self.lengths_s: list[float] = []
-
-    async def __call__(self, length_s: float) -> None:
-        """Pass over a pause."""
-        import asyncio
-
-        self.lengths_s.append(length_s)
-        await asyncio.sleep(0)
-
-
 @pytest.fixture
 def naps() -> Naps:
     """Return what sleeps in no time."""
@@ -70,8 +55,3 @@ async def flaky(gateway: TinyGateway) -> AsyncIterator[FlakyProxy]:
     async with TestServer(proxy.app) as server:
         proxy.url = str(server.make_url("")).rstrip("/")
         yield proxy
-
-
-def patient(url: str, naps: Naps, seed: int = 1, **patience: Any) -> Client:
-    """Return a client whose pauses take no time."""
-    return Client(url, patience=Patience(**patience), rng=np.random.default_rng(seed), sleep=naps)
