@@ -204,6 +204,18 @@ class RunningGrid:
                 self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
                 raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
+    def wait(self, timeout_s: float = START_S) -> None:
+        """Wait until all actors can be called; if one cannot, end those that were made here.
+
+        Raises
+        ------
+        UnavailableError
+        """
+        machines = [name for name in self.actors if name.startswith("agent:")]
+        # These compile nothing: one that is not there soon has no node to be on.
+        self.wait_for(machines, timeout_s)
+        self.wait_for([name for name in self.actors if name not in machines], max(timeout_s, COMPILE_S))
+
     def submit(
         self, requests: Sequence[tuple[str, JobRequest]], *, site: str | None = None
     ) -> list[Accepted | Declined]:
@@ -268,21 +280,34 @@ def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any]
     UnavailableError
         If an actor is not ready in time: no node has its label, or its journal is not to be had.
     """
+    grid = make_grid(plan, machine=machine)
+    grid.wait(timeout_s)
+    return grid
+
+
+def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
+    """Make the actors of a grid, as `start_grid`, and do not wait for them: each starts when there is a node for it.
+
+    Parameters
+    ----------
+    plan : GridPlan
+    machine : type
+
+    Returns
+    -------
+    RunningGrid
+    """
     grid = RunningGrid(plan, {})
-    for number in range(len(plan.sites)):
-        _make_machines(grid, number, machine)
-    machines = list(grid.actors)
+    journal = plan.journal or str(Path(plan.folder) / "grid.journal")
+    # It takes longest to start, and so comes first.
+    machines = tuple(tuple(agent.name for agent in plan.site_settings(n).agents) for n in range(len(plan.sites)))
+    grid.make(MetaActor, GRID_ACTOR, {}, plan.settings(), journal, plan.clock, plan.namespace, machines)
     for number, site in enumerate(plan.sites):
+        _make_machines(grid, number, machine)
         settings = plan.site_settings(number)
         journal = site.journal or str(Path(plan.folder) / site.name / "site.journal")
         labels = _labels(plan, site, settings.agents[0].name)
         grid.make(SiteActor, site_actor(site.name), labels, settings, journal, plan.clock, plan.namespace)
-    journal = plan.journal or str(Path(plan.folder) / "grid.journal")
-    on = tuple(tuple(agent.name for agent in plan.site_settings(number).agents) for number in range(len(plan.sites)))
-    grid.make(MetaActor, GRID_ACTOR, {}, plan.settings(), journal, plan.clock, plan.namespace, on)
-    # These compile nothing: one that is not there soon has no node to be on.
-    grid.wait_for(machines, timeout_s)
-    grid.wait_for([name for name in grid.actors if name not in machines], max(timeout_s, COMPILE_S))
     return grid
 
 

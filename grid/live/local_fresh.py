@@ -6,21 +6,20 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from gridweave.errors import GridweaveError, OptionError, UnavailableError
+from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.live.local_down import end_all
-from gridweave.grid.live.local_state import LIVE, read_state, state_folder, working_on
+from gridweave.grid.live.local_state import STATE, read_state, working_on
 
-_OURS = ("grid.journal", "site.journal")
+_GRID, _SITE = "grid.journal", "site.journal"
 
 
-def open_jobs(name: str, folder: str) -> int:
-    """Return how many jobs a grid that does not run has taken in that are not over, as its journals say.
+def open_jobs(folder: Path) -> int:
+    """Return how many jobs a grid that does not run has taken in that are not over, as the journals here say.
 
     Parameters
     ----------
-    name : str
-    folder : str
-        Of journals and jobs; empty: the one below that of its state.
+    folder : pathlib.Path
+        Of journals and jobs.
     """
     from sqlalchemy import func, select
 
@@ -28,7 +27,7 @@ def open_jobs(name: str, folder: str) -> int:
     from gridweave.site.live.journal_tables import notes
 
     count = 0
-    for journal in _journals(_folder_of(name, folder)):
+    for journal in _journals(folder):
         # One that cannot be read holds nothing that could be kept.
         with contextlib.suppress(GridweaveError), JournalReader(journal) as reader, reader.reading() as connection:
             ended = select(notes.c.job_id).where(notes.c.kind == "ended")
@@ -39,42 +38,38 @@ def open_jobs(name: str, folder: str) -> int:
     return count
 
 
-def begin_anew(name: str, folder: str) -> None:
-    """Remove the journals of a grid that does not run, its jobs and their output.
+def begin_anew(name: str) -> None:
+    """Remove the journals of a grid that does not run, its jobs and their output, and by which GRID.toml it ran.
 
     Parameters
     ----------
-    name, folder
-        As for `open_jobs`.
+    name : str
 
     Raises
     ------
-    OptionError
-        If it runs.
     UnavailableError
-        If something cannot be removed.
+        If it runs, or something cannot be removed.
     """
-    with working_on(name):
+    with working_on(name) as own:
         state = read_state(name)
-        if state is not None and state.alive:
-            raise OptionError("--fresh", f"the grid {name!r} runs; run `gridweave down` first")
-        if state is not None:
-            end_all(state, keep_jobs=False)
-        place = _folder_of(name, folder)
+        if state is None:
+            return
+        if state.alive:
+            raise UnavailableError(f"the grid {name!r} runs; run `gridweave down` first")
+        end_all(state, keep_jobs=False)
+        folder = Path(state.folder)
         try:
-            for journal in _journals(place):
-                site = journal.parent
-                for path in place.glob(f"{journal.name}*") if site == place else ():
+            for journal in _journals(folder):
+                if journal.parent != folder:
+                    shutil.rmtree(journal.parent)
+                    continue
+                for path in folder.glob(f"{journal.name}*"):
                     path.unlink()
-                if site != place:
-                    shutil.rmtree(site)
+            (own / STATE).unlink()
         except OSError as error:
             raise UnavailableError(f"{error.filename}: cannot be removed: {error.strerror}") from None
 
 
-def _folder_of(name: str, folder: str) -> Path:
-    return Path(folder) if folder else state_folder(name) / LIVE
-
-
 def _journals(folder: Path) -> list[Path]:
-    return [*folder.glob(_OURS[0]), *sorted(folder.glob(f"*/{_OURS[1]}"))]
+    """Return the journals in a folder: that of the grid, and those of its sites."""
+    return [*folder.glob(_GRID), *sorted(folder.glob(f"*/{_SITE}"))]

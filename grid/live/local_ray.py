@@ -70,6 +70,52 @@ Told = Callable[[LocalProcess], None]
 """Hears of each process at once when it is started."""
 
 
+class Launcher:
+    """A process that starts Ray nodes (`gridweave.grid.live.ray_nodes`): it takes a second to be ready.
+
+    Parameters
+    ----------
+    token : pathlib.Path
+        The file of the token of Ray.
+    marker : str
+        For the environment of all that it starts.
+    """
+
+    def __init__(self, token: Path, marker: str) -> None:
+        self.problem: str | None = None
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gridweave.grid.live.ray_nodes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment_of_nodes(token, marker),
+            # Ctrl-C comes to this process alone, which then ends all in order.
+            start_new_session=True,
+        )
+
+    def launch(self, task: Launching) -> Iterator[Launched]:
+        """Yield the nodes as they are started; ``problem`` is then what was said if the head has not come up."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as orders:
+            orders.write(msgspec.json.encode(task))
+        for line in process.stdout:
+            yield msgspec.json.decode(line, type=Launched)
+        said = process.stderr.read().decode(errors="replace")
+        self.problem = said if process.wait() else None
+
+    def close(self) -> None:
+        """End it; what it has started goes on."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
 class LocalRay:
     """A Ray of one's own, as it is to be or as it runs.
 
@@ -98,20 +144,16 @@ class LocalRay:
         """Where its head answers."""
         return f"127.0.0.1:{self._port}"
 
-    def launch(self, machines: Sequence[Machine], told: Told, *, head: bool) -> None:
+    def launch(self, machines: Sequence[Machine], told: Told, *, head: bool, launcher: Launcher | None = None) -> None:
         """Start the head, unless it runs, and nodes for machines; return when they are on their way.
 
-        Raises
-        ------
-        UnavailableError
-            If the head does not come up.
-        """
-        with self.launching(machines, told, head=head):
-            pass
-
-    @contextlib.contextmanager
-    def launching(self, machines: Sequence[Machine], told: Told, *, head: bool) -> Iterator[None]:
-        """Start the same, which takes a while, and do something else meanwhile; at its end all are on their way.
+        Parameters
+        ----------
+        machines : sequence of Machine
+        told : callable
+        head : bool
+        launcher : Launcher, optional
+            One that is ready, or nearly so.
 
         Raises
         ------
@@ -124,33 +166,14 @@ class LocalRay:
             head=self._head() if head else None,
             nodes=tuple(self._node(machine) for machine in machines),
         )
-        launcher = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gridweave.grid.live.ray_nodes"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._environment(),
-            # Ctrl-C comes to this process alone, which then ends all in order.
-            start_new_session=True,
-        )
-        assert launcher.stdin is not None
-        assert launcher.stdout is not None
-        assert launcher.stderr is not None
+        launcher = launcher or Launcher(self._token, self._marker)
         try:
-            with launcher.stdin as orders:
-                orders.write(msgspec.json.encode(task))
-            yield
-            for line in launcher.stdout:
-                one = msgspec.json.decode(line, type=Launched)
+            for one in launcher.launch(task):
                 told(LocalProcess(one.name, one.pid, one.start_ticks))
-            said = launcher.stderr.read().decode(errors="replace")
-            if launcher.wait():
-                raise UnavailableError(f"Ray cannot be started on this machine: {self._last_words(HEAD, said)}")
         finally:
-            launcher.kill()
-            launcher.wait()
-            launcher.stdout.close()
-            launcher.stderr.close()
+            launcher.close()
+        if launcher.problem is not None:
+            raise UnavailableError(f"Ray cannot be started on this machine: {self._last_words(HEAD, launcher.problem)}")
 
     def wait_for(self, machines: Sequence[Machine], processes: dict[str, LocalProcess], told: Told) -> None:
         """Wait until the nodes of all machines have joined; start anew those that have ended meanwhile.
@@ -249,26 +272,27 @@ class LocalRay:
     def _log(self, name: str) -> str:
         return str(self._logs / f"{name.replace(' ', '-').replace('/', '-').lower()}.log")
 
-    def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        kept |= token_environment(self._token)
-        kept[MARKER_VARIABLE] = self._marker
-        # Ray would write the titles of its processes over their environment, by which they are known.
-        kept["SPT_NOENV"] = "1"
-        # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.
-        kept["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"
-        kept["RAY_USAGE_STATS_ENABLED"] = "0"
-        kept["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-        if "PYTHONPATH" in kept:
-            kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))
-        return kept
-
     def _last_words(self, name: str, said: str = "") -> str:
         """Return the last line that a process has said."""
         with contextlib.suppress(OSError):
             said = said.strip() or Path(self._log(name)).read_text(errors="replace")
         lines = [line for line in said.splitlines() if line.strip()]
         return lines[-1].strip() if lines else f"nothing is told; see {self._logs}"
+
+
+def _environment_of_nodes(token: Path, marker: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    kept |= token_environment(token)
+    kept[MARKER_VARIABLE] = marker
+    # Ray would write the titles of its processes over their environment, by which they are known.
+    kept["SPT_NOENV"] = "1"
+    # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.
+    kept["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"
+    kept["RAY_USAGE_STATS_ENABLED"] = "0"
+    kept["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    if "PYTHONPATH" in kept:
+        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))
+    return kept
 
 
 def check_ray() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 import zlib
@@ -20,6 +19,7 @@ from gridweave.grid.live.local_ending import count_running, end_processes
 from gridweave.grid.live.local_gateway import GatewayPlan, start_gateway, wait_until_ready
 from gridweave.grid.live.local_ray import (
     MOST_NODES,
+    Launcher,
     LocalRay,
     Machine,
     check_ray,
@@ -50,7 +50,7 @@ from gridweave.site.live.processes import boot_id
 from gridweave.site.live.ray_names import NAMESPACE, SITE_LABEL
 
 if TYPE_CHECKING:
-    from gridweave.grid.live.cluster import GridPlan
+    from gridweave.grid.live.cluster import GridPlan, RunningGrid
 
 PROBE_SECRET, MARKER = "probe-secret", "marker"
 
@@ -130,13 +130,17 @@ class Brought:
     remarks: list[str] = field(default_factory=list)
 
 
-def bring_up(wanted: Wanted, tell: Tell) -> Brought:
+def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str | None = None) -> Brought:
     """Start a grid on this machine, or what is missing of it.
 
     Parameters
     ----------
-    wanted : Wanted
+    name : str
+    read : callable
+        Returns what is wanted under this name, at this address; while it does, Ray is loaded already.
     tell : callable
+    address : str, optional
+        Of a Ray cluster that runs, in place of a local one.
 
     Returns
     -------
@@ -149,29 +153,40 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
     UnavailableError
         If something cannot be started; then nothing is left of what was.
     """
-    with working_on(wanted.name) as folder, ended_in_order():
-        before = read_state(wanted.name)
+    with working_on(name) as folder, ended_in_order():
+        before = read_state(name)
         last_url = "" if before is None else before.url
         if before is not None and is_broken(before):
             if before.processes:
                 tell("Clearing away what is left of an earlier one")
             end_all(before, keep_jobs=True)
             before = None
-        if before is not None:
-            _check_same(before, wanted)
-        work = _Work(wanted, folder, before, tell, last_url)
+        tell("Starting Ray" if before is None else "Looking at what runs")
+        launcher = None
+        if before is None and address is None:
+            check_ray()
+            make_ray_token(folder / RAY_TOKEN)
+            launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
         try:
-            work.run()
-        except BaseException:
-            work.undo()
-            raise
+            wanted = read()
+            if before is not None:
+                _check_same(before, wanted)
+            work = _Work(wanted, folder, before, last_url, tell)
+            try:
+                work.run(launcher)
+            except BaseException:
+                work.undo()
+                raise
+        finally:
+            if launcher is not None:
+                launcher.close()
         return work.done
 
 
 class _Work:
     """One bringing up, and what has been started so far."""
 
-    def __init__(self, wanted: Wanted, folder: Path, before: LocalGridState | None, tell: Tell, last_url: str) -> None:
+    def __init__(self, wanted: Wanted, folder: Path, before: LocalGridState | None, last_url: str, tell: Tell) -> None:
         self._wanted, self._folder, self._tell = wanted, folder, tell
         self._before, self._last_url = before, last_url
         self._began = time.monotonic()
@@ -183,7 +198,7 @@ class _Work:
         own = wanted.address is None
         return LocalGridState(
             name=wanted.name,
-            marker=self._kept(MARKER),
+            marker=kept_secret(self._folder, MARKER),
             boot=boot_id(),
             since_ms=int(time.time() * 1000),
             folder=wanted.folder or str(self._folder / LIVE),
@@ -199,49 +214,45 @@ class _Work:
             base=wanted.base,
         )
 
-    def run(self) -> None:
+    def run(self, launcher: Launcher | None) -> None:
         """Start what does not run."""
         make_private(self._folder / LOGS)
         make_private(Path(self.done.state.folder))
         self._had_jobs = count_running(Path(self.done.state.folder)) > 0
         write_state(self.done.state)
+        self._lap("read")
         if self.done.state.own_ray:
-            self._on_own_ray()
+            self._on_own_ray(launcher)
         else:
             self._on_a_cluster()
         self._tell("")
 
-    def _on_own_ray(self) -> None:
-        check_ray()
+    def _on_own_ray(self, launcher: Launcher | None) -> None:
         state, machines = self.done.state, self._wanted.machines
         # A site has a node of its own, unless there are too many sites.
         labelled = len(machines) <= MOST_NODES
-        machines = machines if labelled else []
-        if not labelled and self._before is None:
+        if not labelled:
             self.done.remarks.append(
-                f"{len(self._wanted.machines)} machines share one Ray node; no more than {MOST_NODES} are started"
+                f"{len(machines)} machines share one Ray node; no more than {MOST_NODES} are started"
             )
+            machines = []
         token = self._folder / RAY_TOKEN
-        if self._before is None:
-            make_ray_token(token)
         port = int(state.address.rpartition(":")[2])
         ray = LocalRay(state.temp, port, token, self._folder / LOGS, state.marker, self._wanted.store_bytes)
-        head = state.process(HEAD) is None
         missing = [one for one in machines if state.process(one.node) is None]
-        self._tell("Starting Ray" if head else "Looking at Ray")
-        with contextlib.ExitStack() as stack:
-            if head or missing:
-                stack.enter_context(ray.launching(missing, self._started, head=head))
-            plan = self._plan(labelled)  # meanwhile
-            self._lap("plan")
+        if missing or self._before is None:
+            ray.launch(missing, self._started, head=self._before is None, launcher=launcher)
         self._lap("launch")
+        self._gateway(token)
+        plan = self._plan(labelled)
+        self._lap("plan")
         with ray.connected():
             self._lap("connect")
-            self._gateway(token)
+            grid = self._make_actors(plan)
             self._tell("Starting the Ray nodes of the sites")
             ray.wait_for(machines, {one.name: one for one in self.done.state.processes}, self._started)
             self._lap("nodes")
-            self._actors(plan)
+            self._await_actors(grid)
         self._await_gateway()
 
     def _on_a_cluster(self) -> None:
@@ -254,7 +265,7 @@ class _Work:
             before = set(self._actors_there())
             try:
                 self._gateway(None)
-                self._actors(plan)
+                self._await_actors(self._make_actors(plan))
             except BaseException:
                 with signals_held():
                     there = self._actors_there()
@@ -280,22 +291,21 @@ class _Work:
         return bool(found)
 
     def _plan(self, labelled: bool) -> GridPlan:
-        state, secret = self.done.state, self._kept(PROBE_SECRET).encode()
+        state, secret = self.done.state, kept_secret(self._folder, PROBE_SECRET).encode()
         first_port = self._wanted.first_port or first_port_of(state.name)
         return self._wanted.make_plan(state.folder, state.namespace, labelled, first_port, secret)
 
-    def _kept(self, name: str) -> str:
-        """Return a random text that stays the same from one start of the grid to the next."""
-        path = self._folder / name
-        if not path.exists():
-            write_private(path, secrets.token_hex(16))
-        return path.read_text(encoding="ascii")
+    def _make_actors(self, plan: GridPlan) -> RunningGrid:
+        from gridweave.grid.live.cluster import make_grid
 
-    def _actors(self, plan: GridPlan) -> None:
-        from gridweave.grid.live.cluster import start_grid
+        grid = make_grid(plan)
+        self.done.started += sorted(grid.made)
+        return grid
 
-        self._tell("Starting the sites and the meta-scheduler")
-        self.done.started += sorted(start_grid(plan).made)
+    def _await_actors(self, grid: RunningGrid) -> None:
+        # The first time on a machine, compiling takes a minute.
+        self._tell("Starting the sites and the meta-scheduler (for the first time: compiling them)")
+        grid.wait()
         self._lap("actors")
 
     def _gateway(self, ray_token: Path | None) -> None:
@@ -344,6 +354,22 @@ class _Work:
             old = {(one.pid, one.start_ticks) for one in self._before.processes}
             end_processes([one for one in state.processes if (one.pid, one.start_ticks) not in old])
             write_state(self._before)
+
+
+def kept_secret(folder: Path, name: str) -> str:
+    """Return a random text that stays the same from one start of a grid to the next.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Of the grid's state.
+    name : str
+        Of the file in which it is kept, closed to other users.
+    """
+    path = folder / name
+    if not path.exists():
+        write_private(path, secrets.token_hex(16))
+    return path.read_text(encoding="ascii")
 
 
 def first_port_of(name: str) -> int:

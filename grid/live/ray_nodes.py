@@ -69,9 +69,12 @@ class Launched(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """Start what standard input says; return 1 if the head does not come up."""
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Launching)
-    import ray.scripts.scripts  # noqa: F401  # here, once, before the forks
+    import ray.scripts.scripts  # noqa: F401  # here, once, before the forks, and while what is to be started is read
 
+    orders = sys.stdin.buffer.read()
+    if not orders:
+        return 0  # it was thought better of
+    task = msgspec.json.decode(orders, type=Launching)
     head = None
     if task.head is not None:
         head = _launch(task.head)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +17,7 @@ from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
     from gridweave.grid.live.local_down import TakenDown
+    from gridweave.grid.live.local_state import LocalGridState
     from gridweave.grid.live.local_up import Brought, Wanted
 
 Name = Annotated[
@@ -45,32 +48,36 @@ def up(
 
     Example: gridweave up --example > GRID.toml; gridweave up GRID.toml --name campus
     """
-    from gridweave.scenarios.grid_file.reading import default_text
+    from gridweave.grid.live.local_state import read_state
 
     if example:
+        from gridweave.scenarios.grid_file.reading import default_text
+
         typer.echo(default_text(), nl=False)
         return
     if yes and not fresh:
         raise OptionError("--yes", "goes with --fresh alone")
-    wanted, sites, remarks = _wanted(file, name, address)
-    for remark in remarks:
-        say(remark)
+    if address is not None and not address.strip():
+        raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
+    name = _name_of(file, name)
     if check:
-        nodes = sum(site.nodes for site in wanted.sites)
-        say(f"{wanted.file} is fine: {len(wanted.sites)} sites with {nodes:,} nodes")
+        _check(file, name)
         return
     from gridweave.grid.live.local_up import bring_up
 
+    last = read_state(name)
     if fresh:
-        _begin_anew(wanted, yes)
-    with progress() as tell:
-        done = bring_up(wanted, tell)
+        _begin_anew(name, last, yes)
+    if address is None and last is not None and last.alive and not last.own_ray:
+        address = last.address
+    with problems_as_lines(), progress() as tell:
+        done = bring_up(name, lambda: _wanted(file, name, address), tell, address=address)
     for remark in done.remarks:
         say(remark)
     if as_json:
         print_json(_plain(done))
     else:
-        _print(done, sites)
+        _print(done)
 
 
 def down(
@@ -112,32 +119,50 @@ def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
     return text
 
 
-def _wanted(file: str | None, name: str | None, address: str | None) -> tuple[Wanted, list[str], list[str]]:
-    """Return the grid that is wanted, its sites in words, and remarks."""
-    from gridweave.grid.live.local_state import DEFAULT_NAME, read_state
+def _name_of(file: str | None, name: str | None) -> str:
+    """Return under which name a grid is to run; what is wrong with its file is told when it is read as a whole."""
+    from gridweave.grid.live.local_state import DEFAULT_NAME, check_name
+
+    found: object = None
+    if name is None and file is not None:
+        with suppress(OSError, ValueError, RecursionError):
+            found = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("name")
+    return check_name(name or (found if isinstance(found, str) else "") or DEFAULT_NAME)
+
+
+def _check(file: str | None, name: str) -> None:
+    """Say whether a file is fine."""
+    with problems_as_lines():
+        wanted = _wanted(file, name, None)
+    nodes = sum(site.nodes for site in wanted.sites)
+    typer.echo(f"{wanted.file} is fine: {len(wanted.sites)} sites with {nodes:,} nodes")
+
+
+def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
+    """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
+    from gridweave.grid.live.local_state import read_state
     from gridweave.scenarios.grid_file.reading import grid_of_text, read_grid
     from gridweave.scenarios.grid_file.wanted import wanted_grid
 
-    if address is not None and not address.strip():
-        raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
-    with problems_as_lines():
-        last = read_state(name or DEFAULT_NAME) if file is None else None
-        read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)
-        if last is not None and last.alive and address is None and not last.own_ray:
-            address = last.address
-        wanted = wanted_grid(read, name=name, address=address)
-    words = [site.discipline for site in read.file.sites]
-    return wanted, words, list(read.remarks)
+    last = read_state(name) if file is None else None
+    read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)
+    for remark in read.remarks:
+        say(remark)
+    return wanted_grid(read, name=name, address=address)
 
 
-def _begin_anew(wanted: Wanted, yes: bool) -> None:
+def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
     """Forget the jobs of earlier times."""
     from gridweave.grid.live.local_fresh import begin_anew, open_jobs
 
-    count = open_jobs(wanted.name, wanted.folder)
+    if last is None:
+        return
+    if last.alive:
+        raise OptionError("--fresh", f"the grid {name!r} runs; run `gridweave down` first")
+    count = open_jobs(Path(last.folder))
     if count and not yes:
         raise OptionError("--fresh", f"would forget {count:,} jobs that are not over; give --yes as well to do so")
-    begin_anew(wanted.name, wanted.folder)
+    begin_anew(name)
 
 
 @contextmanager
@@ -177,7 +202,7 @@ def _plain(done: Brought) -> dict[str, Any]:
     }
 
 
-def _print(done: Brought, disciplines: list[str]) -> None:
+def _print(done: Brought) -> None:
     from gridweave.grid.live.local_state import GATEWAY, HEAD, node_of
 
     state = done.state
@@ -188,10 +213,7 @@ def _print(done: Brought, disciplines: list[str]) -> None:
         title = f"The grid {state.name} runs; started again: {', '.join(done.started)}"
     else:
         title = f"The grid {state.name} is up after {sum(done.seconds.values()):.1f} s"
-    rows = [
-        (site.name, f"{site.nodes} nodes, {discipline}", pids.get(node_of(site.name), "–"))
-        for site, discipline in zip(state.sites, disciplines, strict=True)
-    ]
+    rows = [(f"site {site.name}", f"{site.nodes} nodes", pids.get(node_of(site.name), "–")) for site in state.sites]
     rows.append(("meta-scheduler", f"journal in {state.folder}", "–"))
     rows.append(("Ray", state.address, pids.get(HEAD, "–")))
     if state.url:
