@@ -83,11 +83,13 @@ class Launcher:
 
     def __init__(self, token: Path, marker: str) -> None:
         self.problem: str | None = None
+        # A pipe that nobody reads meanwhile could be full.
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gridweave.grid.live.ray_nodes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._said,
             env=_environment_of_nodes(token, marker),
             # Ctrl-C comes to this process alone, which then ends all in order.
             start_new_session=True,
@@ -98,19 +100,19 @@ class Launcher:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as orders:
             orders.write(msgspec.json.encode(task))
         for line in process.stdout:
             yield msgspec.json.decode(line, type=Launched)
-        said = process.stderr.read().decode(errors="replace")
-        self.problem = said if process.wait() else None
+        if process.wait():
+            self._said.seek(0)
+            self.problem = self._said.read().decode(errors="replace")
 
     def close(self) -> None:
         """End it; what it has started goes on."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+        for pipe in (self._process.stdin, self._process.stdout, self._said):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
