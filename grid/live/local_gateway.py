@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import ssl
 import subprocess
@@ -15,12 +14,10 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import UnavailableError
+from gridweave.grid.gateway.settings import DEFAULT_PORT
 from gridweave.grid.live.local_ending import MARKER_VARIABLE
 from gridweave.grid.live.local_ray import free_port, token_environment
 from gridweave.grid.live.local_state import GATEWAY, LOGS, TOKEN, TOKENS, LocalGridState, LocalProcess
-
-PORT = 8750
-"""The usual port, if nothing else is said and it is free."""
 
 READY_S = 60.0
 LOG = "gateway.log"
@@ -77,7 +74,7 @@ class GatewayTask(msgspec.Struct, frozen=True, kw_only=True):
 
 def start_gateway(
     plan: GatewayPlan, state: LocalGridState, folder: Path, ray_token: Path | None
-) -> tuple[LocalProcess, str] | None:
+) -> tuple[LocalProcess, str]:
     """Start the gateway of a grid; it looks for the actors by itself.
 
     Parameters
@@ -92,12 +89,10 @@ def start_gateway(
 
     Returns
     -------
-    (LocalProcess, str) or None
-        The process, and the URL at which it will answer; None if this gridweave has no gateway.
+    LocalProcess, str
+        The process, and the URL at which it will answer.
     """
-    if importlib.util.find_spec("gridweave.grid.gateway.running") is None:
-        return None
-    before = int(state.url.rpartition(":")[2]) if state.url else PORT
+    before = int(state.url.rpartition(":")[2]) if state.url else DEFAULT_PORT
     port = free_port(plan.host, before if plan.port is None else plan.port)
     if plan.port and port != plan.port:
         raise UnavailableError(f"gateway.port: something else listens at {plan.host}:{plan.port}; name another port")
@@ -137,8 +132,8 @@ def url_of(plan: GatewayPlan, port: int) -> str:
 
     Examples
     --------
-    >>> url_of(GatewayPlan(host="0.0.0.0"), 8750), url_of(GatewayPlan(host="::1", cert="c", key="k"), 443)
-    ('http://127.0.0.1:8750', 'https://[::1]:443')
+    >>> url_of(GatewayPlan(host="0.0.0.0"), 8765), url_of(GatewayPlan(host="::1", cert="c", key="k"), 443)
+    ('http://127.0.0.1:8765', 'https://[::1]:443')
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(plan.host, plan.host)
     return f"{'http' if plan.cert is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"

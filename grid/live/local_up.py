@@ -313,11 +313,7 @@ class _Work:
         state = self.done.state
         if state.process(GATEWAY) is not None:
             return
-        begun = start_gateway(self._wanted.gateway, state, self._folder, ray_token)
-        if begun is None:
-            self.done.remarks.append("this gridweave has no gateway; the grid is reached from Python alone")
-            return
-        process, url = begun
+        process, url = start_gateway(self._wanted.gateway, state, self._folder, ray_token)
         self._change(url=url)
         self._started(process)
         self._lap("gateway begun")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gridweave.grid.live.desk import GRID_METHODS, GridDesk
-from gridweave.grid.live.grid_driver import GridDriver
-from gridweave.grid.live_messages import GridSettings
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.door import Door
 from gridweave.site.live.ray_driven import DrivenActor
 from gridweave.site.live.ray_names import GRID_ACTOR, Handles, encode, journal_place, site_actor
 from gridweave.site.live_messages import Probed
 from gridweave.site.program import JobRecord
+
+if TYPE_CHECKING:
+    from gridweave.grid.live.grid_driver import GridDriver
+    from gridweave.grid.live_messages import GridSettings
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -33,7 +35,7 @@ class Page(msgspec.Struct, frozen=True):
     changes: int
 
 
-class MetaActor(DrivenActor[GridDriver]):
+class MetaActor(DrivenActor["GridDriver"]):
     """The meta-scheduler as an actor: a thin shell around its `GridDriver`.
 
     Parameters
@@ -64,6 +66,9 @@ class MetaActor(DrivenActor[GridDriver]):
 
     def make_driver(self) -> GridDriver:
         """Return the driver of the meta-scheduler."""
+        from gridweave.grid.live.desk import GRID_METHODS, GridDesk
+        from gridweave.grid.live.grid_driver import GridDriver
+
         driver = GridDriver(self._settings, journal_place(self._journal), self._clock, to_site=self._to_site)
         self.door = Door(GridDesk(driver, self._machines), GRID_METHODS)
         return driver

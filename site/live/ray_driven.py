@@ -9,15 +9,17 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.site.live.door import Door
-from gridweave.site.live.driver import Driver
 from gridweave.site.live.ray_names import encode, endure
 from gridweave.site.program import JobRequest
+
+if TYPE_CHECKING:
+    from gridweave.site.live.driver import Driver
 
 logger = logging.getLogger("gridweave.live")
 
@@ -27,7 +29,7 @@ SUBMISSIONS: msgspec.msgpack.Decoder[list[tuple[str, JobRequest]]] = msgspec.msg
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
-D = TypeVar("D", bound=Driver[Any])
+D = TypeVar("D", bound="Driver[Any]")
 
 
 class DrivenActor(ABC, Generic[D]):
@@ -42,6 +44,9 @@ class DrivenActor(ABC, Generic[D]):
     -----
     Ray does not start an actor anew whose constructor has failed. So the journal is opened behind it: one that another
     process still has, or whose server is away, is tried again until it is to be had.
+
+    Whoever looks up an actor on Ray loads the module of its class. So these modules load their cores and journals in
+    `make_driver`: a machine, or a gateway, would spend a second and a hundred megabytes on each.
     """
 
     def __init__(self, name: str) -> None:

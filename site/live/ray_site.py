@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridweave.errors import UnavailableError
 from gridweave.site.live.clock import Clock
-from gridweave.site.live.desk import SITE_METHODS, SiteDesk
 from gridweave.site.live.door import Door
 from gridweave.site.live.ray_driven import DrivenActor
 from gridweave.site.live.ray_names import GRID_ACTOR, Handles, agent_actor, encode, journal_place, site_actor
-from gridweave.site.live.site_driver import GRID, SiteDriver
-from gridweave.site.live_settings import SiteSettings
+
+if TYPE_CHECKING:
+    from gridweave.site.live.desk import SiteDesk
+    from gridweave.site.live.site_driver import SiteDriver
+    from gridweave.site.live_settings import SiteSettings
 
 LOOK_S = 5.0
 """So often it is seen which machines answer, and so long they may take for it."""
 
 
-class SiteActor(DrivenActor[SiteDriver]):
+class SiteActor(DrivenActor["SiteDriver"]):
     """A site as an actor: a thin shell around its `SiteDriver`.
 
     Parameters
@@ -40,6 +42,9 @@ class SiteActor(DrivenActor[SiteDriver]):
 
     def make_driver(self) -> SiteDriver:
         """Return the driver of the site."""
+        from gridweave.site.live.desk import SITE_METHODS, SiteDesk
+        from gridweave.site.live.site_driver import SiteDriver
+
         place = journal_place(self._journal)
         driver = SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_agent=self._to_agent)
         self._at_desk = SiteDesk(driver)
@@ -58,6 +63,8 @@ class SiteActor(DrivenActor[SiteDriver]):
 
     async def packet(self, data: bytes) -> None:
         """Take in a packet from the grid."""
+        from gridweave.site.live.site_driver import GRID
+
         self.driver_now().packet(GRID, data)
 
     async def report(self, data: bytes) -> None:
