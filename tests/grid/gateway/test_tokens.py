@@ -22,7 +22,7 @@ class Clock:
     now_ms = 1_000_000
 
     def __call__(self) -> int:
-        """Return the time."""
+        """Return the instant."""
         return self.now_ms
 
 

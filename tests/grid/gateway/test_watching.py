@@ -136,7 +136,7 @@ async def test_one_poll_serves_all() -> None:
 
 
 async def test_a_slow_watcher_is_dropped_and_told_from_where_to_go_on() -> None:
-    """Who takes nothing is ended, others are not held up; what it was sent and then asks for is all there is."""
+    """Who takes nothing is ended and others are not held up; it has all up to the event that it is told."""
     backend = FakeBackend()
     async with serving(backend, backlog=3000) as grid:
         url = f"{grid.url}/v1/events?after=0"
@@ -145,7 +145,7 @@ async def test_a_slow_watcher_is_dropped_and_told_from_where_to_go_on() -> None:
             slow = Stream(response)
             async with watching(grid, "?kind=submitted") as quick:
                 for _ in range(50):
-                    await grid.submit(*(a_job(name="n" * 200) for _ in range(400)))
+                    await grid.submit(*(a_job(name="n" * 200) for _job in range(400)))
                     await quick.take(400)
             numbers = []
             while isinstance(told := await slow.next(), JobEvent):
