@@ -139,13 +139,13 @@ async def metrics(call: Call) -> web.Response:
 
 async def openapi(call: Call) -> web.Response:
     """Return the description of the interface."""
-    return web.Response(body=_description(), content_type="application/json")
+    return web.Response(body=_description(call.parts.tokens is not None), content_type="application/json")
 
 
 @functools.cache
-def _description() -> bytes:
+def _description(with_tokens: bool) -> bytes:
     # The routes know this module.
     from gridweave.grid.gateway.openapi import describe
     from gridweave.grid.gateway.routes import ROUTES
 
-    return msgspec.json.encode(describe(ROUTES))
+    return msgspec.json.encode(describe(ROUTES, with_tokens=with_tokens))

@@ -1,0 +1,164 @@
+"""Limits: requests in a time and at once, open jobs, memory, connections."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fake_backend import FakeBackend
+from gateway_parts import a_job, make_tokens, serving
+from gridweave.errors import OptionError
+from gridweave.grid.gateway.limits import Memory, Rates
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.settings import GatewaySettings
+
+
+def test_a_bucket_lets_through_as_much_as_it_holds_and_then_as_fast_as_it_is_filled() -> None:
+    """A client has its burst at once and then its rate; another one has its own."""
+    now_s = 0.0
+    rates = Rates(10.0, 3.0, lambda: now_s)
+    assert [rates.wait_s("anna") for _ in range(4)] == [0, 0, 0, pytest.approx(0.1)]
+    assert rates.wait_s("bob") == 0
+    now_s = 0.1
+    assert rates.wait_s("anna") == 0
+    assert rates.wait_s("anna") > 0
+    now_s = 1000.0
+    assert [rates.wait_s("anna") > 0 for _ in range(4)] == [False, False, False, True]
+
+
+def test_full_buckets_are_forgotten() -> None:
+    """However many clients there were, no more are known than have been busy of late."""
+    now_s = 0.0
+    rates = Rates(1.0, 1.0, lambda: now_s)
+    for number in range(50_000):
+        now_s = number * 0.01
+        rates.wait_s(str(number))
+    assert len(rates._buckets) <= 10_001
+
+
+def test_memory_is_given_back() -> None:
+    """What requests hold together is limited, and is given back when they are over."""
+    memory = Memory(100)
+    with memory.holding() as one:
+        one.take(60)
+        with memory.holding() as other:
+            other.take(30)
+            with pytest.raises(RefusalError):
+                other.take(30)
+        assert memory.held == 60
+    assert memory.held == 0
+
+
+@pytest.mark.asyncio
+async def test_too_many_requests_in_a_time(tmp_path: Path) -> None:
+    """A token that asks too often is told when to ask again; another token is not held up."""
+    tokens = make_tokens(tmp_path / "t", anna="read", bob="read")
+    async with serving(FakeBackend(), tokens=str(tmp_path / "t"), requests_per_s=0.01, burst=2) as grid:
+        for _ in range(2):
+            assert (await grid.ask("GET", "/v1/queue", token=tokens["anna"]))[0] == 200
+        status, problem, headers = await grid.ask("GET", "/v1/queue", token=tokens["anna"])
+        assert (status, problem["type"]) == (429, "urn:gridweave:problem:too-many-requests")
+        assert 90 < int(headers["Retry-After"]) <= 100
+        assert 90 < problem["retry_after_s"] <= 100
+        assert (await grid.ask("GET", "/v1/queue", token=tokens["bob"]))[0] == 200
+        assert (await grid.ask("GET", "/healthz"))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_too_many_requests_at_once(tmp_path: Path) -> None:
+    """Who has as many requests under way as there may be waits for one to be over."""
+    tokens = make_tokens(tmp_path / "t", anna="submit", bob="submit")
+    backend = FakeBackend()
+    backend.open_gate.clear()
+    async with serving(backend, tokens=str(tmp_path / "t"), max_at_once=2) as grid:
+        slow = [asyncio.create_task(grid.submit(a_job(), token=tokens["anna"])) for _ in range(2)]
+        while backend.submits < 2:
+            await asyncio.sleep(0)
+        assert (await grid.ask("GET", "/v1/queue", token=tokens["anna"]))[0] == 429
+        assert (await grid.ask("GET", "/v1/queue", token=tokens["bob"]))[0] == 200
+        backend.open_gate.set()
+        await asyncio.gather(*slow)
+        assert (await grid.ask("GET", "/v1/queue", token=tokens["anna"]))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_a_user_has_so_many_open_jobs_also_after_a_restart() -> None:
+    """What is open counts however it came and whoever counts; what has ended, or was refused for good, does not."""
+    backend = FakeBackend()
+
+    async with serving(backend, max_open_jobs=5) as grid:
+        ids = await grid.submit(*(a_job(user="anna") for _ in range(5)))
+        assert (await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(user="anna")]}))[0] == 409
+        assert await grid.submit(a_job(user="bob"))
+        backend.refuse(ids[0], for_good=False)
+        backend.end(ids[1])
+        backend.refuse(ids[2], for_good=True)
+        while grid.gateway._parts.open_jobs.count("anna") > 3:
+            await asyncio.sleep(0)
+        assert (await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(user="anna")] * 3}))[0] == 409
+        await grid.submit(a_job(user="anna"))
+    backend.end(ids[4])
+    async with serving(backend, max_open_jobs=5) as grid:
+        while not grid.gateway._parts.open_jobs._is_known:
+            await asyncio.sleep(0)
+        assert (await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(user="anna")] * 3}))[0] == 409
+        await grid.submit(a_job(user="anna"), a_job(user="anna"))
+
+
+@pytest.mark.asyncio
+async def test_handing_in_again_at_the_limit_is_no_new_job() -> None:
+    """A batch that fills the limit, and whose answer was lost, gets its answer when it is handed in again."""
+    batch = {"jobs": [a_job(user="anna") for _ in range(5)]}
+    async with serving(FakeBackend(), max_open_jobs=5) as grid:
+        _, first, _ = await grid.ask("POST", "/v1/jobs", batch, Idempotency_Key="k")
+        _, again, _ = await grid.ask("POST", "/v1/jobs", batch, Idempotency_Key="k")
+        assert first == again
+
+
+@pytest.mark.asyncio
+async def test_an_old_key_opens_no_job_that_is_over() -> None:
+    """After a restart a key whose job has ended gets its answer, and takes no place among those that are open."""
+    backend = FakeBackend()
+    async with serving(backend) as grid:
+        await grid.submit(a_job(user="anna") | {"key": "k"})
+        backend.end(1)
+    async with serving(backend, max_open_jobs=1) as grid:
+        assert await grid.submit(a_job(user="anna") | {"key": "k"}) == [1]
+        assert grid.gateway._parts.open_jobs.count("anna") == 0
+
+
+@pytest.mark.asyncio
+async def test_jobs_of_a_site_are_counted_too() -> None:
+    """A user may have so many jobs at a site as well; the grid's are not among them."""
+    backend = FakeBackend()
+    async with serving(backend, max_open_jobs=2) as grid:
+        await grid.submit(a_job(user="anna"), a_job(user="anna"))
+        body = {"jobs": [a_job(user="anna"), a_job(user="anna")], "site": "north"}
+        assert (await grid.ask("POST", "/v1/jobs", body))[0] == 200
+        assert (await grid.ask("POST", "/v1/jobs", body))[0] == 409
+        _, page, _ = await grid.ask("GET", "/v1/jobs?own=north")
+        assert len(page["jobs"]) == 2
+        assert (await grid.ask("POST", "/v1/jobs", body | {"site": "west"}))[0] == 422
+
+
+@pytest.mark.asyncio
+async def test_too_many_connections_are_closed() -> None:
+    """One connection more than there may be is closed, and those that are there are served."""
+    async with serving(FakeBackend(), max_connections=2) as grid:
+        assert (await grid.ask("GET", "/healthz"))[0] == 200  # this one stays open
+        reader, writer = await asyncio.open_connection("127.0.0.1", grid.gateway.port)
+        late_reader, late_writer = await asyncio.open_connection("127.0.0.1", grid.gateway.port)
+        assert await late_reader.read() == b""
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        late_writer.close()
+
+
+@pytest.mark.parametrize("wrong", [{"port": -1}, {"port": 70_000}, {"burst": 0}, {"cert": "x"}, {"max_jobs": -1}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+    """A setting that cannot be meant is named."""
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        GatewaySettings(**wrong)  # type: ignore[arg-type]
