@@ -31,7 +31,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     policy: GridPolicy
     seed: int = 0
     margin_ms: int = 500
-    retry_ms: int = 60_000
+    retry_ms: int = 10_000
     network: GridNetwork | None = None
 
 

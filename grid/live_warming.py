@@ -22,7 +22,7 @@ _MOST_ROUNDS = 50
 
 
 def warm_up(settings: GridSettings) -> LiveGrid:
-    """Play some jobs on a grid of its own: some that fill a site, one that waits, one on all sites.
+    """Play some jobs on a grid of its own: some that fill a site, one that waits, one on all sites; and forecast them.
 
     Parameters
     ----------
@@ -54,6 +54,7 @@ def warm_up(settings: GridSettings) -> LiveGrid:
         ]
         if not events:
             break
+    grid.quote(_MOST_ROUNDS, requests[-1])
     return grid
 
 

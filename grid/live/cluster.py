@@ -111,7 +111,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     journal: str = ""
     seed: int = 0
     margin_ms: int = 500
-    retry_ms: int = 60_000
+    retry_ms: int = 10_000
     network: GridNetwork | None = None
     probes: ProbePlan | None = None
     rendezvous_ms: int = 30_000

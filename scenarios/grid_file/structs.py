@@ -52,7 +52,7 @@ class LiveGridTable(GridTable, frozen=True, kw_only=True):
     """
 
     margin_ms: _Ms = 500
-    retry_ms: _Ms = 60_000
+    retry_ms: _Ms = 10_000
     rendezvous_ms: _Ms = 30_000
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     journal: str = ""
