@@ -226,12 +226,16 @@ def parameters(query: Any, kind: type[T]) -> T:
             raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
         found[name] = values if name in repeatable else values[0]
     try:
-        return msgspec.convert(found, kind, strict=False)
+        answer = msgspec.convert(found, kind, strict=False)
+        for name in found:
+            if getattr(answer, name) is None:  # the text "null" is taken for none at all
+                raise msgspec.ValidationError(f"Expected a value, got `null` - at `$.{name}`")
     except msgspec.ValidationError as error:
         problem = field_problem(error)
         known = ", ".join(field.name for field in msgspec.structs.fields(kind)) or "none"  # type: ignore[arg-type]
         detail = f"{problem.where or 'the query'}: {problem.detail}; parameters: {known}"
         raise RefusalError("invalid-request", detail, errors=[problem]) from None
+    return answer
 
 
 def _is_text(text: str) -> bool:

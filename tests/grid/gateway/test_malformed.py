@@ -176,6 +176,8 @@ async def test_headers_are_heard(headers: dict[str, str], status: int) -> None:
         ("GET", "/v1/jobs?limit=" + "9" * 5000, 422),
         ("GET", "/v1/jobs?state=asleep", 422),
         ("GET", "/v1/jobs?colour=red", 422),
+        ("GET", "/v1/jobs?below=null", 422),
+        ("GET", "/v1/jobs?user=null", 200),
         ("GET", "/v1/jobs?user=%ff%fe", 200),
         ("GET", "/v1/jobs?%ff=1", 422),
         ("GET", "/v1/jobs?user=%00", 200),

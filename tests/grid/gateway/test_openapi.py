@@ -99,6 +99,7 @@ async def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        printed, _ = await asyncio.wait_for(process.communicate(), 300)
+        printed, _ = await asyncio.wait_for(process.communicate(), 600)
     assert process.returncode == 0, printed.decode()[-8000:]
-    assert "No issues found" in printed.decode()
+    answered = sum(not route.path.startswith("/v1/events") for route in ROUTES)
+    assert f"Tested: {answered}" in printed.decode()

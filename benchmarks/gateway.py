@@ -1,0 +1,216 @@
+"""The gateway: durable acknowledgement, single submissions, watchers.
+
+    python benchmarks/gateway.py            # before a grid on Ray, with machines that end jobs at once
+    python benchmarks/gateway.py --fake     # the gateway alone, before a grid in memory
+
+The gateway runs in a process of its own, as `gridweave gateway` does; the clients are in this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gridweave.grid.api import JobEvent, NewJob, SubmitJobs, Submitted
+from gridweave.site.program import JobRequest, Program
+
+ROOT = Path(__file__).parent.parent
+BATCH, BATCHES, CLIENTS = 500, 40, 2
+SINGLES, SINGLE_RATE = 500, 50.0
+WATCHERS, WATCHED = 200, 50
+HEADERS = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
+
+
+# -- the gateway, in its own process ----------------------------------------------------------------------------------
+
+
+def serve_gateway(address: str, namespace: str, told: Connection) -> None:
+    """Serve until told to end; say at which URL."""
+    from gridweave.grid.gateway.server import Gateway
+    from gridweave.grid.gateway.settings import GatewaySettings
+
+    async def serve() -> None:
+        if address:
+            import ray
+
+            from gridweave.grid.live.ray_backend import RayBackend
+
+            ray.init(address=address, namespace=namespace, log_to_driver=False)
+            backend = RayBackend(namespace)
+        else:
+            sys.path.insert(0, str(ROOT / "tests"))
+            from fake_backend import FakeBackend
+
+            backend = FakeBackend()
+        gateway = Gateway(backend, GatewaySettings(port=0, max_open_jobs=10**7))
+        await gateway.start()
+        told.send(gateway.url)
+        await asyncio.to_thread(told.recv)
+        await gateway.stop()
+
+    asyncio.run(serve())
+
+
+@contextlib.contextmanager
+def gateway_process(address: str, namespace: str = "benchmark") -> Iterator[str]:
+    """Yield the URL of a gateway before the grid at an address; none: before one in memory."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=serve_gateway, args=(address, namespace, theirs))
+    process.start()
+    try:
+        yield ours.recv()
+        ours.send("end")
+        process.join(30)
+    finally:
+        process.kill()
+
+
+@contextlib.contextmanager
+def served(is_fake: bool) -> Iterator[str]:
+    """Yield the URL of a gateway, and of a grid behind it, started for this."""
+    if is_fake:
+        with gateway_process("") as url:
+            yield url
+        return
+    import ray
+    from instant_machine import InstantMachine
+    from live import grid_of
+
+    with grid_of(3, 64, InstantMachine), gateway_process(ray.get_runtime_context().gcs_address) as url:
+        yield url
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------
+
+
+def batch_of(count: int) -> bytes:
+    """Return the body that hands in so many jobs."""
+    request = JobRequest(program=Program(argv=("true",)), limit_ms=60_000, user="benchmark")
+    return msgspec.msgpack.encode(SubmitJobs(jobs=[NewJob(request=request)] * count))
+
+
+async def hand_in(session: aiohttp.ClientSession, url: str, body: bytes) -> Submitted:
+    """Hand in jobs; all must be taken in."""
+    async with session.post(f"{url}/v1/jobs", data=body, headers=HEADERS) as response:
+        data = await response.read()
+        assert response.status == 200, data
+    answers = msgspec.msgpack.decode(data, type=Submitted)
+    assert all(answer.job_id is not None for answer in answers.answers), answers.answers[0].reason
+    return answers
+
+
+async def batches(session: aiohttp.ClientSession, url: str) -> float:
+    """Return how many jobs a second are acknowledged in batches."""
+    body = batch_of(BATCH)
+    await hand_in(session, url, body)
+    left = iter(range(BATCHES))
+
+    async def client() -> None:
+        for _ in left:
+            await hand_in(session, url, body)
+
+    begin_s = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    return BATCH * BATCHES / (time.perf_counter() - begin_s)
+
+
+async def singles(session: aiohttp.ClientSession, url: str) -> np.ndarray:
+    """Return how long single submissions take [s], at a steady rate, from when each was due."""
+    body = batch_of(1)
+    begin_s = time.perf_counter() + 0.1
+
+    async def one(number: int) -> float:
+        due_s = begin_s + number / SINGLE_RATE
+        await asyncio.sleep(due_s - time.perf_counter())
+        await hand_in(session, url, body)
+        return time.perf_counter() - due_s
+
+    return np.array(await asyncio.gather(*(one(number) for number in range(SINGLES))))
+
+
+@contextlib.asynccontextmanager
+async def watching(url: str, seen: list[float], watchers: int) -> AsyncIterator[None]:
+    """Have so many watch; each notes how old the submission of a job is when it hears of it."""
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+        tasks = []
+        for _ in range(watchers):
+            response = await stack.enter_async_context(session.get(f"{url}/v1/events?kind=submitted"))
+            await response.content.readline()
+            tasks.append(asyncio.create_task(_hear(response, seen)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _hear(response: aiohttp.ClientResponse, seen: list[float]) -> None:
+    async for line in response.content:
+        if line.startswith(b"data: "):
+            heard_s = time.time()
+            event = msgspec.json.decode(line[6:], type=JobEvent)
+            seen.append(heard_s - float(event.name))
+
+
+async def watched(session: aiohttp.ClientSession, url: str) -> np.ndarray:
+    """Return how long after a job was handed in (not: acknowledged) each of the watchers hears of it [s]."""
+    seen: list[float] = []
+    async with watching(url, seen, WATCHERS):
+        for number in range(WATCHED):
+            job = JobRequest(program=Program(argv=("true",)), limit_ms=60_000, name=repr(time.time()), user="benchmark")
+            await hand_in(session, url, msgspec.msgpack.encode(SubmitJobs(jobs=[NewJob(request=job)])))
+            until_s = time.perf_counter() + 10
+            while len(seen) < WATCHERS * (number + 1) and time.perf_counter() < until_s:
+                await asyncio.sleep(0.01)
+    assert len(seen) == WATCHERS * WATCHED, f"{len(seen)} of {WATCHERS * WATCHED} events were seen"
+    return np.array(seen)
+
+
+async def measure(url: str, table: Table) -> None:
+    """Add what was measured to a table."""
+    async with aiohttp.ClientSession() as session:
+        rate = await batches(session, url)
+        table.add_row(f"acknowledged, in batches of {BATCH} over MessagePack", f"{rate:,.0f} jobs/s", "5,000")
+    async with aiohttp.ClientSession() as session:
+        await asyncio.sleep(1)
+        await singles(session, url)  # what is loaded at the first time is no matter
+        times_ms = 1000 * await singles(session, url)
+        for quantile, asked in ((50, ""), (99, "20 ms")):
+            value = np.percentile(times_ms, quantile)
+            table.add_row(f"single submission at {SINGLE_RATE:.0f}/s, {quantile}%", f"{value:.1f} ms", asked)
+    async with aiohttp.ClientSession() as session:
+        seen_ms = 1000 * await watched(session, url)
+        for quantile, asked in ((50, ""), (99, ""), (100, "200 ms")):
+            value = np.percentile(seen_ms, quantile)
+            table.add_row(f"{WATCHERS} watchers hear of a job, {quantile}%", f"{value:.1f} ms", asked)
+
+
+def main(arguments: list[str]) -> None:
+    """Print what was measured."""
+    is_fake = "--fake" in arguments
+    what = "before a grid in memory" if is_fake else "before a grid on Ray, 3 sites of 64 nodes"
+    table = Table("what", "figure", "asked", title=f"The gateway {what}, {os.cpu_count()} cores")
+    with served(is_fake) as url:
+        asyncio.run(measure(url, table))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main(sys.argv[1:])
