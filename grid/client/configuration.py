@@ -6,7 +6,6 @@ nowhere when another address is named on the command line.
 
 from __future__ import annotations
 
-import importlib
 import ipaddress
 import os
 import stat
@@ -20,6 +19,7 @@ import msgspec
 import platformdirs
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.live.local_state import DEFAULT_NAME, known_grids, running_grid
 
 FILE_VARIABLE = "GRIDWEAVE_CONFIG"
 PROFILE_VARIABLE = "GRIDWEAVE_PROFILE"
@@ -191,12 +191,12 @@ def _check_secret(connection: Connection) -> None:
 
 def _running_here() -> _Layer:
     """Return where the grid is that `gridweave up` has started on this machine."""
-    try:
-        local_state = importlib.import_module("gridweave.grid.live.local_state")
-    except ImportError:
-        return _Layer()
-    running = local_state.running_grid()
-    return _Layer() if running is None else _Layer(url=running.url, token=running.token or None)
+    running = [grid for name in known_grids() if (grid := running_grid(name)) is not None and grid.url]
+    named = [grid for grid in running if grid.name == DEFAULT_NAME] or running
+    if len(named) > 1:
+        known = ", ".join(f"{grid.name} ({grid.url})" for grid in named)
+        raise OptionError("url", f"several grids run here: {known}; name one with --url or {URL_VARIABLE}")
+    return _Layer(url=named[0].url, token=named[0].token) if named else _Layer()
 
 
 # -- the file

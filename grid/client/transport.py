@@ -198,7 +198,7 @@ class Transport:
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
             raise UnavailableError(
-                f"{url}: its certificate is not trusted ({why}); name a file of certificates with --ca or GRIDWEAVE_CA"
+                f"{url}: its certificate is not trusted ({why}); name a file with its authority: GRIDWEAVE_CA"
             ) from None
         if isinstance(error, aiohttp.ClientConnectorSSLError):
             raise UnavailableError(

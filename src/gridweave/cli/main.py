@@ -13,12 +13,15 @@ from gridweave import __version__
 from gridweave.cli.coschedule import coschedule
 from gridweave.cli.experience import experience
 from gridweave.cli.gateway import gateway
+from gridweave.cli.grid_commands import drain, queue, quote, resume, sites, whoami
+from gridweave.cli.job_commands import cancel, explain, hold, jobs, logs, release, show
 from gridweave.cli.models import register as register_models
 from gridweave.cli.net import app as net_app
 from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.cli.simulate import simulate
+from gridweave.cli.submit import SubmitCommand, submit
 from gridweave.cli.sweep import sweep
 from gridweave.cli.token import app as token_app
 from gridweave.cli.trace import app as trace_app
@@ -51,6 +54,9 @@ app.command("gateway")(gateway)
 app.add_typer(token_app, name="token")
 app.command("up")(up)
 app.command("down")(down)
+app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_args": False})(submit)
+for command in (jobs, show, explain, cancel, hold, release, logs, sites, queue, quote, drain, resume, whoami):
+    app.command(command.__name__)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,7 +75,7 @@ def _main(
 
 
 def run() -> None:
-    """Run the command; end with 0, or 2 for bad input, 3 for what is not to be had, 130 when interrupted.
+    """Run the command; end with 0, or the status of the error (README.md), or 130 when interrupted.
 
     What the system fails at, such as writing to a full disk, ends with 1.
     """

@@ -35,7 +35,12 @@ def print_json(value: object) -> None:
 
 
 def print_table(
-    rows: Iterable[Sequence[str]], *, headings: Sequence[str] | None = None, title: str | None = None, left: int = 1
+    rows: Iterable[Sequence[str]],
+    *,
+    headings: Sequence[str] | None = None,
+    title: str | None = None,
+    left: int = 1,
+    right: Sequence[int] | None = None,
 ) -> None:
     """Print a result for people, as a table on standard output.
 
@@ -49,6 +54,8 @@ def print_table(
         A line above the table.
     left : int, optional
         How many of the first columns hold names and stand at the left; numbers stand at the right.
+    right : sequence of int, optional
+        In place of `left`: the columns that hold numbers.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -66,7 +73,8 @@ def print_table(
     )
     for place in range(columns):
         heading = Text(headings[place]) if headings is not None else ""
-        table.add_column(heading, justify="left" if place < left else "right", no_wrap=True)
+        is_number = place >= left if right is None else place in right
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
     for row in cells:
         table.add_row(*row)
     # As wide as it needs to be: a table in a file, or a narrow window, is not to lose the ends of its cells.

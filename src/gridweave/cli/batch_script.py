@@ -1,0 +1,171 @@
+"""What a script says of its job: lines ``#GRIDWEAVE``, with the options of the command, and the common ``#SBATCH``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from gridweave.cli.options import parse_time_ms
+from gridweave.cli.submit_options import SubmitOptions
+from gridweave.errors import InputError, OptionError
+from gridweave.site.times import span_text
+
+_DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?:\s+(.*))?")
+
+Parse = Callable[[list[str]], SubmitOptions]
+"""Reads words as the command reads its own options."""
+
+_LONG = {
+    "N": "nodes", "n": "ntasks", "t": "time", "J": "job-name", "o": "output", "e": "error", "a": "array",
+    "d": "dependency", "D": "chdir", "H": "hold",
+}  # fmt: skip
+_FLAGS = ("hold", "requeue", "no-requeue")
+_SUPPORTED = (*(name for name in _LONG.values() if name != "hold"), "export", *_FLAGS)
+
+_HAS = {"after": "started", "afterany": "ended", "afterok": "finished", "afternotok": "failed"}
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where a line stands."""
+
+    file: str
+    line: int
+
+    def error(self, option: str, problem: str) -> InputError:
+        """Return the error of an option there."""
+        return InputError(f"{self.file}:{self.line}: {option}: {problem}")
+
+
+def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> SubmitOptions:
+    """Return what the lines of a script say of its job; ``#GRIDWEAVE`` wins over ``#SBATCH``, later lines over earlier.
+
+    Parameters
+    ----------
+    text : str
+    file : str
+        Its name, for errors.
+    parse : callable
+        Reads the words of a ``#GRIDWEAVE`` line.
+    ignored : list of str, optional
+        Gets what is not supported, in place of an error.
+
+    Returns
+    -------
+    SubmitOptions
+
+    Raises
+    ------
+    InputError
+        With file, line and option, if one cannot be used, or is not supported.
+    """
+    own, slurm = SubmitOptions(), SubmitOptions()
+    for place, kind, words in _directives(text, file):
+        if kind == "GRIDWEAVE":
+            try:
+                own = parse(words).over(own)
+            except InputError as error:
+                raise InputError(f"{place.file}:{place.line}: {error}") from None
+        else:
+            slurm = msgspec.structs.replace(slurm, slurm=True)
+            for option, value in _pairs(place, words, ignored):
+                slurm = _slurm_option(place, option, value).over(slurm)
+    return own.over(slurm)
+
+
+def has_options(text: str) -> bool:
+    """Return whether a text is a script that says what its job needs."""
+    return any(_DIRECTIVE.match(line) for line in text.splitlines())
+
+
+def _directives(text: str, file: str) -> Iterator[tuple[_Place, str, list[str]]]:
+    """Yield the lines that speak of the job, up to the first command of the script."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        match = _DIRECTIVE.match(line)
+        if match is None:
+            continue
+        try:
+            yield _Place(file, number), match[1], shlex.split(match[2] or "", comments=True)
+        except ValueError as error:
+            raise InputError(f"{file}:{number}: #{match[1]}: {str(error).lower()}") from None
+
+
+def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> Iterator[tuple[str, str]]:
+    """Yield the options of a line of Slurm by their long names, with their values."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--"):
+            name, is_given, value = word[2:].partition("=")
+            shown = f"--{name}"
+        elif word.startswith("-") and len(word) > 1:
+            name, value = _LONG.get(word[1], word[1]), word[2:].removeprefix("=")
+            is_given, shown = "=" if value else "", word[:2]
+        else:
+            raise place.error(f"#SBATCH {word}", "is no option")
+        if name not in _SUPPORTED:
+            if not is_given and rest and not rest[0].startswith("-"):
+                rest.pop(0)
+            _unsupported(place, shown, ignored)
+            continue
+        if name not in _FLAGS and not is_given:
+            if not rest:
+                raise place.error(f"#SBATCH {shown}", "has no value")
+            value = rest.pop(0)
+        yield name, value
+
+
+def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
+    known = ", ".join(f"--{name}" for name in _SUPPORTED)
+    error = place.error(
+        f"#SBATCH {shown}",
+        f"is not supported; there are {known}; to go on without it give --ignore-unsupported",
+    )
+    if ignored is None:
+        raise error
+    ignored.append(f"{place.file}:{place.line}: #SBATCH {shown}: is not supported, and ignored")
+
+
+def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
+    """Return what an option of Slurm says."""
+    shown = f"#SBATCH --{option}"
+    match option:
+        case "nodes" | "ntasks":
+            if not (value.isascii() and value.isdecimal() and 1 <= len(value) <= 9 and int(value)):
+                raise place.error(shown, f"{value!r} is no number from 1; ranges and suffixes are not supported")
+            return SubmitOptions(nodes=int(value)) if option == "nodes" else SubmitOptions(tasks=int(value))
+        case "time":
+            try:
+                return SubmitOptions(time=span_text(parse_time_ms("time", value, bare="m")))
+            except OptionError as error:
+                raise place.error(shown, error.problem) from None
+        case "hold" | "requeue" | "no-requeue":
+            return SubmitOptions(hold=True) if option == "hold" else SubmitOptions(requeue=option == "requeue")
+        case "dependency":
+            return SubmitOptions(after=tuple(_dependencies(place, shown, value)))
+        case "export":
+            return _export(place, shown, value)
+        case "job-name":
+            return SubmitOptions(name=value)
+    return SubmitOptions.of({option: value})
+
+
+def _dependencies(place: _Place, shown: str, value: str) -> Iterator[str]:
+    for part in value.split(","):
+        kind, *jobs = part.split(":")
+        if "?" in part or "+" in part or kind not in _HAS or not jobs:
+            known = ", ".join(f"{name}:JOB" for name in _HAS)
+            raise place.error(shown, f"{part!r} is not supported; there are {known}, several with commas")
+        yield from (f"{job}:{_HAS[kind]}" for job in jobs)
+
+
+def _export(place: _Place, shown: str, value: str) -> SubmitOptions:
+    names = [name for name in value.split(",") if name]
+    if not names:
+        raise place.error(shown, "has no value; write ALL, NONE, or NAME=VALUE, several with commas")
+    is_all = "ALL" in names
+    return SubmitOptions(export_all=is_all, env=tuple(name for name in names if name not in ("ALL", "NONE", "NIL")))

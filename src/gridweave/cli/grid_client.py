@@ -1,0 +1,201 @@
+"""What all commands that talk to a grid share: its address, its client, its jobs by number or name, times in words."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from gridweave.cli.options import span_text
+from gridweave.cli.output import say
+from gridweave.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from gridweave.grid.client.client import Client
+
+T = TypeVar("T")
+
+Url = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Of the grid's gateway; see docs/client.md for what counts if it is left out."),
+]
+Profile = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Take address and token from this table of the configuration.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers (17), ranges (3-9), and names of arrays.")]
+
+MOST_JOBS = 100_000
+"""So many jobs are named by one range at most."""
+
+_TRY_S, _CONNECT_S = 30.0, 2.0
+_RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?", re.ASCII)
+
+
+def with_grid(url: str | None, profile: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
+    """Return what comes of some work with the client of the grid.
+
+    Parameters
+    ----------
+    url, profile : str, optional
+        As the user gave them.
+    work : callable
+        Takes the client, which is open while it runs.
+    """
+    import asyncio
+
+    from gridweave.cli.options import named_as_typed
+    from gridweave.grid.client.client import Client
+    from gridweave.grid.client.retries import Patience
+
+    async def run() -> T:
+        async with client:
+            return await work(client)
+
+    with named_as_typed(url="--url", profile="--profile", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
+        client = Client(url, profile=profile, patience=Patience(total_s=_TRY_S, connect_s=_CONNECT_S))
+        for warning in client.connection.warnings:
+            say(f"warning: {warning}")
+        return asyncio.run(run())
+
+
+# -- jobs
+
+
+async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = False) -> list[int]:
+    """Return the numbers of the jobs that a user names, each once, in the order in which they are named.
+
+    Parameters
+    ----------
+    grid : Client
+    texts : iterable of str
+        Numbers, ranges, and names of arrays.
+    open_only : bool
+        Of an array: only the jobs that have not ended.
+
+    Raises
+    ------
+    InputError
+        If there is no such array, or a range is none.
+    """
+    from gridweave.grid.client.waiting import ENDS
+
+    found: dict[int, None] = {}
+    for text in texts:
+        numbers = job_numbers(text)
+        if numbers is None:
+            records = [record async for record in grid.jobs(array=text)]
+            if not records:
+                raise InputError(f"there is no array {text!r}; name jobs as 17, 3-9, or by the name of an array")
+            numbers = sorted(one.job_id for one in records if not (open_only and one.state in ENDS))
+        found |= dict.fromkeys(numbers)
+    return list(found)
+
+
+def job_numbers(text: str) -> Sequence[int] | None:
+    """Return the numbers that a text says, or None if it is a name.
+
+    Raises
+    ------
+    OptionError
+        If it is a range of none, or of too many.
+
+    Examples
+    --------
+    >>> job_numbers("17"), list(job_numbers("3-5")), job_numbers("sweep-1")
+    ([17], [3, 4, 5], None)
+    """
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        return None
+    first = int(match[1])
+    last = int(match[2]) if match[2] else first
+    if first < 1 or last < first or last - first >= MOST_JOBS:
+        raise OptionError("JOB", f"{text!r} names no jobs; write 17 or 3-9, of at most {MOST_JOBS:,} jobs")
+    return [first] if match[2] is None else range(first, last + 1)
+
+
+def ranges_text(job_ids: Iterable[int]) -> str:
+    """Return numbers as `job_numbers` reads them, with blanks between.
+
+    Examples
+    --------
+    >>> ranges_text([3, 4, 5, 9, 8, 17])
+    '3-5 8-9 17'
+    """
+    parts: list[list[int]] = []
+    for number in sorted(job_ids):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return " ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in parts)
+
+
+# -- words
+
+
+def plain(value: Any) -> Any:
+    """Return a struct as what JSON can say."""
+    import msgspec
+
+    return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
+
+
+def places_text(places: Iterable[tuple[str, int]]) -> str:
+    """Return where a job runs.
+
+    Examples
+    --------
+    >>> places_text((("north", 3), ("south", 1)))
+    'north 3 + south 1'
+    """
+    return " + ".join(f"{name} {nodes:,}" for name, nodes in places)
+
+
+def now_ms() -> int:
+    """Return the instant, since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def rounded(span_ms: int) -> str:
+    """Return a span in at most two units, which is as much as people read.
+
+    Examples
+    --------
+    >>> rounded(93_784_000), rounded(3_600_000), rounded(61_500), rounded(900), rounded(0)
+    ('1d2h', '1h', '1m1s', '0.9s', '0s')
+    """
+    if 0 < span_ms < 1_000:
+        return f"{span_ms / 1000:.1f}s"
+    for unit_ms, parts_ms in ((86_400_000, 3_600_000), (3_600_000, 60_000)):
+        if span_ms >= unit_ms:
+            return span_text(span_ms // parts_ms * parts_ms)
+    return span_text(max(0, span_ms) // 1000 * 1000)
+
+
+def relative(time_at_ms: int | None, from_ms: int) -> str:
+    """Return how far an instant is.
+
+    Examples
+    --------
+    >>> relative(90_000, 0), relative(0, 90_000), relative(5, 5), relative(None, 0)
+    ('in 1m30s', '1m30s ago', 'now', '-')
+    """
+    if time_at_ms is None:
+        return "-"
+    if abs(time_at_ms - from_ms) < 500:
+        return "now"
+    if time_at_ms > from_ms:
+        return f"in {rounded(time_at_ms - from_ms)}"
+    return f"{rounded(from_ms - time_at_ms)} ago"
+
+
+def clock(time_at_ms: int) -> str:
+    """Return an instant as the clock on the wall has it, with the date unless that is today."""
+    at, now = (datetime.datetime.fromtimestamp(ms / 1000).astimezone() for ms in (time_at_ms, now_ms()))
+    return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M")

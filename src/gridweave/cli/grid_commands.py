@@ -1,0 +1,157 @@
+"""Commands about the grid: sites, queue, quote, drain, resume, whoami."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.completion import complete_sites
+from gridweave.cli.explanation import print_forecast
+from gridweave.cli.grid_client import Json, Profile, Url, clock, now_ms, plain, relative, rounded, with_grid
+from gridweave.cli.options import named_as_typed, span_text
+from gridweave.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from gridweave.grid.api import SiteInfo
+    from gridweave.grid.client.client import Client
+
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Its name.", autocompletion=complete_sites)]
+
+
+def sites(
+    machines: Annotated[bool, typer.Option("--machines", "-m", help="Also the machines of each site.")] = False,
+    url: Url = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the sites: their nodes, how many are free, their jobs.
+
+    Example: gridweave sites --machines
+    """
+    found = with_grid(url, profile, lambda grid: grid.sites())
+    if as_json:
+        print_json([plain(site) for site in found])
+        return
+    rows = []
+    for site in found:
+        numbers = (site.nodes, site.for_grid, site.free, site.running, site.waiting)
+        rows.append((site.name, site_state(site), *(f"{number:,}" for number in numbers)))
+        if machines:
+            for machine in site.machines:
+                state = "here" if machine.here else "away"
+                rows.append((f"  {machine.name}", f"{state}, {machine.host}", f"{machine.nodes:,}"))
+    headings = ("site", "", "nodes", "for the grid", "free", "running", "waiting")
+    print_table(rows, headings=headings, left=2)
+
+
+def site_state(site: SiteInfo) -> str:
+    """Return how a site is, in a word."""
+    if not site.answers:
+        return "does not answer"
+    return "drains" if site.draining else "works"
+
+
+def queue(
+    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="The first N.")] = 20,
+    url: Url = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the jobs that wait, the first first.
+
+    Example: gridweave queue --limit 100
+    """
+    found = with_grid(url, profile, lambda grid: grid.queue(limit))
+    if as_json:
+        print_json(plain(found))
+        return
+    typer.echo(
+        f"{found.waiting:,} wait, {found.held:,} are held, {found.starting:,} are starting, {found.running:,} run"
+    )
+    if not found.jobs:
+        return
+    at_ms = now_ms()
+    rows = [
+        (
+            str(place),
+            str(job.job_id),
+            job.user or "-",
+            job.state,
+            f"{job.nodes:,}",
+            span_text(job.limit_ms),
+            rounded(at_ms - job.submit_ms),
+        )
+        for place, job in enumerate(found.jobs, start=1)
+    ]
+    headings = ("place", "job", "user", "state", "nodes", "limit", "has waited")
+    print_table(rows, headings=headings, right=(0, 1, 4, 5, 6))
+    if found.waiting > len(found.jobs):
+        say(f"{found.waiting - len(found.jobs):,} more wait; see them with --limit {10 * limit}")
+
+
+def quote(
+    nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", help="So many nodes.")] = 1,
+    time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="For at most so long, such as 10m.")] = "1h",
+    url: Url = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Ask when a job would start, and where; nothing is handed in.
+
+    Example: gridweave quote -n 4 -t 10m
+    """
+
+    async def work(grid: Client) -> None:
+        forecast = await grid.quote(nodes=nodes, limit=time)
+        if as_json:
+            print_json(plain(forecast))
+        else:
+            print_forecast(forecast)
+
+    with named_as_typed(limit="--time", nodes="--nodes"):
+        with_grid(url, profile, work)
+
+
+def drain(site: SiteName, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+    """Have a site take nothing new of the grid; what runs there goes on.
+
+    Example: gridweave drain north
+    """
+    _drain(site, True, url, profile, as_json)
+
+
+def resume(site: SiteName, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+    """Have a drained site take jobs of the grid again.
+
+    Example: gridweave resume north
+    """
+    _drain(site, False, url, profile, as_json)
+
+
+def _drain(site: str, draining: bool, url: str | None, profile: str | None, as_json: bool) -> None:
+    with_grid(url, profile, lambda grid: grid.drain(site) if draining else grid.resume(site))
+    if as_json:
+        print_json({"site": site, "draining": draining})
+    else:
+        typer.echo(f"{site} takes " + ("nothing new of the grid" if draining else "jobs of the grid again"))
+
+
+def whoami(url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+    """Say which grid is asked, for whom it takes you, and what you may do.
+
+    Example: gridweave whoami
+    """
+
+    async def work(grid: Client) -> None:
+        info = await grid.whoami()
+        if as_json:
+            print_json({"url": grid.connection.url, **plain(info)})
+            return
+        until = "" if info.until_ms is None else f", until {clock(info.until_ms)} ({relative(info.until_ms, now_ms())})"
+        may = {"read": "look", "submit": "look, and hand in and change your own jobs", "operate": "do everything"}
+        rows = [("grid", grid.connection.url), ("user", info.user or "-"), ("may", may[info.role] + until)]
+        rows += [("token", info.token_id)] if info.token_id else [("token", "none: this gateway asks for none")]
+        print_table(rows, left=2)
+
+    with_grid(url, profile, work)

@@ -1,0 +1,320 @@
+"""Commands about jobs that were handed in: list, show, explain, cancel, hold, release, logs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+
+import typer
+
+from gridweave.cli.completion import complete_outcomes, complete_sites, complete_states
+from gridweave.cli.explanation import print_forecast
+from gridweave.cli.grid_client import (
+    Jobs,
+    Json,
+    Profile,
+    Url,
+    clock,
+    named_jobs,
+    now_ms,
+    places_text,
+    plain,
+    ranges_text,
+    relative,
+    rounded,
+    with_grid,
+)
+from gridweave.cli.options import span_text
+from gridweave.cli.output import print_json, print_table, say
+from gridweave.errors import OptionError
+
+if TYPE_CHECKING:
+    from gridweave.grid.api import Story
+    from gridweave.grid.client.client import Client
+    from gridweave.site.program import JobRecord, State
+
+OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Its number.", min=1)]
+All = Annotated[bool, typer.Option("--all", help="All of them that have not ended.")]
+
+OPEN: tuple[State, ...] = ("held", "waiting", "starting", "running")
+OUTCOMES = ("finished", "failed", "limit", "cancelled")
+
+
+def jobs(
+    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only these; may be repeated.", autocompletion=complete_states),
+    ] = None,
+    outcome: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OUTCOME", help="Only those that ended so.", autocompletion=complete_outcomes),
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only this user's.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this name.")] = None,
+    array: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this array.")] = None,
+    site: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only those with a part there.", autocompletion=complete_sites)
+    ] = None,
+    own: Annotated[
+        str, typer.Option(metavar="SITE", help="Jobs of this site's own users.", autocompletion=complete_sites)
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="The newest N.")] = 50,
+    url: Url = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs that have not ended, the newest first.
+
+    Example: gridweave jobs --all --user anna --outcome failed
+    """
+    states = _checked("--state", state, (*OPEN, "ended", "refused"))
+    outcomes = _checked("--outcome", outcome, OUTCOMES)
+    if not states and not outcomes and not all_jobs:
+        states = list(OPEN)
+
+    async def work(grid: Client) -> list[JobRecord]:
+        found = grid.jobs(
+            own=own,
+            user=user,
+            name=name,
+            array=array,
+            site=site,
+            state=cast("Sequence[State]", states),
+            outcome=outcomes,
+            limit=limit + 1,
+        )
+        return [record async for record in found]
+
+    records = with_grid(url, profile, work)
+    more, records = len(records) > limit, records[:limit]
+    if as_json:
+        print_json([plain(record) for record in records])
+        return
+    if not records:
+        say("there are no such jobs" + ("" if all_jobs or state or outcome else "; with --all also those that ended"))
+        return
+    print_jobs(records)
+    if more:
+        say(f"there are more; see them with --limit {10 * limit}")
+
+
+def _checked(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the values of an option that may be repeated; commas do as well."""
+    values = [value.strip().lower() for text in given or () for value in text.split(",")]
+    for value in values:
+        if value not in known:
+            raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
+    return list(dict.fromkeys(values))
+
+
+def print_jobs(records: Iterable[JobRecord]) -> None:
+    """Print jobs as a table."""
+    at_ms = now_ms()
+    rows = [
+        (
+            str(record.job_id),
+            _short(record.request.name or "-", 24),
+            _short(record.request.user or "-", 16),
+            state_text(record),
+            places_text(record.places) or "-",
+            f"{record.request.nodes:,}",
+            span_text(record.request.limit_ms),
+            rounded((record.end_ms or at_ms) - record.start_ms) if record.start_ms is not None else "-",
+            relative(record.submit_ms, at_ms),
+        )
+        for record in records
+    ]
+    headings = ("job", "name", "user", "state", "where", "nodes", "limit", "runs", "submitted")
+    print_table(rows, headings=headings, left=5)
+
+
+def state_text(record: JobRecord) -> str:
+    """Return the state of a job, or how it ended."""
+    return record.outcome or record.state
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def show(job: OneJob, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+    """Show all that is known of a job, and what has happened to it.
+
+    Example: gridweave show 17
+    """
+
+    async def work(grid: Client) -> tuple[JobRecord, Story]:
+        return await grid.record(job), await grid.story(job)
+
+    record, story = with_grid(url, profile, work)
+    if as_json:
+        print_json(plain(record) | {"story": plain(story)["entries"]})
+        return
+    print_table(list(_shown(record)), title=f"Job {job}: {state_text(record)}", left=2)
+    begin_ms = story.entries[0].at_ms if story.entries else 0
+    rows = [(clock(one.at_ms), f"+{rounded(one.at_ms - begin_ms)}", one.kind, one.detail) for one in story.entries]
+    print_table(rows, headings=("at", "", "what happened", ""), left=4)
+
+
+def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
+    """Yield what is known of a job, by name; what is not said is left out."""
+    request, program, used = record.request, record.request.program, record.used
+    call = program.call
+    values: dict[str, Any] = {
+        "runs": _command(record) if call is None else f"{call.function} with {_short(repr(call.args)[1:-1], 60)}",
+        "name": request.name,
+        "user": request.user,
+        "class": request.job_class,
+        "array": f"{request.array.name}, number {request.array.index}" if request.array else "",
+        "nodes": f"{request.nodes:,}, a rank on {program.ranks.replace('-', ' ')}",
+        "limit": span_text(request.limit_ms),
+        "directory": program.working_directory,
+        "after": ", ".join(f"{one.job_id} has {one.has}" for one in request.after),
+        "submitted": clock(record.submit_ms),
+        "started": clock(record.start_ms) if record.start_ms is not None else "",
+        "ended": clock(record.end_ms) if record.end_ms is not None else "",
+        "ran for": rounded(record.end_ms - record.start_ms) if record.end_ms and record.start_ms else "",
+        "attempt": record.attempt if record.attempt > 1 else "",
+        "where": places_text(record.places),
+        "reason": record.reason,
+        "exit codes": ", ".join(_exit_text(*one) for one in record.exit_codes),
+        "used": f"{used.cpu_s:.1f} s of CPU, {used.peak_memory_bytes / 1e6:,.0f} MB at most" if used.wall_s else "",
+    }
+    yield from ((name, str(value)) for name, value in values.items() if value)
+
+
+def _command(record: JobRecord) -> str:
+    """Return the command as a shell would read it; of a script that was shipped its name alone."""
+    import shlex
+
+    from gridweave.cli.shipping import shipped_name
+
+    argv = record.request.program.argv
+    return shipped_name(argv) or _short(shlex.join(argv).replace("\n", "\\n"), 100)
+
+
+def _exit_text(rank: int, code: int | None, signal: int | None) -> str:
+    return f"rank {rank}: {code}" if signal is None else f"rank {rank}: signal {signal}"
+
+
+def explain(job: OneJob, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+    """Say when a job starts and where, and why not sooner: each site's reason, and what a split would cost and gain.
+
+    Example: gridweave explain 17
+    """
+    forecast = with_grid(url, profile, lambda grid: grid.explain(job))
+    if as_json:
+        print_json(plain(forecast))
+    else:
+        print_forecast(forecast)
+
+
+def cancel(
+    job: Annotated[list[str] | None, typer.Argument(metavar="JOB...", help="Numbers, ranges, names of arrays.")] = None,
+    all_jobs: All = False,
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="With --all: only this user's.")
+    ] = None,
+    url: Url = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """End jobs, at whatever stage they are.
+
+    Example: gridweave cancel 17 20-29 sweep-1f0c9a77
+    """
+    _change("cancel", job, all_jobs, user, url, profile, as_json)
+
+
+def hold(job: Jobs, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+    """Keep jobs that wait from starting.
+
+    Example: gridweave hold 17
+    """
+    _change("hold", job, False, None, url, profile, as_json)
+
+
+def release(job: Jobs, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+    """Let held jobs go into the queue again.
+
+    Example: gridweave release 17
+    """
+    _change("release", job, False, None, url, profile, as_json)
+
+
+_DONE = {"cancel": "cancelled", "hold": "held", "release": "released"}
+_NOT_DONE = {
+    "cancel": "had ended, or there is",
+    "hold": "did not wait, or there is",
+    "release": "was not held, or there is",
+}
+
+
+def _change(
+    verb: Literal["cancel", "hold", "release"],
+    texts: Sequence[str] | None,
+    all_jobs: bool,
+    user: str | None,
+    url: str | None,
+    profile: str | None,
+    as_json: bool,
+) -> None:
+    """Do something to jobs, and say to which it was done."""
+    if bool(texts) == all_jobs:
+        raise OptionError(
+            "JOB", "name the jobs, or give --all" if not texts else "are named, and --all is given as well"
+        )
+    if user is not None and not all_jobs:
+        raise OptionError("--user", "goes with --all")
+
+    async def work(grid: Client) -> tuple[list[int], list[int]]:
+        if all_jobs:
+            wanted = [record.job_id async for record in grid.jobs(state=OPEN, user=user)]
+        else:
+            wanted = await named_jobs(grid, texts or (), open_only=True)
+        return wanted, await getattr(grid, verb)(wanted) if wanted else []
+
+    wanted, done = with_grid(url, profile, work)
+    if as_json:
+        print_json({"job_ids": done})
+        return
+    if done:
+        typer.echo(f"{_DONE[verb]}: {ranges_text(done)}")
+    left = sorted(set(wanted) - set(done))
+    if left and not all_jobs:
+        say(f"{ranges_text(left)}: {_NOT_DONE[verb]} no such job of yours")
+    elif not wanted:
+        say("there are no such jobs")
+
+
+def logs(
+    job: OneJob,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Of which rank.")] = 0,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error in place of standard output.")] = False,
+    url: Url = None,
+    profile: Profile = None,
+) -> None:
+    """Print what a rank of a job has written.
+
+    Example: gridweave logs 17 -f --rank 2
+    """
+    from gridweave.grid.client.streams import output
+
+    async def work(grid: Client) -> None:
+        stream: Literal["out", "err"] = "err" if stderr else "out"
+        async for data in output(grid.transport, job, rank=rank, stream=stream, follow=follow):
+            # Bytes as they are: output need not be text.
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+    with_grid(url, profile, work)
+
+
+def states() -> tuple[str, ...]:
+    """Return all states of jobs."""
+    from gridweave.site.program import State
+
+    return get_args(State)

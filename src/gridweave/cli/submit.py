@@ -1,0 +1,261 @@
+"""`gridweave submit`: hand in a command or a script."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from gridweave.cli.completion import complete_sites
+from gridweave.cli.grid_client import (
+    Json,
+    Profile,
+    Url,
+    named_jobs,
+    plain,
+    ranges_text,
+    with_grid,
+)
+from gridweave.cli.options import span_text
+from gridweave.cli.output import print_json, say
+from gridweave.errors import InputError, JobFailedError, OptionError
+
+if TYPE_CHECKING:
+    from gridweave.cli.submit_options import SubmitOptions, Work
+    from gridweave.grid.client.client import Client
+    from gridweave.grid.client.job import Job
+    from gridweave.site.program import After, JobRecord, JobRequest
+
+_AFTER_DASHES = "gridweave.after_dashes"
+_OTHERS = ("url", "profile", "as_json", "wait", "ignore_unsupported", "command")
+_SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
+
+# Base of typer's errors about how a command was called; it has no public name that all versions know.
+_UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+
+class SubmitCommand(TyperCommand):
+    """A command that notes whether what it is to run stands behind ``--``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        before = list(args)
+        rest = super().parse_args(ctx, args)
+        command = ctx.params.get("command") or ()
+        place = len(before) - len(command) - 1
+        ctx.meta[_AFTER_DASHES] = place >= 0 and before[place] == "--"
+        return rest
+
+
+def submit(
+    ctx: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[--] COMMAND...", help="A script that is here, or a command of the machines, behind --."
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="On so many nodes: 1.")] = None,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", "-t", metavar="TIME", help="For at most so long, such as 10m or 2-00:00:00: 1h."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-J", metavar="NAME", help="Of the job.")] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(metavar="SITE", help="To this site, as its own user's.", autocompletion=complete_sites),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable; NAME alone has the value that it has here."),
+    ] = None,
+    chdir: Annotated[
+        str | None, typer.Option("--chdir", "-D", metavar="PATH", help="Where it runs, on the machines.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Its output goes to this file of the machines.")
+    ] = None,
+    error: Annotated[str | None, typer.Option("--error", "-e", metavar="FILE", help="... and standard error.")] = None,
+    hold: Annotated[
+        bool | None, typer.Option("--hold/--no-hold", help="Keep it from starting until `release`.")
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JOB[:HAS]", help="Start after these have finished (or started, ended, failed)."),
+    ] = None,
+    array: Annotated[
+        str | None, typer.Option("--array", "-a", metavar="1-100%10", help="A job for each index, so many at once.")
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="each-node: a rank on each; first-node: one on the first, as for scripts."),
+    ] = None,
+    requeue: Annotated[
+        bool | None, typer.Option("--requeue/--no-requeue", help="Run it again when a machine fails under it.")
+    ] = None,
+    priority: Annotated[float | None, typer.Option(metavar="X", help="Where the policy heeds it.")] = None,
+    job_class: Annotated[
+        str | None, typer.Option("--job-class", metavar="NAME", help="For what is learnt of jobs.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="For another; operators may.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="TEXT", help="The same key is the same job.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-W", help="Wait for its end; status 4 if that is not good.")] = False,
+    ignore_unsupported: Annotated[
+        bool, typer.Option("--ignore-unsupported", help="Warn of #SBATCH options that are not supported.")
+    ] = False,
+    url: Url = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Hand in a job: a command that is on the machines, or a script that is here and goes with it.
+
+    Prints the number of the job. A script may say what it needs in lines #GRIDWEAVE (these very options) and #SBATCH.
+
+    Example: gridweave submit -n 4 -t 10m -- ./solver input
+
+    Example: gridweave submit --array 1-100%10 sweep.sh
+    """
+    from gridweave.cli.submit_options import SubmitOptions, check_name
+
+    ignored: list[str] | None = [] if ignore_unsupported else None
+    options = SubmitOptions.of(ctx.params)
+    work, said = _work(ctx, command or [], ignored)
+    options = options.over(said)
+    check_name(options.name or work.name)
+    for line in ignored or ():
+        say(f"warning: {line}")
+
+    async def hand_in(grid: Client) -> None:
+        wanted, array_name = await _wanted(grid, options, work)
+        keys = None if options.key is None else [_key(options.key, request) for request in wanted]
+        jobs = await grid.submit_many(wanted, site=options.site, keys=keys)
+        if not (as_json and wait):
+            _tell(jobs, wanted, array_name, as_json)
+        if wait:
+            await _wait(jobs, as_json)
+
+    with_grid(url, profile, hand_in)
+
+
+async def _wanted(grid: Client, options: SubmitOptions, work: Work) -> tuple[list[JobRequest], str]:
+    """Return what is to be handed in, and the name of the array."""
+    from gridweave.cli.submit_options import parse_after, requests
+    from gridweave.site.program import After
+
+    after: list[After] = []
+    for text in options.after:
+        named, has = parse_after(text)
+        after += [After(job_id=job_id, has=has) for job_id in await named_jobs(grid, [named])]
+    remarks: list[str] = []
+    array_name = f"{options.name or work.name}-{options.key or uuid.uuid4().hex[:8]}" if options.array else ""
+    wanted = requests(options, work, tuple(after), array_name, remarks=remarks)
+    for remark in remarks:
+        say(remark)
+    return wanted, array_name
+
+
+def _key(key: str, request: JobRequest) -> str:
+    return key if request.array is None else f"{key}-{request.array.index}"
+
+
+def _tell(jobs: list[Job], wanted: list[JobRequest], array_name: str, as_json: bool) -> None:
+    """Print the numbers of jobs, and what one may do with them."""
+    numbers = ranges_text(job.id for job in jobs)
+    if as_json:
+        indexes = [None if request.array is None else request.array.index for request in wanted]
+        told = [{"job_id": job.id, "key": job.key, "index": index} for job, index in zip(jobs, indexes, strict=True)]
+        print_json({"array": array_name or None, "jobs": told})
+        return
+    typer.echo(numbers)
+    request = wanted[0]
+    size = f"{request.nodes:,} node{'s' * (request.nodes > 1)} for at most {span_text(request.limit_ms)}"
+    if array_name:
+        say(f"array {array_name}: {len(jobs):,} jobs of {size}; see: gridweave jobs --array {array_name}")
+    else:
+        say(f"handed in: {size}; see: gridweave explain {numbers}")
+
+
+async def _wait(jobs: list[Job], as_json: bool) -> None:
+    """Wait for all jobs, and end in an error if one of them has not ended well."""
+    import asyncio
+
+    records: list[JobRecord] = await asyncio.gather(*(job.done() for job in jobs))
+    if as_json:
+        print_json([plain(record) for record in records])
+    bad = [job for job, record in zip(jobs, records, strict=True) if record.outcome != "finished"]
+    if not bad:
+        return
+    try:
+        await bad[0].check()
+    except JobFailedError as error:
+        if error.stderr_tail:
+            say(error.stderr_tail.rstrip())
+        if len(bad) > 1:
+            say(f"{len(bad):,} of {len(jobs):,} jobs have not ended well: {ranges_text(job.id for job in bad)}")
+        raise
+
+
+# -- what is to be run
+
+
+def _work(ctx: typer.Context, command: list[str], ignored: list[str] | None) -> tuple[Work, SubmitOptions]:
+    """Return what is to be run, and what a script says of its job."""
+    from gridweave.cli.batch_script import has_options, script_options
+    from gridweave.cli.submit_options import SubmitOptions, Work
+
+    if not command:
+        raise OptionError("COMMAND", "is missing; write for example: gridweave submit -n 4 -t 10m -- ./solver input")
+    name = Path(command[0]).name or command[0]
+    text = None if ctx.meta.get(_AFTER_DASHES) else _script(command[0])
+    if text is None:
+        return Work(name=name, argv=tuple(command)), SubmitOptions()
+    said = SubmitOptions()
+    if has_options(text):
+        said = script_options(text, command[0], lambda words: _parsed(ctx, words), ignored=ignored)
+    return Work(name="stdin" if name == "-" else name, argv=tuple(command[1:]), script=text), said
+
+
+def _script(name: str) -> str | None:
+    """Return what a script says that is here, or None if it is none, and so a command of the machines."""
+    if name == "-":
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    path = Path(name)
+    try:
+        data = path.read_bytes() if path.is_file() else None
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror}; for a command of the machines write: -- {name}") from None
+    if data is None:
+        if path.suffix in _SCRIPT_ENDINGS:
+            raise InputError(f"{name}: there is no such file here; for a command of the machines write: -- {name}")
+        return None
+    if data.startswith(b"#!") or path.suffix in _SCRIPT_ENDINGS:
+        return _decoded(data, name)
+    return None
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: byte {error.start} is no UTF-8, and a script is text; write it as UTF-8") from None
+
+
+def _parsed(ctx: typer.Context, words: list[str]) -> SubmitOptions:
+    """Return what the words of a line ``#GRIDWEAVE`` say, read as the command reads its own."""
+    from gridweave.cli.submit_options import SubmitOptions
+
+    try:
+        inner = ctx.command.make_context("#GRIDWEAVE", [*words], resilient_parsing=False)
+    except _UsageError as error:
+        raise InputError(f"#GRIDWEAVE: {' '.join(error.format_message().split())}") from None
+    except typer.Exit:  # --help has been printed
+        raise InputError("#GRIDWEAVE: help is no option of a job") from None
+    for other in _OTHERS:
+        if inner.params.get(other) not in (None, False, (), []):
+            option = {"command": "a command", "as_json": "--json"}.get(other, f"--{other.replace('_', '-')}")
+            raise InputError(f"#GRIDWEAVE: {option} is for the command line alone")
+    return SubmitOptions.of(inner.params)

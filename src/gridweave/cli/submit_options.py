@@ -1,0 +1,290 @@
+"""The options of a job, from the command line and from the lines of a script, made into requests."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import msgspec
+
+from gridweave.cli.options import parse_time_ms
+from gridweave.cli.shipping import SLURM_LINES, shipped, writes_one_file
+from gridweave.errors import InputError, OptionError
+from gridweave.site.program import After, ArrayPlace, JobRequest, Program, Where
+
+DEFAULT_TIME = "1h"
+MOST_IN_ARRAY = 100_000
+
+RANKS: tuple[Where, ...] = ("each-node", "first-node")
+HAS = ("started", "ended", "finished", "failed")
+
+_ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
+_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+
+class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of a job; None: nothing is.
+
+    Attributes
+    ----------
+    nodes, tasks : int, optional
+        Nodes, and how many tasks the script itself starts on them (Slurm).
+    time : str, optional
+    name, site, chdir, array, user, job_class, ranks, output, error, key : str, optional
+    env : tuple of str
+        ``NAME=VALUE``, or ``NAME`` for the value that it has here.
+    export_all : bool
+        Whether the environment of this process goes with the job, as far as it makes sense elsewhere.
+    after : tuple of str
+        ``JOB`` or ``JOB:HAS``.
+    hold, requeue : bool, optional
+    priority : float, optional
+    slurm : bool
+        Whether the script is one of Slurm, and looks for its variables.
+    """
+
+    nodes: int | None = None
+    tasks: int | None = None
+    time: str | None = None
+    name: str | None = None
+    site: str | None = None
+    env: tuple[str, ...] = ()
+    export_all: bool = False
+    chdir: str | None = None
+    hold: bool | None = None
+    after: tuple[str, ...] = ()
+    array: str | None = None
+    user: str | None = None
+    job_class: str | None = None
+    priority: float | None = None
+    ranks: str | None = None
+    requeue: bool | None = None
+    output: str | None = None
+    error: str | None = None
+    key: str | None = None
+    slurm: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return what the values of a command's options say; what is no option of a job is passed over."""
+        given: dict[str, Any] = {name: values[name] for name in cls.__struct_fields__ if values.get(name) is not None}
+        given |= {name: tuple(given[name]) for name in ("env", "after") if name in given}
+        return cls(**given)
+
+    def over(self, below: SubmitOptions) -> SubmitOptions:
+        """Return both: what is said here wins; of the environment and of what must be over first, all of it counts."""
+        changes = {
+            name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) not in (None, (), False)
+        }
+        changes["env"], changes["after"] = below.env + self.env, below.after + self.after
+        changes |= {name: getattr(self, name) for name in ("hold", "requeue") if getattr(self, name) is not None}
+        return msgspec.structs.replace(below, **changes)
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is to run, as it was named.
+
+    Attributes
+    ----------
+    name : str
+        Of the program or the script.
+    argv : tuple of str
+        The command and its arguments; with a script, its arguments.
+    script : str, optional
+        What the script says.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    script: str | None = None
+
+
+def requests(
+    options: SubmitOptions, work: Work, after: tuple[After, ...], array_name: str, *, remarks: list[str]
+) -> list[JobRequest]:
+    """Return the jobs that are to be handed in: one, or all of an array.
+
+    Parameters
+    ----------
+    options : SubmitOptions
+    work : Work
+    after : tuple of After
+        As `options` name them, by number.
+    array_name : str
+        What the array is called, if there is one.
+    remarks : list of str
+        Gets what the user should know.
+
+    Raises
+    ------
+    InputError
+        If something cannot be used; the message names the option.
+    """
+    nodes = options.nodes if options.nodes is not None else options.tasks or 1
+    name = options.name or work.name
+    request = JobRequest(
+        program=_program(options, work, name, nodes, remarks),
+        nodes=nodes,
+        limit_ms=parse_time_ms("--time", options.time or DEFAULT_TIME),
+        name=name,
+        user=options.user or "",
+        job_class=options.job_class or "",
+        priority=options.priority or 0.0,
+        hold=bool(options.hold),
+        after=after,
+    )
+    if options.array is None:
+        return [request]
+    indexes, at_once = parse_array(options.array)
+    if options.slurm:
+        static = {"COUNT": len(indexes), "MIN": min(indexes), "MAX": max(indexes)}
+        environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static.items()}
+        program = msgspec.structs.replace(request.program, environment=request.program.environment | environment)
+        request = msgspec.structs.replace(request, program=program)
+    places = [ArrayPlace(name=array_name, index=index, at_once=at_once) for index in indexes]
+    return [msgspec.structs.replace(request, array=place) for place in places]
+
+
+def _program(options: SubmitOptions, work: Work, name: str, nodes: int, remarks: list[str]) -> Program:
+    ranks = options.ranks or ("each-node" if work.script is None else "first-node")
+    if ranks not in RANKS:
+        raise OptionError("--ranks", f"{ranks!r} is not known; one of {', '.join(RANKS)}")
+    chdir = options.chdir
+    if chdir is not None and not chdir.startswith("/"):
+        raise OptionError("--chdir", f"{chdir!r} is no absolute path; the machines know nothing of the folder here")
+    kept: dict[Literal["output", "error"], str | None] = {}
+    for stream in ("output", "error"):
+        kept[stream] = pattern = _file_of(getattr(options, stream), f"--{stream}", chdir, remarks)
+        if pattern is not None and ranks == "each-node" and nodes > 1 and writes_one_file(pattern):
+            raise OptionError(f"--{stream}", f"{pattern!r}: {nodes} ranks would write this one file; put %t into it")
+    environment = _environment(options)
+    if options.slurm:
+        counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": options.tasks or nodes}
+        environment = {key: str(value) for key, value in counts.items()} | {"SLURM_JOB_NAME": name} | environment
+    return Program(
+        argv=shipped(work.argv, work.script, preamble=SLURM_LINES if options.slurm else "", name=name, **kept),
+        environment=environment,
+        working_directory=chdir,
+        ranks=ranks,
+        if_lost="fail" if options.requeue is False else "requeue",
+    )
+
+
+def _file_of(pattern: str | None, option: str, chdir: str | None, remarks: list[str]) -> str | None:
+    """Return the file on the machines that output goes to, or None if the grid keeps it."""
+    if not pattern:
+        return None
+    if "\0" in pattern or "\n" in pattern:
+        raise OptionError(option, f"{pattern!r} cannot be the name of a file")
+    if pattern.startswith("/") or chdir is not None:
+        return pattern
+    # The folder in which a job runs if nothing else is said goes with it, and so would the file.
+    remarks.append(
+        f"{option} {pattern}: the grid keeps it, as no --chdir is given; read it with: gridweave logs JOB > FILE"
+    )
+    return None
+
+
+# -- environment
+
+_OF_THIS_MACHINE = frozenset(
+    {
+        *("_", "HOME", "HOSTNAME", "LANGUAGE", "LOGNAME", "LS_COLORS", "MAIL", "OLDPWD", "PATH", "PS1", "PWD", "SHELL"),
+        *("SHLVL", "TERM", "TMP", "TEMP", "TMPDIR", "USER", "DISPLAY", "WAYLAND_DISPLAY", "COLUMNS", "LINES", "EDITOR"),
+        *("PAGER",),
+    }
+)
+_FAMILIES_OF_THIS_MACHINE = ("GRIDWEAVE_", "SLURM_", "SSH_", "XDG_", "LD_", "DBUS_", "GPG_", "BASH_FUNC_")
+
+
+def _environment(options: SubmitOptions) -> dict[str, str]:
+    """Return the variables that go with a job."""
+    found: dict[str, str] = {}
+    if options.export_all:
+        found |= {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _OF_THIS_MACHINE and not name.startswith(_FAMILIES_OF_THIS_MACHINE)
+        }
+    for text in options.env:
+        name, is_given, value = text.partition("=")
+        if not name:
+            raise OptionError(
+                "--env", f"{text!r} has no name; write NAME=VALUE, or NAME for the value that it has here"
+            )
+        if not is_given:
+            if name not in os.environ:
+                raise OptionError("--env", f"there is no variable {name} here; write {name}=VALUE")
+            value = os.environ[name]
+        found[name] = value
+    return found
+
+
+# -- arrays, and what comes before
+
+
+def parse_array(text: str) -> tuple[list[int], int]:
+    """Return the indexes of an array, ascending, and how many of its jobs may be under way at once (0: all).
+
+    Examples
+    --------
+    >>> parse_array("1-9:4"), parse_array("1,3,5-6%2")
+    (([1, 5, 9], 0), ([1, 3, 5, 6], 2))
+
+    Raises
+    ------
+    OptionError
+        If it is none.
+    """
+    right = "write 1-10, 1,3,5, 1-9:2 or 1-100%10"
+    match = _ARRAY.fullmatch(text.strip())
+    if match is None:
+        raise OptionError("--array", f"{text!r} is no array; {right}")
+    found: set[int] = set()
+    for part in match[1].split(","):
+        span = _SPAN.fullmatch(part)
+        first = int(span[1]) if span else 1
+        last = int(span[2]) if span and span[2] else first
+        step = int(span[3]) if span and span[3] else 1
+        if span is None or last < first or step < 1:
+            raise OptionError("--array", f"{part!r} of {text!r} are no indexes; {right}")
+        if len(found) + (last - first) // step >= MOST_IN_ARRAY:
+            raise OptionError("--array", f"{text!r} has too many jobs; at most {MOST_IN_ARRAY:,}")
+        found.update(range(first, last + 1, step))
+    if match[2] is not None and int(match[2]) < 1:
+        raise OptionError("--array", f"{text!r} lets no job run; give at least %1, or leave it out")
+    return sorted(found), int(match[2] or 0)
+
+
+def parse_after(text: str) -> tuple[str, Literal["started", "ended", "finished", "failed"]]:
+    """Return the jobs that must be over first, as they are named, and how.
+
+    Examples
+    --------
+    >>> parse_after("17"), parse_after("3-9:ended")
+    (('17', 'finished'), ('3-9', 'ended'))
+
+    Raises
+    ------
+    OptionError
+        If it says no such thing.
+    """
+    jobs, _, has = text.strip().partition(":")
+    has = has or "finished"
+    if not jobs or has not in HAS:
+        raise OptionError("--after", f"{text!r}: write JOB or JOB:HAS, with HAS one of {', '.join(HAS)}")
+    return jobs, has  # type: ignore[return-value]
+
+
+def check_name(name: str) -> None:
+    """Say what is wrong with the name of a job.
+
+    Raises
+    ------
+    InputError
+        If nobody could type it.
+    """
+    if not name.isprintable() or len(name) > 100:
+        raise InputError(f"--name: {name!r:.120} is no name; at most 100 letters that can be printed")
