@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -205,8 +206,10 @@ class Transport:
                 f"{url}: does not speak TLS ({error.strerror}); is it http in place of https?"
             ) from None
         if isinstance(error, aiohttp.ClientConnectorError):
-            why = error.os_error.strerror or str(error.os_error)
-            return TryAgain(UnavailableError(f"no gateway answers at {url}: {why}"), was_reached=False)
+            # asyncio puts the address where the words of the error belong.
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.os_error)
+            right = "start a grid with `gridweave up`, or name the one that runs with --url or GRIDWEAVE_URL"
+            return TryAgain(UnavailableError(f"no gateway answers at {url}: {why}; {right}"), was_reached=False)
         if isinstance(error, asyncio.TimeoutError):
             return TryAgain(UnavailableError(f"the gateway at {url} does not answer in time"))
         return TryAgain(UnavailableError(f"the gateway at {url} was cut off: {str(error) or type(error).__name__}"))

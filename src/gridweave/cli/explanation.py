@@ -22,7 +22,7 @@ def print_forecast(forecast: Forecast) -> None:
             (site.site, f"{site.nodes:,}", f"{site.free:,}", _start(site.start_ms, forecast), site.reason)
             for site in forecast.sites
         ]
-        print_table(rows, headings=("site", "nodes", "free", "alone there", "why"), right=(1, 2))
+        print_table(rows, headings=("site", "nodes", "free", "alone there", "why"), right=(1, 2), wrap=True)
     if forecast.split is not None:
         typer.echo(_split_text(forecast.split, forecast))
 
@@ -63,7 +63,7 @@ def _split_text(split: SplitReason, forecast: Forecast) -> str:
     if not split.places:
         return f"a split: {split.reason or 'there is none to be had'}"
     text = f"a split: {places_text(split.places)}, {_start(split.start_ms, forecast)}"
-    if split.length_ms and split.whole_ms:
+    if split.length_ms and split.whole_ms and not split.reason:
         text += f", takes {rounded(split.length_ms)} in place of {rounded(split.whole_ms)}"
     if split.gain_ms is not None:
         end = "sooner" if split.gain_ms > 0 else "later"

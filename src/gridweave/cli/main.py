@@ -26,6 +26,7 @@ from gridweave.cli.sweep import sweep
 from gridweave.cli.token import app as token_app
 from gridweave.cli.trace import app as trace_app
 from gridweave.cli.up import down, up
+from gridweave.cli.watch import watch
 from gridweave.errors import GridweaveError, InputError
 
 INTERRUPTED_STATUS = 130
@@ -55,7 +56,7 @@ app.add_typer(token_app, name="token")
 app.command("up")(up)
 app.command("down")(down)
 app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_args": False})(submit)
-for command in (jobs, show, explain, cancel, hold, release, logs, sites, queue, quote, drain, resume, whoami):
+for command in (jobs, show, explain, cancel, hold, release, logs, sites, queue, quote, watch, drain, resume, whoami):
     app.command(command.__name__)(command)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +43,7 @@ def print_table(
     title: str | None = None,
     left: int = 1,
     right: Sequence[int] | None = None,
+    wrap: bool = False,
 ) -> None:
     """Print a result for people, as a table on standard output.
 
@@ -56,6 +59,8 @@ def print_table(
         How many of the first columns hold names and stand at the left; numbers stand at the right.
     right : sequence of int, optional
         In place of `left`: the columns that hold numbers.
+    wrap : bool, optional
+        Whether the last column is broken into lines where a terminal is too narrow for it.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -74,11 +79,13 @@ def print_table(
     for place in range(columns):
         heading = Text(headings[place]) if headings is not None else ""
         is_number = place >= left if right is None else place in right
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=not (wrap and place == columns - 1))
     for row in cells:
         table.add_row(*row)
     # As wide as it needs to be: a table in a file, or a narrow window, is not to lose the ends of its cells.
     width = Console(width=10_000).measure(table).maximum
+    if wrap and sys.stdout.isatty():
+        width = min(width, shutil.get_terminal_size().columns)
     console = Console(width=max(width, 1), highlight=False)
     with console.capture() as printed:
         console.print(table)

@@ -1,0 +1,141 @@
+"""`gridweave watch`: a grid at work, live."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.grid_client import Json, Profile, Url, now_ms, plain, with_grid
+from gridweave.cli.options import parse_time_ms
+from gridweave.cli.output import print_json
+from gridweave.errors import GridweaveError, OptionError
+
+if TYPE_CHECKING:
+    from gridweave.cli.watch_screen import Seen
+    from gridweave.grid.client.client import Client
+
+_QUEUE_LINES = 50
+_PAST_JOBS = 20
+
+
+def watch(
+    once: Annotated[bool, typer.Option("--once", help="Print one screen, and end.")] = False,
+    every: Annotated[str, typer.Option(metavar="TIME", help="How often sites and queue are asked for.")] = "1s",
+    url: Url = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """Show the grid at work: its sites and their use, the queue, and what just happened. Ctrl-C ends it.
+
+    Where the output is no terminal, one screen is printed.
+
+    Example: gridweave watch
+    """
+    every_ms = parse_time_ms("--every", every)
+    if every_ms < 100:
+        raise OptionError("--every", f"{every!r} is too often; at least 100ms")
+    if once or as_json or not sys.stdout.isatty():
+        with_grid(url, profile, lambda grid: _print_once(grid, as_json))
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        with_grid(url, profile, lambda grid: _live(grid, every_ms / 1000))
+
+
+async def _print_once(grid: Client, as_json: bool) -> None:
+    from rich.console import Console
+
+    from gridweave.cli.watch_screen import screen
+
+    seen = await first_look(grid)
+    if as_json:
+        shown = {"sites": seen.sites, "queue": seen.queue, "events": list(seen.events)}
+        print_json({"url": seen.url, "now_ms": seen.now_ms, **plain(shown)})
+        return
+    console = Console(highlight=False)
+    with console.capture() as printed:
+        console.print(screen(seen, console.width))
+    typer.echo(printed.get(), nl=False)
+
+
+async def _live(grid: Client, every_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from gridweave.cli.watch_screen import screen
+
+    console = Console(highlight=False)
+    seen = await first_look(grid)
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
+
+        def draw() -> None:
+            seen.now_ms = now_ms()
+            live.update(screen(seen, console.width, console.height), refresh=True)
+
+        await follow(grid, seen, draw, every_s)
+
+
+async def first_look(grid: Client) -> Seen:
+    """Return what is known of the grid now, and the last thing that happened to its newest jobs."""
+    from gridweave.cli.watch_screen import Seen, past_events
+
+    seen = Seen(url=grid.connection.url)
+    await look(grid, seen)
+    seen.events.extend(past_events([record async for record in grid.jobs(limit=_PAST_JOBS)]))
+    return seen
+
+
+async def look(grid: Client, seen: Seen) -> None:
+    """Ask for sites and queue; where there is no answer, what was known stays, and the problem is noted."""
+    sites, queue = await asyncio.gather(grid.sites(), grid.queue(_QUEUE_LINES))
+    seen.sites, seen.queue, seen.now_ms, seen.problem = sites, queue, now_ms(), ""
+
+
+async def follow(grid: Client, seen: Seen, draw: Callable[[], None], every_s: float) -> None:
+    """Draw anew whenever something happens, and now and then; without end.
+
+    Parameters
+    ----------
+    grid : Client
+    seen : Seen
+        Is kept up to date.
+    draw : callable
+    every_s : float
+        How often sites and queue are asked for.
+    """
+    news = asyncio.Event()
+
+    async def listen() -> None:
+        while True:
+            with contextlib.suppress(GridweaveError):  # `look` says what is wrong
+                async with aclosing(grid.events()) as events:
+                    async for event in events:
+                        seen.events.append(event)
+                        news.set()
+            await asyncio.sleep(every_s)
+
+    async def ask() -> None:
+        while True:
+            try:
+                await look(grid, seen)
+            except GridweaveError as error:
+                seen.problem = str(error)
+            news.set()
+            await asyncio.sleep(every_s)
+
+    async def show() -> None:
+        while True:
+            draw()
+            await news.wait()
+            news.clear()
+            # A burst of events is one picture.
+            await asyncio.sleep(min(0.1, every_s))
+
+    async with asyncio.TaskGroup() as tasks:
+        for work in (listen, ask, show):
+            tasks.create_task(work())
