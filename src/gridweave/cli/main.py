@@ -21,6 +21,7 @@ from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.cli.simulate import simulate
+from gridweave.cli.status import status
 from gridweave.cli.submit import SubmitCommand, submit
 from gridweave.cli.sweep import sweep
 from gridweave.cli.token import app as token_app
@@ -58,6 +59,7 @@ app.command("down")(down)
 app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_args": False})(submit)
 for command in (jobs, show, explain, cancel, hold, release, logs, sites, queue, quote, watch, drain, resume, whoami):
     app.command(command.__name__)(command)
+app.command("status")(status)
 
 
 def _print_version(wanted: bool) -> None:
