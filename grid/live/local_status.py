@@ -154,7 +154,7 @@ def _parts(state: LocalGridState, said: _Said) -> list[Part]:
         if own_nodes:
             parts += [_process(state, leader, "") for leader in leaders]
         info = answering.get(site.name)
-        detail = "does not answer" if said.queue is not None else "not known"
+        detail = "does not answer" if said.queue is not None else "not known without the gateway"
         if info is not None:
             detail = f"{info.free} of {info.nodes} nodes free, {info.running} jobs run, {info.waiting} wait"
             away = [machine.name for machine in info.machines if not machine.here]
@@ -164,7 +164,7 @@ def _parts(state: LocalGridState, said: _Said) -> list[Part]:
         parts.append(_part(f"site {site.name}", well, next(filter(None, pids), None), detail))
     queue = said.queue
     detail = (
-        "does not answer"
+        "does not answer" if said.health is not None else "not known without the gateway"
         if queue is None
         else f"{queue.running} jobs run, {queue.starting} start, {queue.waiting} wait, {queue.held} are held"
     )
