@@ -164,7 +164,9 @@ def _parts(state: LocalGridState, said: _Said) -> list[Part]:
         parts.append(_part(f"site {site.name}", well, next(filter(None, pids), None), detail))
     queue = said.queue
     detail = (
-        "does not answer" if said.health is not None else "not known without the gateway"
+        "does not answer"
+        if said.health is not None
+        else "not known without the gateway"
         if queue is None
         else f"{queue.running} jobs run, {queue.starting} start, {queue.waiting} wait, {queue.held} are held"
     )
