@@ -74,7 +74,8 @@ class Process:
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
         self.name = name
         self.is_alive = True
-        self._tasks: set[asyncio.Task[Any]] = set()
+        # In the order in which they were begun: a seed is to give the same history in every process.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._on_error = on_error
 
     def spawn(self, work: Coroutine[Any, Any, Any], *, endless: bool = False) -> asyncio.Task[Any]:
@@ -82,8 +83,8 @@ class Process:
         context = contextvars.copy_context()
         context.run(CURRENT.set, self)
         task = asyncio.get_running_loop().create_task(work, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         if endless:
             task.add_done_callback(self._ended)
         return task
