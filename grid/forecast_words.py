@@ -377,7 +377,7 @@ def with_site_answer(forecast: Forecast, site: str, answer: SiteForecast) -> For
             places=((site, answer.width),),
             length_ms=answer.length_ms,
             ahead=answer.ahead,
-            reason=f"{site} could start it first, {when_text(start_ms, forecast.now_ms)}",
+            reason=f"{site} could start it first, {when_text(start_ms, answer.now_ms)}",
         )
     return forecast
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gridweave.grid.api import Forecast
+from gridweave.grid.forecast_words import in_words
 from gridweave.grid.full_control import FullControl
 from gridweave.grid.full_forecast import waiting_forecast
 from gridweave.grid.live_grid import LiveGrid
@@ -267,6 +268,26 @@ def test_a_start_too_far_ahead() -> None:
     assert isinstance(control, FullControl)
     assert waiting_forecast(control.copy(), 0, 6, most_steps=5).is_bounded
     assert waiting_forecast(control.copy(), 0, 6, most_steps=6).start_ms == 50 * MINUTE_MS
+
+
+def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a start it is said why; where starts are reserved, that the reserved one is what is known."""
+    jobs = [(8, 10), (12, 10), (8, 10)]
+    core = grid(*jobs, margin_ms=500, backfill="conservative", mode="multi-site", overhead=0.0)
+    assert told(core, 3).start_ms == 20 * MINUTE_MS + 500
+    monkeypatch.setattr("gridweave.grid.full_forecast.MOST_RESERVED", 0)
+    forecast = told(core, 3)
+    assert (forecast.start_ms, forecast.places) == (20 * MINUTE_MS, (("north", 8),))
+    assert forecast.reason == (
+        "its start is reserved: it needs 8 nodes for 10m, which no earlier gap has; when it starts lies too far ahead "
+        "to be worked out: this is what is reserved now"
+    )
+    core = grid(*jobs, mode="multi-site")
+    control = core.core._control
+    assert isinstance(control, FullControl)
+    facts = waiting_forecast(control.copy(), 0, 3, most_steps=0)
+    assert facts.start_ms is None
+    assert in_words(facts, ["north", "south"]).reason.endswith("when it starts lies too far ahead to be worked out")
 
 
 def test_limited_control_says_what_sites_said() -> None:

@@ -78,7 +78,7 @@ def submission(job: Any, case: GridCase, sends: dict[int, Sends]) -> GridJobSubm
 
 @pytest.mark.parametrize("backfill", ["easy", "none", "conservative"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_forecasts_come_true(backfill: str, data: st.DataObject) -> None:
     """In every mode, order and selection each job that waits starts when and where it was forecast, and quoted."""
     options = data.draw(
@@ -93,7 +93,7 @@ def test_forecasts_come_true(backfill: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("backfill", ["easy", "none", "conservative"])
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_forecasts_come_true_over_links(backfill: str, data: st.DataObject) -> None:
     """So it is between links, by the length that these give each split, and with data that moves."""
     mode = data.draw(st.sampled_from(("multi-site", "adaptive")))
