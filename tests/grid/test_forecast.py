@@ -292,7 +292,7 @@ def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) 
 
 def test_limited_control_says_what_sites_said() -> None:
     """While sites are asked, when it waits at one, and when none has a place: with the quotes and their age."""
-    core = grid((3, 10), control="limited", mode="sharing")
+    core = grid((3, 10), control="limited", mode="sharing", retry_ms=MINUTE_MS)
     assert told(core, 1).reason == "0 of 2 sites have said when they could start it; then it is placed"
     core.handle(5, FromLiveSite(NORTH, Quoted(1, 2, 600_000)))
     forecast = told(core, 1, 5)
@@ -315,7 +315,7 @@ def test_limited_control_says_what_sites_said() -> None:
 
 def test_no_control_says_where_it_was_sent() -> None:
     """The site that it was sent to, how much work of the grid each has, and who has refused it."""
-    core = grid((4, 10), (4, 10), control="none", mode="sharing")
+    core = grid((4, 10), (4, 10), control="none", mode="sharing", retry_ms=MINUTE_MS)
     forecast = told(core, 2)
     assert (forecast.places, forecast.reason) == ((("south", 4),), "it was sent to south, whose queue decides")
     assert at(forecast, "north")[2] == "was sent work of the grid for 5m on all its 8 nodes"
