@@ -41,7 +41,6 @@ def warm_up(settings: GridSettings) -> LiveGrid:
         for number, width in enumerate(widths)
     ]
     events: list[LiveGridEvent] = [GridSubmitted(str(number), request) for number, request in enumerate(requests)]
-    grid.quote(0, requests[0])
     for now_ms in range(_MOST_ROUNDS):
         commands = grid.handle(now_ms, *events)
         for job_id in grid.records if now_ms == 0 else ():
