@@ -1,14 +1,119 @@
-"""What tests of the client share: sleep that takes no time, and clients that sleep so."""
+"""What tests of the client and its commands share: a gateway before a grid in memory, and sleep that takes no time."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
+from aiohttp.test_utils import TestServer
 
+from fake_backend import FakeBackend
+from flaky_proxy import FlakyProxy
+from gridweave.grid import api
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.retries import Patience
+from gridweave.grid.gateway.server import Gateway
+from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+
+COMMENT_S = 0.02
+"""So often a stream of events that has nothing to say says so; the first time it tells where it stands."""
+
+
+class GridInMemory(FakeBackend):
+    """The grid in memory, with a hook for what becomes of jobs, and forecasts that say all there is to say.
+
+    Attributes
+    ----------
+    runs : callable, optional
+        Told of each job that was taken in.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: Callable[[JobRecord], None] | None = None
+
+    def _take_in(self, key: str, request: JobRequest, site: str | None, origin: str) -> Accepted | Declined:
+        answer = super()._take_in(key, request, site, origin)
+        if self.runs is not None and isinstance(answer, Accepted):
+            self.runs(self.records_by_id[answer.job_id])
+        return answer
+
+    def tell(self, job_id: int, kind: str, detail: str = "") -> None:
+        """Have an event happen."""
+        self._note(job_id, kind, detail)
+
+    async def forecast(self, job_id: int) -> api.Forecast | None:
+        """Return when a job starts, with reasons of all kinds."""
+        record = self.records_by_id.get(job_id)
+        return None if record is None else forecast(job_id, self.now_ms, record.request, record.state)
+
+    async def quote(self, request: JobRequest) -> api.Forecast:
+        """Return when such a job would start."""
+        return forecast(None, self.now_ms, request, "waiting")
+
+
+def forecast(job_id: int | None, now_ms: int, request: JobRequest, state: Any) -> api.Forecast:
+    """Return when a job would start, with reasons of all kinds."""
+    return api.Forecast(
+        job_id=job_id,
+        now_ms=now_ms,
+        state=state,
+        start_ms=now_ms + 600_000,
+        places=(("north", request.nodes),),
+        length_ms=request.limit_ms,
+        ahead=2,
+        reason="no site has 12 nodes free, and a split would end 4 minutes later",
+        sites=(
+            api.SiteReason(site="north", nodes=16, free=3, start_ms=now_ms + 600_000, reason="9 nodes are busy"),
+            api.SiteReason(site="south", nodes=6, free=6, reason="has 6 nodes for the grid, and the job needs 12"),
+        ),
+        split=api.SplitReason(
+            places=(("north", 3), ("south", 6)),
+            start_ms=now_ms,
+            length_ms=1_080_000,
+            whole_ms=600_000,
+            gain_ms=-240_000,
+            reason="the links between north and south make it 1.8 times as long",
+        ),
+    )
+
+
+class Served:
+    """A gateway before a grid in memory, behind a proxy that notes what it hears, and fails when it is told to.
+
+    Attributes
+    ----------
+    grid : GridInMemory
+    proxy : FlakyProxy
+    url : str
+        Of the proxy.
+    """
+
+    def __init__(self, grid: GridInMemory, proxy: FlakyProxy, url: str) -> None:
+        self.grid, self.proxy, self.url = grid, proxy, url
+
+    def heard(self, path: str) -> list[Any]:
+        """Return the bodies of all requests to a path, or their queries where there is no body."""
+        return [said for heard, said in self.proxy.heard if heard == path]
+
+
+@contextlib.asynccontextmanager
+async def served(**settings: Any) -> AsyncIterator[Served]:
+    """Yield a gateway on a port of this machine; it is stopped in the end."""
+    grid = GridInMemory()
+    unlimited = {"requests_per_s": 1e6, "burst": 1e6, "comment_s": COMMENT_S}
+    gateway = Gateway(grid, GatewaySettings(**{"port": 0, **unlimited, **settings}))
+    await gateway.start()
+    try:
+        proxy = FlakyProxy(gateway.url, np.random.default_rng(7))
+        async with TestServer(proxy.app) as server:
+            yield Served(grid, proxy, str(server.make_url("")).rstrip("/"))
+    finally:
+        await gateway.stop()
 
 
 class Naps:

@@ -51,6 +51,16 @@ def no_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the grids that the user of this machine has configured, or runs, away from a test."""
+    for name in sorted(os.environ):
+        if name.startswith("GRIDWEAVE_") and name not in ("GRIDWEAVE_TRACES", "GRIDWEAVE_TOPOLOGIES"):
+            monkeypatch.delenv(name)
+    for kind in ("CONFIG", "STATE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / f"no-{kind.lower()}"))
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """Join all tests that need Ray to one cluster of two workers on this machine; skip them where Ray is missing."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import aiohttp
+import msgspec
 import numpy as np
 from aiohttp import web
 
@@ -49,18 +51,20 @@ class FlakyProxy:
         The connections of streams that are open.
     faults : collections.Counter
         How often it failed, by how.
-    url : str
-        Where it listens; set by who starts it.
+    heard : list of (str, object)
+        The path of each request that was passed on, and its body, or its query where it has none.
     """
 
-    def __init__(self, target: str, rng: np.random.Generator, *, chance: float, cut_after: float | None = None) -> None:
+    def __init__(
+        self, target: str, rng: np.random.Generator, *, chance: float = 0.0, cut_after: float | None = None
+    ) -> None:
         self._target, self.rng, self.chance, self.cut_after = target, rng, chance, cut_after
         self.kinds: tuple[str, ...] = FAULTS
         self.plan: list[str] = []
         self.passed = 0
         self.open: set[asyncio.BaseTransport] = set()
         self.faults: Counter[str] = Counter()
-        self.url = ""
+        self.heard: list[tuple[str, Any]] = []
         self.app = web.Application(client_max_size=64 << 20)
         self.app.add_routes([web.route("*", "/{rest:.*}", self._pass_on)])
         self.app.cleanup_ctx.append(self._opened)
@@ -86,6 +90,7 @@ class FlakyProxy:
         body = await request.read()
         if fault == "before":
             return self._cut(request)
+        self.heard.append((request.path, msgspec.msgpack.decode(body) if body else request.query_string))
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_PASSED}
         url = self._target + request.path_qs
         async with self._session.request(

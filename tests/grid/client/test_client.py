@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import json
 import math
-import ssl
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from client_helpers import GridInMemory, Served, served
+from gateway_parts import make_tokens
 from gridweave.errors import (
     GridweaveError,
     InputError,
@@ -30,9 +31,10 @@ from gridweave.grid.client import waiting
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import chunks
 from gridweave.grid.client.retries import Patience
+from gridweave.grid.gateway.server import Gateway
+from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.site.live.launch import Call
 from gridweave.site.program import After, ArrayPlace, JobRequest, Program
-from tiny_gateway import TinyGateway
 
 pytestmark = pytest.mark.asyncio
 
@@ -45,7 +47,7 @@ def request(nodes: int = 1, **changes: Any) -> JobRequest:
 # -- handing in
 
 
-async def test_a_job_is_handed_in_as_it_was_said(gateway: TinyGateway, grid: Client) -> None:
+async def test_a_job_is_handed_in_as_it_was_said(gateway: Served, grid: Client) -> None:
     """All that is said of a job reaches the gateway, with a key and the name of the user."""
     job = await grid.submit(
         ["./solver", "input"],
@@ -83,7 +85,8 @@ async def test_a_job_is_handed_in_as_it_was_said(gateway: TinyGateway, grid: Cli
         array=ArrayPlace(name="many", index=3, at_once=2),
     )
     assert (job.id, job.state) == (1, "held")
-    assert list(gateway.keys) == [("anna", job.key)]
+    (body,) = gateway.heard("/v1/jobs")
+    assert [one["key"] for one in body["jobs"]] == [job.key]
 
 
 async def test_the_login_name_is_filled_in(grid: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +108,13 @@ async def test_a_key_gives_the_same_job(grid: Client) -> None:
     assert (await grid.submit(["true"])).id == 3
 
 
-async def test_many_jobs_go_in_requests_of_500(gateway: TinyGateway, grid: Client) -> None:
+async def test_many_jobs_go_in_requests_of_500(gateway: Served, grid: Client) -> None:
     """Jobs are handed in 500 at a time, and come back in their order."""
     jobs = await grid.submit_many(request(nodes=1 + number % 7) for number in range(1_201))
     assert [job.id for job in jobs] == list(range(1, 1_202))
-    assert [len(body.jobs) for _, _, body in gateway.heard] == [500, 500, 201]
-    assert all(gateway.records[job.id].request.nodes == 1 + n % 7 for n, job in enumerate(jobs))
+    assert [len(body["jobs"]) for body in gateway.heard("/v1/jobs")] == [500, 500, 201]
+    records = gateway.grid.records_by_id
+    assert all(records[job.id].request.nodes == 1 + number % 7 for number, job in enumerate(jobs))
 
 
 def new_job(size: int) -> api.NewJob:
@@ -130,13 +134,13 @@ async def test_large_jobs_go_in_smaller_requests() -> None:
     ]
 
 
-async def test_jobs_that_are_not_taken_in(gateway: TinyGateway, grid: Client) -> None:
+async def test_jobs_that_are_not_taken_in(gateway: Served, grid: Client) -> None:
     """The first job that the grid declines is named, and the others have been handed in."""
-    with pytest.raises(RefusedError, match=r"^no site has so many nodes$"):
+    with pytest.raises(RefusedError, match=r"^200 nodes; the grid has 12$"):
         await grid.submit(["true"], nodes=200)
-    with pytest.raises(RefusedError, match="job 2 of 3: no site has so many nodes"):
+    with pytest.raises(RefusedError, match="job 2 of 3: 200 nodes; the grid has 12"):
         await grid.submit_many([request(), request(nodes=200), request()])
-    assert sorted(gateway.records) == [1, 2]
+    assert sorted(gateway.grid.records_by_id) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -155,19 +159,19 @@ async def test_jobs_that_are_not_taken_in(gateway: TinyGateway, grid: Client) ->
     ],
     ids=str,
 )
-async def test_what_no_site_could_run_is_refused_here(gateway: TinyGateway, grid: Client, what: Any, says: str) -> None:
+async def test_what_no_site_could_run_is_refused_here(gateway: Served, grid: Client, what: Any, says: str) -> None:
     """A mistake is told in one line before anything goes over the network."""
     with pytest.raises(InputError, match=says):
         await grid.submit(**what)
-    assert gateway.heard == []
+    assert gateway.proxy.heard == []
 
 
-async def test_a_site_of_ones_own(gateway: TinyGateway) -> None:
+async def test_a_site_of_ones_own(gateway: Served) -> None:
     """Jobs are handed in to the site that the call names, else to that of the client."""
     async with Client(gateway.url, site="north") as grid:
         assert (await grid.submit(["true"])).id > waiting.OWN_IDS
         await grid.submit(["true"], site="south")
-    assert [body.site for _, _, body in gateway.heard] == ["north", "south"]
+    assert [body["site"] for body in gateway.heard("/v1/jobs")] == ["north", "south"]
 
 
 async def test_numbers_of_sites_own_jobs() -> None:
@@ -180,17 +184,20 @@ async def test_numbers_of_sites_own_jobs() -> None:
 # -- asking
 
 
-async def test_jobs_come_page_after_page(gateway: TinyGateway, grid: Client) -> None:
+async def test_jobs_come_page_after_page(gateway: Served, grid: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list has all jobs, the newest first, whatever a page holds; or as many as were asked for."""
+    monkeypatch.setattr(api, "MOST_LISTED", 50)
     await grid.submit_many([request(name=f"job-{number % 2}") for number in range(120)])
+    gateway.proxy.heard.clear()
     assert [record.job_id async for record in grid.jobs()] == list(range(120, 0, -1))
+    assert gateway.heard("/v1/jobs") == ["limit=50", "below=71&limit=50", "below=21&limit=50"]
     assert [record.job_id async for record in grid.jobs(limit=60)] == list(range(120, 60, -1))
     assert [record.job_id async for record in grid.jobs(limit=0)] == []
     assert [record.job_id async for record in grid.jobs(name="job-1", below=5)] == [4, 2]
     assert [record.job_id async for record in grid.jobs(state=["running", "held"])] == []
 
 
-async def test_jobs_are_changed(gateway: TinyGateway, grid: Client) -> None:
+async def test_jobs_are_changed(gateway: Served, grid: Client) -> None:
     """Cancel, hold and release say whether something was done, one by one and many at once."""
     jobs = await grid.submit_many([request() for _ in range(2_500)])
     assert await jobs[0].hold()
@@ -199,7 +206,7 @@ async def test_jobs_are_changed(gateway: TinyGateway, grid: Client) -> None:
     assert await jobs[0].cancel()
     assert not await jobs[0].cancel()
     assert await grid.cancel(job.id for job in jobs) == [job.id for job in jobs[1:]]
-    assert [len(body.job_ids) for _, path, body in gateway.heard if path.endswith("cancel")][-3:] == [1000, 1000, 500]
+    assert [len(body["job_ids"]) for body in gateway.heard("/v1/jobs/cancel")][-3:] == [1000, 1000, 500]
 
 
 async def test_a_job_tells_of_itself(grid: Client) -> None:
@@ -213,60 +220,60 @@ async def test_a_job_tells_of_itself(grid: Client) -> None:
     assert repr(job) == "<job 1, waiting>"
 
 
-async def test_the_grid_tells_of_itself(gateway: TinyGateway, grid: Client) -> None:
+async def test_the_grid_tells_of_itself(gateway: Served, grid: Client) -> None:
     """Sites, queue, quote, health and who asks are as the gateway says them."""
-    assert [site.name for site in await grid.sites()] == ["north", "south", "east"]
+    assert [site.name for site in await grid.sites()] == ["north", "south"]
     await grid.drain("north")
-    assert [site.draining for site in await grid.sites()] == [True, False, False]
+    assert [site.draining for site in await grid.sites()] == [True, False]
     await grid.resume("north")
-    assert gateway.drained == set()
-    with pytest.raises(NotFoundError, match="there is no site 'a/b c'"):
-        await grid.drain("a/b c")
+    assert [site.draining for site in await grid.sites()] == [False, False]
+    with pytest.raises(RefusedError, match="site 'b c\\?' is none of north"):
+        await grid.drain("b c?")
     await grid.submit_many([request(), request()])
     queue = await grid.queue(limit=1)
     assert (queue.waiting, [job.job_id for job in queue.jobs]) == (2, [1])
     quoted = await grid.quote(nodes=3, limit="30m")
     assert (quoted.job_id, quoted.places, quoted.length_ms) == (None, (("north", 3),), 1_800_000)
     assert (await grid.quote(request(nodes=5))).places == (("north", 5),)
-    assert len(gateway.records) == 2, "a quote hands nothing in"
-    assert (await grid.whoami()).user == "anna"
+    assert len(gateway.grid.records_by_id) == 2, "a quote hands nothing in"
+    assert (await grid.whoami()).role == "operate"
     assert (await grid.health()).status == "ok"
 
 
 # -- waiting
 
 
-async def test_an_end_is_heard_by_the_stream(gateway: TinyGateway, grid: Client) -> None:
+async def test_an_end_is_heard_by_the_stream(gateway: Served, grid: Client) -> None:
     """Who waits hears of the end at once, and asks twice alone: at first, and then; all with one stream."""
     jobs = await grid.submit_many([request() for _ in range(20)])
     tasks = [asyncio.create_task(job.done()) for job in jobs]
-    while sum(path.startswith("/v1/events") for _, path, _ in gateway.heard) == 0:
+    while not gateway.proxy.passed:
         await asyncio.sleep(0)
     for job in jobs:
-        await gateway.ended(job.id)
+        gateway.grid.end(job.id)
     records = await asyncio.gather(*tasks)
     assert [(record.job_id, record.outcome) for record in records] == [(job.id, "finished") for job in jobs]
     assert all(job.state == "ended" for job in jobs)
-    assert sum(path.startswith("/v1/events") for _, path, _ in gateway.heard) == 1
+    assert len(gateway.heard("/v1/events")) == 1
 
 
-async def test_who_waits_too_long_is_told(gateway: TinyGateway, grid: Client) -> None:
+async def test_who_waits_too_long_is_told(gateway: Served, grid: Client) -> None:
     """A wait may have an end of its own; the job goes on, and can be waited for again."""
     job = await grid.submit(["true"])
     with pytest.raises(TimeoutError):
         await job.done(timeout_s=0.02)
-    await gateway.ended(job.id)
+    gateway.grid.end(job.id)
     assert (await job.done(timeout_s=20)).outcome == "finished"
 
 
-async def test_an_end_is_found_without_a_stream(gateway: TinyGateway) -> None:
+async def test_an_end_is_found_without_a_stream(gateway: Served) -> None:
     """Where there is no stream of events, the client asks now and then."""
 
     async def fetch(job_id: int) -> Any:
         asked.append(job_id)
         if len(asked) == 4:
-            gateway.end(gateway.records[job_id])
-        return gateway.records[job_id]
+            gateway.grid.end(job_id)
+        return gateway.grid.records_by_id[job_id]
 
     async def no_stream(connected: Any) -> Any:
         raise UnavailableError("no stream")
@@ -284,12 +291,14 @@ async def test_an_end_is_found_without_a_stream(gateway: TinyGateway) -> None:
 # -- ends
 
 
-async def test_a_job_that_failed(gateway: TinyGateway, grid: Client) -> None:
+async def test_a_job_that_failed(gateway: Served, grid: Client) -> None:
     """The error of a job has its exit code, the reason, and the end of what it wrote to standard error."""
     job = await grid.submit(["false"], nodes=3)
-    record = gateway.records[job.id]
-    gateway.outputs[job.id, 2, "err"] = b"x" * 9_000 + b"\nout of memory\n"
-    gateway.end(record, "failed", "rank 2 ended with exit code 3")
+    record = gateway.grid.records_by_id[job.id]
+    gateway.grid.start(job.id)
+    gateway.grid.write(job.id, b"x" * 9_000 + b"\nout of memory\n", rank=2, stream="err")
+    gateway.grid.end(job.id, "failed")
+    record.reason = "rank 2 ended with exit code 3"
     record.exit_codes = ((2, 3, None), (1, None, 15))
     with pytest.raises(JobFailedError, match=r"^job 1 has failed: rank 2 ended with exit code 3$") as caught:
         await job.check()
@@ -307,24 +316,25 @@ async def test_a_job_that_failed(gateway: TinyGateway, grid: Client) -> None:
     ("outcome", "says"),
     [("limit", "job 1 ran to its limit"), ("cancelled", "job 1 was cancelled: by wish")],
 )
-async def test_other_bad_ends(gateway: TinyGateway, grid: Client, outcome: str, says: str) -> None:
+async def test_other_bad_ends(gateway: Served, grid: Client, outcome: str, says: str) -> None:
     """A job that was ended is an error as well, and says how."""
     job = await grid.submit(["true"])
-    gateway.end(gateway.records[job.id], outcome, "by wish" if outcome == "cancelled" else "")
+    gateway.grid.end(job.id, outcome)
+    gateway.grid.records_by_id[job.id].reason = "by wish" if outcome == "cancelled" else ""
     with pytest.raises(JobFailedError, match=says):
         await job.check()
 
 
-async def test_results(gateway: TinyGateway, grid: Client) -> None:
+async def test_results(gateway: Served, grid: Client) -> None:
     """What a callable returned is had from its rank; a command has no result."""
     job = await grid.submit(Call("math:sqrt", (2.0,)), nodes=2)
-    gateway.outputs[job.id, 0, "result"] = json.dumps(math.sqrt(2.0)).encode()
-    gateway.end(gateway.records[job.id])
+    gateway.grid.write(job.id, json.dumps(math.sqrt(2.0)).encode(), stream="result")
+    gateway.grid.end(job.id)
     assert await job.result() == math.sqrt(2.0)
     with pytest.raises(InputError, match="job 1: rank 1 has left no result"):
         await job.result(rank=1)
     other = await grid.submit(["true"])
-    gateway.end(gateway.records[other.id])
+    gateway.grid.end(other.id)
     with pytest.raises(InputError, match="job 2 runs a command"):
         await other.result()
 
@@ -332,17 +342,26 @@ async def test_results(gateway: TinyGateway, grid: Client) -> None:
 # -- refusals
 
 
-async def test_errors_are_typed(gateway: TinyGateway, grid: Client) -> None:
-    """A job that is not there, and a token that is not known, are errors that say so."""
-    with pytest.raises(NotFoundError, match="there is no job 9, or it is another user's") as caught:
+async def test_errors_are_typed(grid: Client, tmp_path: Path) -> None:
+    """A job that is not there, and a token that is missing, or does not do, are errors that say so."""
+    with pytest.raises(NotFoundError, match="there is no job 9") as caught:
         await grid.job(9).record()
     assert (caught.value.status, caught.value.exit_status) == (404, 2)
-    gateway.token = "gw_right_secret"
-    with pytest.raises(NotAllowedError, match="this token is not known") as refused:
-        await grid.sites()
-    assert refused.value.exit_status == 5
-    async with Client(gateway.url, token="gw_right_secret") as known:
-        assert await known.sites()
+    place = tmp_path / "tokens.db"
+    tokens = make_tokens(place, anna="submit", berta="read")
+    async with served(tokens=str(place)) as strict:
+        async with Client(strict.url) as nobody:
+            with pytest.raises(NotAllowedError) as refused:
+                await nobody.sites()
+        assert (refused.value.status, refused.value.exit_status) == (401, 5)
+        async with Client(strict.url, token=tokens["anna"]) as anna, Client(strict.url, token=tokens["berta"]) as berta:
+            job = await anna.submit(["true"], user="carla")
+            assert (await job.record()).request.user == (await anna.whoami()).user == "anna"
+            with pytest.raises(NotFoundError):
+                await berta.record(job.id)
+            with pytest.raises(NotAllowedError) as refused:
+                await berta.submit(["true"])
+        assert refused.value.status == 403
 
 
 async def answered(status: int, headers: dict[str, str] | None = None, **said: Any) -> tuple[Exception, int]:
@@ -416,7 +435,7 @@ async def test_nothing_listens() -> None:
             await grid.sites()
 
 
-async def test_a_client_that_is_not_open(gateway: TinyGateway) -> None:
+async def test_a_client_that_is_not_open(gateway: Served) -> None:
     """A client that was not entered, or was left, says what to write."""
     grid = Client(gateway.url)
     with pytest.raises(InputError, match="async with gridweave"):
@@ -434,19 +453,22 @@ async def test_certificates(tmp_path: Path) -> None:
     """A gateway with a certificate of its own is trusted with its file, and not without."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost").configure_cert(context)
-    tiny = TinyGateway()
-    server = TestServer(tiny.app, host="localhost")
-    await server.start_server(ssl=context)
+    own = authority.issue_cert("127.0.0.1", "localhost")
+    own.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    for blob in own.cert_chain_pems:
+        blob.write_to_path(str(tmp_path / "cert.pem"), append=True)
+    gateway = Gateway(
+        GridInMemory(), GatewaySettings(port=0, cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "key.pem"))
+    )
+    await gateway.start()
     try:
-        async with Client(str(server.make_url("")), ca=str(tmp_path / "ca.pem")) as grid:
+        async with Client(gateway.url, ca=str(tmp_path / "ca.pem")) as grid:
             assert await grid.sites()
-        async with Client(str(server.make_url(""))) as grid:
+        async with Client(gateway.url) as grid:
             with pytest.raises(UnavailableError, match=r"its certificate is not trusted .* GRIDWEAVE_CA"):
                 await grid.sites()
     finally:
-        await server.close()
+        await gateway.stop()
 
 
 async def test_files_that_are_no_certificates(tmp_path: Path) -> None:

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from client_helpers import Naps, patient
+from client_helpers import GridInMemory, Naps, Served, patient
 from flaky_proxy import FlakyProxy
 from gridweave.errors import InputError, JobFailedError, OptionError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import callable_name
 from gridweave.site.program import JobRecord
-from tiny_gateway import TinyGateway
 
 
 class Workers:
@@ -26,13 +25,13 @@ class Workers:
 
     Parameters
     ----------
-    gateway : TinyGateway
+    world : GridInMemory
     """
 
-    def __init__(self, gateway: TinyGateway) -> None:
-        self.gateway, self.under_way, self.most = gateway, [], 0  # type: ignore[var-annotated]
+    def __init__(self, world: GridInMemory) -> None:
+        self.world, self.under_way, self.most = world, [], 0  # type: ignore[var-annotated]
         self.rng = np.random.default_rng(11)
-        gateway.runs = self
+        world.runs = self
 
     def __call__(self, record: JobRecord) -> None:
         """Take in a job."""
@@ -54,7 +53,7 @@ class Workers:
             self.under_way = [record for record in self.under_way if record.state == "running"]
             ready = [record for record in self.under_way if self._item(record) != "slow"]
             if ready:
-                await self._end(ready[int(self.rng.integers(len(ready)))])
+                self._end(ready[int(self.rng.integers(len(ready)))])
 
     def _item(self, record: JobRecord) -> object:
         call = record.request.program.call
@@ -62,25 +61,26 @@ class Workers:
         (item,) = call.args
         return item
 
-    async def _end(self, record: JobRecord) -> None:
+    def _end(self, record: JobRecord) -> None:
         call, item = record.request.program.call, self._item(record)
         assert call is not None
         if item == "bad":
-            self.gateway.outputs[record.job_id, 0, "err"] = b"ValueError: bad\n"
+            self.world.write(record.job_id, b"ValueError: bad\n", stream="err")
             record.exit_codes = ((0, 1, None),)
-            await self.gateway.ended(record.job_id, "failed", "rank 0 ended with exit code 1")
+            record.reason, record.start_ms = "rank 0 ended with exit code 1", 1
+            self.world.end(record.job_id, "failed")
         else:
-            self.gateway.outputs[record.job_id, 0, "result"] = json.dumps([call.function, item]).encode()
-            await self.gateway.ended(record.job_id)
+            self.world.write(record.job_id, json.dumps([call.function, item]).encode(), stream="result")
+            self.world.end(record.job_id)
 
 
 @pytest.mark.asyncio
-async def test_results_come_in_order(gateway: TinyGateway, grid: Client) -> None:
+async def test_results_come_in_order(world: GridInMemory, grid: Client) -> None:
     """Results are in the order of the items, whatever the order of the ends; all jobs are one array."""
-    async with Workers(gateway):
+    async with Workers(world):
         results = await grid.map(statistics.fmean, [[number] for number in range(57)], at_once=10, limit="5m", nodes=2)
     assert results == [["statistics:fmean", [number]] for number in range(57)]
-    requests = [record.request for record in gateway.records.values()]
+    requests = [record.request for record in world.records_by_id.values()]
     assert {(request.nodes, request.limit_ms, request.name) for request in requests} == {(2, 300_000, "fmean")}
     arrays = [request.array for request in requests if request.array is not None]
     assert [array.index for array in arrays] == list(range(57))
@@ -88,7 +88,7 @@ async def test_results_come_in_order(gateway: TinyGateway, grid: Client) -> None
 
 
 @pytest.mark.asyncio
-async def test_so_many_jobs_are_under_way(gateway: TinyGateway, grid: Client) -> None:
+async def test_so_many_jobs_are_under_way(world: GridInMemory, grid: Client) -> None:
     """No more jobs than wished are under way, of items without end; who stops reading cancels the rest."""
     taken: list[int] = []
 
@@ -97,52 +97,52 @@ async def test_so_many_jobs_are_under_way(gateway: TinyGateway, grid: Client) ->
             taken.append(number)
             yield number
 
-    async with Workers(gateway) as workers:
+    async with Workers(world) as workers:
         results = aiter(grid.map("m:f", items(), at_once=8))
         assert [(await anext(results))[1] for _ in range(100)] == list(range(100))
         await results.aclose()
     assert workers.most <= 8
     assert len(taken) <= 100 + 4 * 8
-    assert len(gateway.records) == len(taken)
-    assert all(record.state == "ended" for record in gateway.records.values())
+    assert len(world.records_by_id) == len(taken)
+    assert all(record.state == "ended" for record in world.records_by_id.values())
 
 
 @pytest.mark.asyncio
-async def test_results_that_came_early_wait(gateway: TinyGateway, grid: Client) -> None:
+async def test_results_that_came_early_wait(world: GridInMemory, grid: Client) -> None:
     """While the first job takes its time so many others are worked on, and no more."""
-    async with Workers(gateway) as workers:
+    async with Workers(world) as workers:
         results = aiter(grid.map("m:f", itertools.chain(["slow"], itertools.count()), at_once=5))
         first = asyncio.ensure_future(anext(results))
-        while len(gateway.records) < 20 or len(workers.under_way) > 1:
+        while len(world.records_by_id) < 20 or len(workers.under_way) > 1:
             await asyncio.sleep(0)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(gateway.records) == 20
-        gateway.outputs[1, 0, "result"] = b'"at last"'
-        await gateway.ended(1)
+        assert len(world.records_by_id) == 20
+        world.write(1, b'"at last"', stream="result")
+        world.end(1)
         assert await first == "at last"
         await results.aclose()
 
 
 @pytest.mark.asyncio
-async def test_a_job_that_fails(gateway: TinyGateway, grid: Client) -> None:
+async def test_a_job_that_fails(world: GridInMemory, grid: Client) -> None:
     """The error of the first item whose job failed is raised in its place, and what is under way is cancelled."""
-    async with Workers(gateway):
+    async with Workers(world):
         results = aiter(grid.map("m:f", [0, 1, "bad", "slow", "bad"]))
         assert [(await anext(results))[1] for _ in range(2)] == [0, 1]
         with pytest.raises(JobFailedError, match="job 3 has failed: rank 0 ended with exit code 1") as caught:
             await anext(results)
     assert (caught.value.exit_code, caught.value.stderr_tail) == (1, "ValueError: bad\n")
-    assert gateway.records[4].outcome == "cancelled"
+    assert world.records_by_id[4].outcome == "cancelled"
 
 
 @pytest.mark.asyncio
-async def test_over_a_bad_network(gateway: TinyGateway, flaky: FlakyProxy, naps: Naps) -> None:
+async def test_over_a_bad_network(gateway: Served, world: GridInMemory, flaky: FlakyProxy, naps: Naps) -> None:
     """However connections fail, each item is worked on once, and the results are right."""
     flaky.rng, flaky.chance, flaky.cut_after = np.random.default_rng(5), 0.3, 4.0
-    async with patient(flaky.url, naps, total_s=1e9, connect_s=1e9) as grid, Workers(gateway):
+    async with patient(gateway.url, naps, total_s=1e9, connect_s=1e9) as grid, Workers(world):
         assert [pair[1] for pair in await grid.map("m:f", range(40), at_once=7)] == list(range(40))
-    assert len(gateway.records) == 40
+    assert len(world.records_by_id) == 40
     assert sum(flaky.faults.values()) > 20
 
 
@@ -153,18 +153,18 @@ async def test_no_items(grid: Client) -> None:
 
 
 @pytest.mark.asyncio
-async def test_items_that_cannot_be_sent(gateway: TinyGateway, grid: Client) -> None:
+async def test_items_that_cannot_be_sent(world: GridInMemory, grid: Client) -> None:
     """An item that JSON has nothing like is named by its place, before its jobs are handed in."""
     with pytest.raises(InputError, match="item 1: cannot be sent"):
         await grid.map("m:f", [1, object()])
-    assert gateway.records == {}
+    assert world.records_by_id == {}
 
 
 @pytest.mark.asyncio
-async def test_results_are_asked_for_once(gateway: TinyGateway, grid: Client) -> None:
+async def test_results_are_asked_for_once(world: GridInMemory, grid: Client) -> None:
     """Who asks a second time is told so, and nothing is worked on twice."""
     results = grid.map("m:f", [1])
-    async with Workers(gateway):
+    async with Workers(world):
         await results
     with pytest.raises(InputError, match="call map again"):
         await results

@@ -7,14 +7,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from client_helpers import Naps, patient
+from client_helpers import Naps, Served, patient
 from flaky_proxy import FAULTS, FlakyProxy
 from gridweave.errors import UnavailableError
 from gridweave.grid import api
 from gridweave.grid.client.retries import Patience, Pauses
-from gridweave.grid.client.transport import Transport
+from gridweave.grid.client.transport import MSGPACK, Transport
 from gridweave.site.program import JobRequest, Program
-from tiny_gateway import MSGPACK, TinyGateway
 
 
 def request(name: str) -> JobRequest:
@@ -24,19 +23,19 @@ def request(name: str) -> JobRequest:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(4))
-async def test_no_job_is_lost_or_doubled(gateway: TinyGateway, flaky: FlakyProxy, naps: Naps, seed: int) -> None:
+async def test_no_job_is_lost_or_doubled(gateway: Served, flaky: FlakyProxy, naps: Naps, seed: int) -> None:
     """However connections fail, each job is handed in once, with the number that its user is told."""
     flaky.rng, flaky.chance = np.random.default_rng(seed), 0.5
     told: list[tuple[int, str]] = []
-    async with patient(flaky.url, naps, seed, total_s=1e9, connect_s=1e9) as grid:
+    async with patient(gateway.url, naps, seed, total_s=1e9, connect_s=1e9) as grid:
         for number in range(20):
             names = [f"{number}-{place}" for place in range(1 + number % 3)]
             jobs = await grid.submit_many([request(name) for name in names])
             told += [(job.id, name) for job, name in zip(jobs, names, strict=True)]
-        assert sorted(told) == sorted((job_id, r.request.name) for job_id, r in gateway.records.items())
+        assert sorted(told) == sorted((job_id, r.request.name) for job_id, r in gateway.grid.records_by_id.items())
         assert [(await grid.record(job_id)).request.name for job_id, _ in told] == [name for _, name in told]
         assert await grid.cancel(job_id for job_id, _ in told) is not None
-    assert all(record.outcome == "cancelled" for record in gateway.records.values())
+    assert all(record.outcome == "cancelled" for record in gateway.grid.records_by_id.values())
     assert sum(flaky.faults.values()) > 20
     # aiohttp itself tries once more what it may, where a connection that was kept open turns out to be cut.
     assert 0 < len(naps.lengths_s) <= sum(flaky.faults.values())
@@ -44,11 +43,11 @@ async def test_no_job_is_lost_or_doubled(gateway: TinyGateway, flaky: FlakyProxy
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_each_fault_is_tried_again(gateway: TinyGateway, flaky: FlakyProxy, naps: Naps, fault: str) -> None:
+async def test_each_fault_is_tried_again(gateway: Served, flaky: FlakyProxy, naps: Naps, fault: str) -> None:
     """Each way in which a request can fail is mended by the next try, and is an error if all tries fail."""
     flaky.plan = [fault]
-    async with patient(flaky.url, naps) as grid:
-        assert len(await grid.sites()) == 3
+    async with patient(gateway.url, naps) as grid:
+        assert len(await grid.sites()) == 2
         assert len(naps.lengths_s) == 1 or fault in ("before", "after", "half")  # see above
         flaky.chance, flaky.kinds = 1.0, (fault,)
         with pytest.raises(UnavailableError):
@@ -57,9 +56,9 @@ async def test_each_fault_is_tried_again(gateway: TinyGateway, flaky: FlakyProxy
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_repeated_is_not(gateway: TinyGateway, flaky: FlakyProxy, naps: Naps) -> None:
+async def test_what_cannot_be_repeated_is_not(gateway: Served, flaky: FlakyProxy, naps: Naps) -> None:
     """What the gateway may hear once only is not tried again, once it may have heard it."""
-    async with patient(flaky.url, naps) as grid:
+    async with patient(gateway.url, naps) as grid:
         flaky.plan = ["after", "after"]
         with pytest.raises(UnavailableError):
             await grid.transport.call("POST", "/v1/sites/north/drain", api.Done, is_repeatable=False)
