@@ -6,26 +6,55 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gridweave.errors import GridweaveError, InputError, OptionError, TraceError, UnavailableError
+    from gridweave.errors import (
+        GridweaveError,
+        InputError,
+        JobFailedError,
+        NotAllowedError,
+        NotFoundError,
+        OptionError,
+        RefusedError,
+        TraceError,
+        UnavailableError,
+    )
+    from gridweave.grid.client.client import Client
+    from gridweave.grid.client.job import Job
+    from gridweave.grid.client.retries import Patience
+    from gridweave.grid.client.sync import SyncClient, SyncJob
     from gridweave.scenarios.load import load_workload
     from gridweave.scenarios.results import SimulationResult
     from gridweave.scenarios.simulator import simulate
     from gridweave.scenarios.sweep.api import SweepResult, sweep
     from gridweave.scenarios.workload import Workload
     from gridweave.site.core import SiteCore
+    from gridweave.site.live.launch import Call
     from gridweave.site.policy import Limit, SitePolicy, Window
+    from gridweave.site.program import After, JobRequest, Program
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "After": "gridweave.site.program",
+    "Call": "gridweave.site.live.launch",
+    "Client": "gridweave.grid.client.client",
     "GridweaveError": "gridweave.errors",
     "InputError": "gridweave.errors",
+    "Job": "gridweave.grid.client.job",
+    "JobFailedError": "gridweave.errors",
+    "JobRequest": "gridweave.site.program",
     "Limit": "gridweave.site.policy",
+    "NotAllowedError": "gridweave.errors",
+    "NotFoundError": "gridweave.errors",
     "OptionError": "gridweave.errors",
+    "Patience": "gridweave.grid.client.retries",
+    "Program": "gridweave.site.program",
+    "RefusedError": "gridweave.errors",
     "SimulationResult": "gridweave.scenarios.results",
     "SiteCore": "gridweave.site.core",
     "SitePolicy": "gridweave.site.policy",
     "SweepResult": "gridweave.scenarios.sweep.api",
+    "SyncClient": "gridweave.grid.client.sync",
+    "SyncJob": "gridweave.grid.client.sync",
     "TraceError": "gridweave.errors",
     "UnavailableError": "gridweave.errors",
     "Window": "gridweave.site.policy",
@@ -36,14 +65,27 @@ _HOMES = {
 }
 
 __all__ = [
+    "After",
+    "Call",
+    "Client",
     "GridweaveError",
     "InputError",
+    "Job",
+    "JobFailedError",
+    "JobRequest",
     "Limit",
+    "NotAllowedError",
+    "NotFoundError",
     "OptionError",
+    "Patience",
+    "Program",
+    "RefusedError",
     "SimulationResult",
     "SiteCore",
     "SitePolicy",
     "SweepResult",
+    "SyncClient",
+    "SyncJob",
     "TraceError",
     "UnavailableError",
     "Window",

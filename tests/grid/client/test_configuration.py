@@ -1,0 +1,207 @@
+"""Where the client finds its grid: arguments before environment before file before a grid that runs here."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.grid.client import configuration
+from gridweave.grid.client.configuration import Connection, configured, is_loopback
+from gridweave.grid.live.local_state import LocalGridState
+
+FILE = """\
+url = "https://grid.example.org:8765/"
+token = "gw_file_secret"
+ca = "certs/ca.pem"
+site = "north"
+
+[profile.work]
+url = "https://work.example.org"
+token = "gw_work_secret"
+
+[profile."at home"]
+url = "http://home.example.org"
+plain_http = true
+token = "gw_home_secret"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a configuration that others cannot read, and have it be read."""
+    path = tmp_path / "config.toml"
+    path.write_text(FILE)
+    path.chmod(0o600)
+    monkeypatch.setenv("GRIDWEAVE_CONFIG", str(path))
+    return path
+
+
+def test_the_file(file: Path) -> None:
+    """The first lines of the file count, and a file that it names lies beside it."""
+    assert configured() == Connection(
+        url="https://grid.example.org:8765",
+        token="gw_file_secret",
+        ca=str(file.parent / "certs/ca.pem"),
+        site="north",
+    )
+
+
+def test_profiles(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile is taken in place of the first lines, by argument or by environment."""
+    assert configured(profile="work") == Connection(url="https://work.example.org", token="gw_work_secret")
+    monkeypatch.setenv("GRIDWEAVE_PROFILE", "at home")
+    assert configured() == Connection(url="http://home.example.org", token="gw_home_secret", plain_http=True)
+    assert configured(profile="work").token == "gw_work_secret"
+    with pytest.raises(InputError, match="there is no profile 'wrok'; there are: at home, work"):
+        configured(profile="wrok")
+
+
+def test_environment_before_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment wins over the file, and arguments over both, each for what it says."""
+    monkeypatch.setenv("GRIDWEAVE_TOKEN", "gw_environment_secret")
+    found = configured()
+    assert (found.url, found.token, found.site) == ("https://grid.example.org:8765", "gw_environment_secret", "north")
+    assert configured(token="gw_own_secret", site="south").token == "gw_own_secret"
+    assert configured(site="south").site == "south"
+
+
+def test_a_token_goes_nowhere_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that stands below another address is not sent to the one that is named; to the same it is."""
+    assert configured("https://other.example.org") == Connection(url="https://other.example.org")
+    assert configured("https://grid.example.org:8765").token == "gw_file_secret"
+    monkeypatch.setenv("GRIDWEAVE_URL", "https://third.example.org")
+    assert configured() == Connection(url="https://third.example.org")
+    monkeypatch.setenv("GRIDWEAVE_TOKEN", "gw_third_secret")
+    assert configured().token == "gw_third_secret"
+    assert configured("https://other.example.org").token is None
+    monkeypatch.delenv("GRIDWEAVE_URL")
+    assert configured("https://other.example.org").token == "gw_third_secret", "it was given for no address"
+
+
+def test_a_file_that_others_can_read(file: Path) -> None:
+    """A file with a token that others can read is told of; one without a token is nobody's secret."""
+    file.chmod(0o644)
+    (warning,) = configured().warnings
+    assert warning == f"{file} holds a token, and others may read it; run: chmod 600 {file}"
+    file.write_text('url = "https://grid.example.org"')
+    assert configured().warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("url = 3 x\n", ": Expected newline or end of document after a statement (at line 1, column 9)"),
+        ("x\0", ": "),
+        (
+            '\ntokn = "x"',
+            ":2: tokn: is not known; there are url, token, ca, site, plain_http, and tables [profile.NAME]",
+        ),
+        ("url = 3", ":1: url: is 3; a text in quotes"),
+        ('plain_http = "yes"', ":1: plain_http: is 'yes'; true or false"),
+        ("profile = 3", ":1: profile: must be tables; write [profile.NAME]"),
+        ("profile.a = 3", ":1: profile: must be tables; write [profile.NAME]"),
+        ('url = "https://a"\n[profile.a]\nurl = "https://a"\nurk = 3', ":4: profile.a.urk: is not known"),
+        ('[profile.a]\nurl = "https://a"\n[profile.b]\nurl = 3', ":4: profile.b.url: is 3"),
+    ],
+)
+def test_what_is_wrong_with_a_file(file: Path, text: str, says: str) -> None:
+    """A mistake in the file is told with file, line and field."""
+    file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        configured()
+    assert str(caught.value).startswith(f"{file}{says}")
+
+
+def test_files_that_cannot_be_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is named and not there, a folder, and what is no text, are told; the usual file may be missing."""
+    file.write_bytes(b"url = '\xff'")
+    with pytest.raises(InputError, match=r"byte 7 is no UTF-8"):
+        configured()
+    monkeypatch.setenv("GRIDWEAVE_CONFIG", str(file.parent))
+    with pytest.raises(InputError, match=r"Is a directory"):
+        configured()
+    monkeypatch.setenv("GRIDWEAVE_CONFIG", str(file.parent / "missing.toml"))
+    with pytest.raises(InputError, match=r"there is no such file \(GRIDWEAVE_CONFIG names it\)"):
+        configured()
+    monkeypatch.delenv("GRIDWEAVE_CONFIG")
+    with pytest.raises(InputError, match=r"no such file, and so no profile 'work'"):
+        configured(profile="work")
+    assert configured("http://127.0.0.1:1").url == "http://127.0.0.1:1"
+
+
+def running(name: str, url: str) -> LocalGridState:
+    """Return a grid of this machine."""
+    return LocalGridState(
+        name=name, marker="", boot="", since_ms=0, folder="", namespace="", sites=(), url=url, tokens=False
+    )
+
+
+def test_a_grid_that_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is said the grid that runs here is taken: the default one, or the only one."""
+    grids = {"default": running("default", "http://127.0.0.1:1"), "campus": running("campus", "http://127.0.0.1:2")}
+    monkeypatch.setattr(configuration, "known_grids", lambda: sorted(grids))
+    monkeypatch.setattr(configuration, "running_grid", grids.get)
+    assert configured().url == "http://127.0.0.1:1"
+    assert configured("http://127.0.0.1:3").url == "http://127.0.0.1:3"
+    del grids["default"]
+    assert configured().url == "http://127.0.0.1:2"
+    grids["other"] = running("other", "http://127.0.0.1:4")
+    with pytest.raises(OptionError, match=r"several grids run here: campus .*, other .*; name one with --url"):
+        configured()
+    grids.clear()
+    with pytest.raises(UnavailableError, match="no grid runs here: start one with `gridweave up`, or name one"):
+        configured()
+
+
+def test_tokens_are_not_sent_for_all_to_read() -> None:
+    """A token goes unencrypted to this machine alone, unless it was allowed; without one anything goes."""
+    for url in ("http://127.0.0.1:8765", "http://localhost", "http://[::1]:80", "https://grid.example.org"):
+        assert configured(url, "gw_a_b").token == "gw_a_b"
+    with pytest.raises(OptionError, match=r"is not encrypted, and everybody on the way could read the token"):
+        configured("http://grid.example.org", "gw_a_b")
+    assert configured("http://grid.example.org", "gw_a_b", plain_http=True).plain_http
+    assert configured("http://grid.example.org").token is None
+    assert not is_loopback("http://127.0.0.1.example.org")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "grid.example.org",
+        "ftp://grid",
+        "http://",
+        "http://a:b",
+        "http://a:0",
+        "https://a?x=1",
+        "//a",
+        "https://a#b",
+    ],
+)
+def test_what_is_no_address(url: str) -> None:
+    """What is no address of a gateway is refused, with what would be one."""
+    with pytest.raises(GridweaveError, match=r"is no address of a gateway; write for example https|no grid runs here"):
+        configured(url)
+
+
+def test_secrets_have_their_place() -> None:
+    """A token is no part of an address, and holds no blanks."""
+    with pytest.raises(OptionError, match="holds a user or a password; give the token apart"):
+        configured("https://anna:secret@grid.example.org")
+    for token in ("gw_a\nb", "gw a", "gw_\u20ac"):
+        with pytest.raises(OptionError, match="token: holds blanks or other letters"):
+            configured("https://grid.example.org", token)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_an_address_or_an_error(url: str) -> None:
+    """Whatever is given as an address is taken or refused in one line."""
+    found = None
+    with contextlib.suppress(OptionError):
+        found = configured("https://" + url, environment={"GRIDWEAVE_CONFIG": "/dev/null"})
+    assert found is None or found.url.startswith("https://")

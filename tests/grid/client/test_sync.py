@@ -1,0 +1,173 @@
+"""`SyncClient` is `Client` without awaiting: the same names, the same arguments, the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from client_helpers import Served, served
+from gridweave.errors import InputError, JobFailedError, NotFoundError
+from gridweave.grid.client.client import Client
+from gridweave.grid.client.job import Job
+from gridweave.grid.client.sync import SyncClient, SyncJob
+from gridweave.site.program import JobRecord
+
+
+class Elsewhere:
+    """A gateway in an event loop of another thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.context = served()
+        self.gateway: Served = self.do(self.context.__aenter__())
+
+    def do(self, work: Any) -> Any:
+        """Return what comes of some work there."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=30)
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Call a function there."""
+
+        async def work() -> None:
+            function(*args, **kwargs)
+
+        self.do(work())
+
+    def close(self) -> None:
+        """Stop it."""
+        self.do(self.context.__aexit__(None, None, None))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    """Start a gateway in another thread."""
+    there = Elsewhere()
+    yield there
+    there.close()
+
+
+def public(kind: type) -> dict[str, Any]:
+    """Return the public names of a class, with what they are."""
+    return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("twin", "original", "left_out"), [(SyncClient, Client, {"transport"}), (SyncJob, Job, set())])
+def test_both_have_the_same_names_and_arguments(twin: type, original: type, left_out: set[str]) -> None:
+    """Each public method is in both, with the same parameters and defaults."""
+    attributes = {"id", "key", "state"} if original is Job else set()
+    assert set(public(twin)) == set(public(original)) - left_out | attributes
+    for name, method in public(original).items():
+        if name in left_out:
+            continue
+        own, other = (inspect.signature(getattr(kind, name)) for kind in (twin, original))
+        assert own.parameters == other.parameters, name
+        assert not inspect.iscoroutinefunction(getattr(twin, name))
+        assert f"See `{original.__name__}.{name}`" in (getattr(twin, name).__doc__ or ""), name
+        assert method.__doc__
+    if original is Client:
+        assert inspect.signature(twin).parameters == inspect.signature(original).parameters
+
+
+def test_a_script(elsewhere: Elsewhere) -> None:
+    """A script hands in, lists, explains, changes and reads jobs line by line."""
+    world = elsewhere.gateway.grid
+    with SyncClient(elsewhere.gateway.url) as grid:
+        job = grid.submit(["./solver"], nodes=2, limit="5m", name="solve")
+        more = grid.submit_many([job.record().request] * 3)
+        assert [record.job_id for record in grid.jobs(name="solve")] == [4, 3, 2, 1]
+        assert (job.id, job.state, bool(job.key), repr(job)) == (1, "waiting", True, "<job 1, waiting>")
+        assert grid.job(2).explain().split is not None
+        assert [more[0].hold(), more[0].release(), more[0].cancel(), more[0].cancel()] == [True, True, True, False]
+        assert grid.hold([3, 4]) == grid.release([3, 4]) == grid.cancel([3, 4]) == [3, 4]
+        assert grid.story(1).entries[0].kind == job.story().entries[0].kind == "submitted"
+        assert grid.explain(1) == job.explain()
+        elsewhere.call(world.start, 1)
+        elsewhere.call(world.write, 1, b"one\ntwo\n")
+        lines = job.logs(follow=True)
+        assert next(lines) == "one"
+        elsewhere.call(world.end, 1)
+        assert [*lines] == ["two"]
+        assert job.output() == b"one\ntwo\n"
+        assert job.done(timeout_s=20).outcome == job.check().outcome == grid.record(1).outcome == "finished"
+        assert grid.ended(1).state == "ended"
+        with contextlib.closing(grid.events(after=0, jobs=[1])) as events:
+            assert [next(events).kind for _ in range(3)] == ["submitted", "runs", "ended"]
+        assert grid.quote(nodes=2).places == (("north", 2),)
+        assert grid.queue().waiting == 0
+        grid.drain("north")
+        assert [site.draining for site in grid.sites()] == [True, False]
+        grid.resume("north")
+        assert (grid.whoami().role, grid.health().status) == ("operate", "ok")
+        with pytest.raises(NotFoundError):
+            grid.record(99)
+
+
+def test_map(elsewhere: Elsewhere) -> None:
+    """Results come in order, one by one, and the error of a job is raised in its place."""
+    world = elsewhere.gateway.grid
+
+    def work(record: JobRecord) -> None:
+        call = record.request.program.call
+        assert call is not None
+        if call.args == (3,):
+            world.end(record.job_id, "failed")
+        else:
+            world.write(record.job_id, json.dumps(call.args[0] ** 2).encode(), stream="result")
+            world.end(record.job_id)
+
+    world.runs = work
+    with SyncClient(elsewhere.gateway.url) as grid:
+        results = grid.map("m:square", range(10), at_once=2)
+        assert [next(results) for _ in range(3)] == [0, 1, 4]
+        with pytest.raises(JobFailedError):
+            next(results)
+        job = grid.submit_many([world.records_by_id[1].request])[0]
+        assert job.result() == 0
+
+
+def test_a_client_that_is_not_open(elsewhere: Elsewhere) -> None:
+    """Before and after `with` the client says what to write; what was begun to be read can be dropped."""
+    grid = SyncClient(elsewhere.gateway.url)
+    with pytest.raises(InputError, match=r"write: with gridweave\.SyncClient"):
+        grid.sites()
+    with grid:
+        job = grid.submit(["true"])
+        lines = job.logs(follow=True)
+        elsewhere.call(elsewhere.gateway.grid.write, 1, b"one\n")
+        assert next(lines) == "one"
+    with pytest.raises(InputError, match="the client was closed"):
+        job.record()
+    with pytest.raises((InputError, StopIteration)):
+        next(lines)
+    with pytest.raises(InputError, match="is not open"):
+        grid.jobs()
+
+
+def test_within_a_loop_that_runs(elsewhere: Elsewhere) -> None:
+    """In a notebook, where an event loop runs already, it works as well."""
+
+    async def cell() -> int:
+        with SyncClient(elsewhere.gateway.url) as grid:
+            return len(grid.sites())
+
+    assert asyncio.run(cell()) == 2
+
+
+def test_files_that_are_wrong_leave_no_thread(elsewhere: Elsewhere) -> None:
+    """A client that cannot be opened leaves nothing behind."""
+    before = threading.active_count()
+    with pytest.raises(InputError, match="there is no such file"), SyncClient("https://localhost", ca="/missing.pem"):
+        pass
+    assert threading.active_count() == before
