@@ -1,4 +1,4 @@
-# Everything a newcomer needs: `make demo` shows the main job, `make test` runs all tests. Both make their environment.
+# Everything a newcomer needs: `make demo` shows a grid at work, `make test` runs all tests. Both make their environment.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 
 .PHONY: demo test check format bench clean
 
-demo: $(VENV)/installed
+demo: $(VENV)/installed-live
 	PATH="$(abspath $(BIN)):$$PATH" examples/demo.sh out/demo
 
 test: $(VENV)/installed-dev
@@ -44,6 +44,10 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
+$(VENV)/installed-live: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[live]'
+	touch $@ $(VENV)/installed
+
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@ $(VENV)/installed
+	touch $@ $(VENV)/installed $(VENV)/installed-live

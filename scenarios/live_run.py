@@ -113,7 +113,7 @@ def run_on_ray(
     return LiveRun(
         simulated=simulated,
         # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
-        live=replace(simulated, result=_schedule(built, records, play.origin_ms), shared=True),
+        live=replace(simulated, result=schedule_of(built, records, play.origin_ms), shared=True),
         speed=speed,
         submitted_ms=np.array([record.submit_ms for record in records], np.int64) - play.origin_ms,
         outcomes=tuple(record.outcome or record.state for record in records),
@@ -264,8 +264,23 @@ def _started(plan: GridPlan) -> RunningGrid:
         raise
 
 
-def _schedule(built: Built, records: Sequence[JobRecord], origin_ms: int) -> GridResult:
-    """Return what was played as the schedule that it is, in the time of the scenario."""
+def schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> GridResult:
+    """Return what was played as the schedule that it is.
+
+    Parameters
+    ----------
+    built : Built
+        What was to be played.
+    records : sequence of JobRecord
+        What became of each job, in the order of the workload.
+    origin_ms : int
+        What the grid's clock showed at time 0 of the scenario.
+
+    Returns
+    -------
+    GridResult
+        In the time of the scenario.
+    """
     numbers = {name: number for number, name in enumerate(built.site_names)}
     spans = [_span_ms(record, origin_ms) for record in records]
     places = [record.places if span[0] != NEVER else () for record, span in zip(records, spans, strict=True)]

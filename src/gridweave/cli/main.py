@@ -11,6 +11,7 @@ import typer
 
 from gridweave import __version__
 from gridweave.cli.coschedule import coschedule
+from gridweave.cli.demo import demo
 from gridweave.cli.experience import experience
 from gridweave.cli.gateway import gateway
 from gridweave.cli.grid_commands import drain, queue, quote, resume, sites, whoami
@@ -60,6 +61,7 @@ app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_a
 for command in (jobs, show, explain, cancel, hold, release, logs, sites, queue, quote, watch, drain, resume, whoami):
     app.command(command.__name__)(command)
 app.command("status")(status)
+app.command("demo")(demo)
 
 
 def _print_version(wanted: bool) -> None:

@@ -73,16 +73,18 @@ def run_live(
     if as_json:
         print_json(done.summary())
     else:
-        _print(done)
+        print_live_run(done)
     if out is not None:
         with delayed_progress("Writing files"):
             files = done.write(out, plots=plots)
         say(f"wrote {len(files)} files to {out}")
 
 
-def _print(done: LiveRun) -> None:
+def print_live_run(done: LiveRun, *, verdict: bool = True) -> None:
+    """Print what became of a live run beside the simulation, and whether that is as it should be."""
     typer.echo(f"{done.live.name}: {done.live.label}, on Ray at {done.speed:g} times real time")
     print_table(done.count_rows())
     print_table(done.difference_rows(), headings=("seconds", "least", "5%", "median", "95%", "most"))
     print_table(done.metric_rows(), headings=("whole grid", "simulated", "on Ray", "difference"))
-    typer.echo(done.verdict())
+    if verdict:
+        typer.echo(done.verdict())

@@ -1,0 +1,115 @@
+"""``gridweave demo``: a whole grid comes up, runs jobs, is set beside the simulation, and is gone again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.output import check_folder, print_table, say
+from gridweave.cli.progress import delayed_progress
+from gridweave.cli.run_live import print_live_run
+from gridweave.cli.up import progress
+
+if TYPE_CHECKING:
+    from gridweave.grid.api import Forecast
+    from gridweave.scenarios.demo_play import Played
+    from gridweave.site.program import JobRecord
+
+NAME = "demo"
+
+
+def demo(
+    out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="For the report.")] = "out/demo",
+) -> None:
+    """Bring a small grid up on this machine, run real jobs on it, and take it down again: about a minute.
+
+    The jobs are shaped like those of a trace, one of them wider than any site. What became of them is set beside what
+    the simulation forecasts; the report is in the folder. Nothing is left running, also after Ctrl-C.
+
+    Example: gridweave demo out/demo
+    """
+    folder = check_folder(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    from gridweave.scenarios.demo_play import grid_of_its_own
+
+    began = time.monotonic()
+    with grid_of_its_own(NAME, lambda what: None):
+        _show(folder)
+    say(f"\nThe grid is down again; all of it took {time.monotonic() - began:.0f} s. The report is in {out}:")
+    say(f"  {out}/jobs.csv              every job, simulated and live")
+    say(f"  {out}/live/                 how nodes were used and jobs waited; simulated/ as it was forecast")
+    say("Next: gridweave up")
+
+
+def _show(folder: Path) -> None:
+    from gridweave.grid.live.local_up import bring_up
+    from gridweave.scenarios.demo import begin_forecast, end_forecast, grid_text, make_demo
+    from gridweave.scenarios.demo_play import play
+    from gridweave.scenarios.grid_file.reading import grid_of_text
+    from gridweave.scenarios.grid_file.wanted import wanted_grid
+
+    (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")
+    with progress() as tell:
+        brought = bring_up(NAME, lambda: wanted_grid(grid_of_text(grid_text(), "GRID.toml", ""), name=NAME), tell)
+    state = brought.state
+    rows = [(f"site {site.name}", f"{site.nodes} nodes") for site in state.sites]
+    print_table(
+        [*rows, ("gateway", state.url)], title=f"A grid is up after {sum(brought.seconds.values()):.0f} s", left=2
+    )
+    shown = make_demo(folder)
+    forecast = begin_forecast(shown)
+    try:
+        typer.echo(f"{len(shown.submissions)} jobs, shaped like those of {shown.source}, are handed in.")
+        with delayed_progress("Playing") as report:
+            played = play(state, shown, report)
+        _print_played(played)
+        with progress() as tell:
+            tell("Setting it beside the simulation")
+            done = shown.compared(end_forecast(forecast), played.records, played.origin_ms)
+    finally:
+        forecast.kill()
+        forecast.wait()
+    print_live_run(done, verdict=False)
+    typer.echo(
+        "What differs is mostly time that the simulation does not know: sites agree on the start of a job on several"
+    )
+    typer.echo("of them half a second ahead, and processes take a moment to start and to end.")
+    with progress() as tell:
+        tell("Drawing the report")
+        done.write(folder)
+
+
+def _print_played(played: Played) -> None:
+    from gridweave.grid.forecast_words import places_text
+
+    if played.waiting is not None:
+        print_table(
+            _sharing(played.running), headings=("site", "jobs on it"), title="The jobs share the sites:", left=2
+        )
+        _print_forecast(played.waiting)
+    split = [
+        (f"job {record.job_id}", f"{record.request.nodes} nodes", places_text(record.places)) for record in played.split
+    ]
+    print_table(split, title="On several sites at once ran", left=3)
+
+
+def _sharing(running: list[JobRecord]) -> list[tuple[str, str]]:
+    """Return which jobs are on each site, with their nodes there."""
+    on: dict[str, list[str]] = {}
+    for record in sorted(running, key=lambda record: record.job_id):
+        for site, nodes in record.places:
+            others = " of " + str(record.request.nodes) if len(record.places) > 1 else ""
+            on.setdefault(site, []).append(f"job {record.job_id} ({nodes}{others})")
+    return [(site, ", ".join(jobs)) for site, jobs in sorted(on.items())]
+
+
+def _print_forecast(forecast: Forecast) -> None:
+    """Print why a job waits."""
+    title = f"Why does job {forecast.job_id} wait? {forecast.reason}"
+    rows = [(site.site, f"{site.free} of {site.nodes} nodes free", site.reason) for site in forecast.sites]
+    if forecast.split is not None:
+        rows.append(("a split", "", forecast.split.reason))
+    print_table(rows, title=title, left=3)
