@@ -101,14 +101,25 @@ def _store(place: str | None, *, create: bool) -> Iterator[TokenStore]:
         from gridweave.grid.gateway.tokens import TokenStore
     except ImportError as error:
         raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
-    if place is None:
-        raise OptionError("--tokens", "is not given; name the place that the gateway was started with")
+    place = _place_here() if place is None else place
     with named_as_typed(tokens="--tokens"):
         store = TokenStore(place, create=create)
     try:
         yield store
     finally:
         store.close()
+
+
+def _place_here() -> str:
+    """Return where the tokens are of the grid that runs on this machine."""
+    from gridweave.grid.live.local_state import TOKENS, running_grid, state_folder
+
+    running = running_grid()
+    if running is None:
+        raise OptionError("--tokens", "is not given, and no grid runs here; name the place that its gateway was given")
+    if not running.tokens:
+        raise OptionError("--tokens", "is not given, and the gateway of the grid that runs here asks for no tokens")
+    return str(state_folder(running.name) / TOKENS)
 
 
 def _plain(info: TokenInfo) -> dict[str, Any]:

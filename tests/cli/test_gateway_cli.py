@@ -1,0 +1,156 @@
+"""`gridweave gateway` and `gridweave token`: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from gridweave.grid.gateway.tokens import TokenStore
+from gridweave.grid.live.local_state import LocalGridState, LocalProcess, state_folder, write_state
+from gridweave.site.live.processes import boot_id
+
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def no_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No grid runs here, and no place of tokens is in the environment."""
+    monkeypatch.delenv("GRIDWEAVE_TOKENS", raising=False)
+    monkeypatch.setattr(platformdirs, "user_state_path", lambda name: tmp_path / "state" / name)
+
+
+def test_tokens_are_made_listed_and_revoked(shell: Shell, tmp_path: Path) -> None:
+    """A token is printed once, listed without its secret, and revoked by its id or by itself."""
+    place = tmp_path / "t"
+    status, out, err = shell("token", "create", "anna", "--role", "operate", "--valid", "30d", "--tokens", place)
+    assert (status, out.count("\n")) == (0, 1)
+    assert "anna may operate with it, until" in err
+    token = out.strip()
+    status, out, _ = shell("token", "list", "--tokens", place)
+    assert (status, "anna" in out, token.split("_")[1] in out) == (0, True, True)
+    assert token.split("_", 2)[2] not in out
+    _, out, _ = shell("token", "create", "bob", "--tokens", place, "--json")
+    bob = json.loads(out)
+    assert (bob["user"], bob["role"], bob["until_ms"]) == ("bob", "submit", None)
+    _, out, _ = shell("token", "list", "--tokens", place, "--json")
+    assert [one["user"] for one in json.loads(out)] == ["anna", "bob"]
+    status, _, err = shell("token", "revoke", token, bob["token_id"], "--tokens", place)
+    assert (status, token.split("_", 2)[2] in err) == (0, False)
+    status, _, err = shell("token", "revoke", token, "--tokens", place)
+    assert (status, token.split("_", 2)[2] in err) == (2, False)
+    _, out, err = shell("token", "list", "--tokens", place)
+    assert (out, "gridweave token create" in err) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("create", "anna"), "--tokens: is not given, and no grid runs here"),
+        (("create", "", "--tokens", "t"), "USER: '' is no name"),
+        (("create", "anna", "--role", "king", "--tokens", "t"), "--role: 'king' is not known; one of read, submit"),
+        (("create", "anna", "--valid", "soon", "--tokens", "t"), "--valid: 'soon' is not a time"),
+        (("create", "anna", "--valid", "0", "--tokens", "t"), "--valid"),
+        (("create", "anna", "--tokens", "nowhere/t"), "nowhere is no folder"),
+        (("list", "--tokens", "none"), "none: no tokens are kept there"),
+        (("list", "--tokens", "mysql://x/y"), "--tokens"),
+    ],
+)
+def test_bad_input_of_token(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    """What cannot be used ends with 2 and one line that says what would be right."""
+    monkeypatch.chdir(tmp_path)
+    status, out, err = shell("token", *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_tokens_of_the_grid_that_runs_here(shell: Shell) -> None:
+    """Without a place the tokens are those of the grid that runs on this machine, if it has any."""
+    me = LocalProcess.of_pid("gateway", os.getpid())
+    assert me is not None
+    for tokens in (True, False):
+        state = LocalGridState(
+            name="default",
+            marker="m",
+            boot=boot_id(),
+            since_ms=0,
+            folder="",
+            namespace="gridweave",
+            sites=(),
+            processes=(me,),
+            tokens=tokens,
+        )
+        write_state(state)
+        status, out, err = shell("token", "create", "anna")
+        if tokens:
+            store = TokenStore(state_folder("default") / "tokens.db")
+            found = store.find(out.strip())
+            store.close()
+            assert (status, found and found.user) == (0, "anna")
+        else:
+            assert (status, "asks for no tokens" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--listen", "everywhere"), "--listen: 'everywhere' is no address"),
+        (("--listen", "127.0.0.1:99999"), "--listen"),
+        (("--listen", "0.0.0.0:0"), "gridweave token create"),
+        (("--cert", "x.pem"), "--cert: is given without key"),
+        (("--address", "127.0.0.1:1"), "no Ray cluster answers at 127.0.0.1:1"),
+    ],
+)
+def test_bad_input_of_gateway(shell: Shell, arguments: tuple[str, ...], message: str) -> None:
+    """A gateway that could not be meant, or that finds no cluster, is not started, and one line says why."""
+    status, out, err = shell("gateway", *arguments)
+    assert (status in (2, 3), out, err.count("\n")) == (True, "", 1)
+    assert message in err
+
+
+SERVE = """
+import asyncio, sys
+sys.path.insert(0, {tests!r})
+from fake_backend import FakeBackend
+from gridweave.grid.gateway.running import log_requests, serve
+from gridweave.grid.gateway.settings import GatewaySettings
+
+async def main():
+    await serve(FakeBackend(), GatewaySettings(port=0), print_now)
+
+def print_now(text):
+    print(text, flush=True)
+
+log_requests()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_gateway_serves_until_a_signal(number: signal.Signals) -> None:
+    """The process says where it listens and that there are no tokens, writes a line per request, and ends well."""
+    tests = str(Path(__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE.format(tests=tests)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().split()[-1]
+        assert "everybody on this machine is an operator" in process.stdout.readline()
+        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as response:
+            assert response.status == 200
+        process.send_signal(signal.SIGHUP)  # it has no certificate to read again
+        process.send_signal(number)
+        assert process.wait(30) == 0
+        line = json.loads(process.stderr.read())
+    assert (line["route"], line["status"]) == ("healthz", 200)
