@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -114,6 +115,44 @@ async def served(**settings: Any) -> AsyncIterator[Served]:
             yield Served(grid, proxy, str(server.make_url("")).rstrip("/"))
     finally:
         await gateway.stop()
+
+
+class Elsewhere:
+    """A gateway in an event loop of another thread.
+
+    Attributes
+    ----------
+    gateway : Served
+    grid : GridInMemory
+    url : str
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self._context = served(**settings)
+        self.gateway: Served = self.do(self._context.__aenter__())
+        self.grid, self.url = self.gateway.grid, self.gateway.url
+
+    def do(self, work: Any) -> Any:
+        """Return what comes of some work there."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=30)
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Call a function there."""
+
+        async def work() -> None:
+            function(*args, **kwargs)
+
+        self.do(work())
+
+    def close(self) -> None:
+        """Stop it."""
+        self.do(self._context.__aexit__(None, None, None))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
 
 
 class Naps:

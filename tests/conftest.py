@@ -8,10 +8,14 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import platformdirs
 import pytest
+
+if TYPE_CHECKING:
+    from client_helpers import Elsewhere
 
 # Whoever starts the tests in the background may have them ignore interrupts, and all that they start with them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,6 +63,16 @@ def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     for kind in ("CONFIG", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / f"no-{kind.lower()}"))
+
+
+@pytest.fixture
+def elsewhere(no_configuration: None) -> Iterator[Elsewhere]:
+    """Start a gateway before a grid in memory, in another thread."""
+    from client_helpers import Elsewhere
+
+    there = Elsewhere()
+    yield there
+    there.close()
 
 
 @pytest.fixture(scope="session")

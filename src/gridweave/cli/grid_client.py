@@ -171,7 +171,7 @@ def rounded(span_ms: int) -> str:
     ('1d2h', '1h', '1m1s', '0.9s', '0s')
     """
     if 100 <= span_ms < 1_000:
-        return f"{span_ms / 1000:.1f}s"
+        return f"{span_ms // 100 / 10:.1f}s"
     for unit_ms, parts_ms in ((86_400_000, 3_600_000), (3_600_000, 60_000)):
         if span_ms >= unit_ms:
             return span_text(span_ms // parts_ms * parts_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from gridweave.cli.completion import complete_sites
 from gridweave.cli.explanation import print_forecast
 from gridweave.cli.grid_client import Json, Profile, Url, clock, now_ms, plain, relative, rounded, with_grid
-from gridweave.cli.options import named_as_typed, span_text
+from gridweave.cli.options import parse_time_ms, span_text
 from gridweave.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -101,16 +102,12 @@ def quote(
 
     Example: gridweave quote -n 4 -t 10m
     """
-
-    async def work(grid: Client) -> None:
-        forecast = await grid.quote(nodes=nodes, limit=time)
-        if as_json:
-            print_json(plain(forecast))
-        else:
-            print_forecast(forecast)
-
-    with named_as_typed(limit="--time", nodes="--nodes"):
-        with_grid(url, profile, work)
+    limit = timedelta(milliseconds=parse_time_ms("--time", time))
+    forecast = with_grid(url, profile, lambda grid: grid.quote(nodes=nodes, limit=limit))
+    if as_json:
+        print_json(plain(forecast))
+    else:
+        print_forecast(forecast)
 
 
 def drain(site: SiteName, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:

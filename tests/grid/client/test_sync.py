@@ -7,55 +7,16 @@ import contextlib
 import inspect
 import json
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from client_helpers import Served, served
+from client_helpers import Elsewhere
 from gridweave.errors import InputError, JobFailedError, NotFoundError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.job import Job
 from gridweave.grid.client.sync import SyncClient, SyncJob
 from gridweave.site.program import JobRecord
-
-
-class Elsewhere:
-    """A gateway in an event loop of another thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self.context = served()
-        self.gateway: Served = self.do(self.context.__aenter__())
-
-    def do(self, work: Any) -> Any:
-        """Return what comes of some work there."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=30)
-
-    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Call a function there."""
-
-        async def work() -> None:
-            function(*args, **kwargs)
-
-        self.do(work())
-
-    def close(self) -> None:
-        """Stop it."""
-        self.do(self.context.__aexit__(None, None, None))
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
-    """Start a gateway in another thread."""
-    there = Elsewhere()
-    yield there
-    there.close()
 
 
 def public(kind: type) -> dict[str, Any]:

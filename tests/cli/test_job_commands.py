@@ -1,0 +1,310 @@
+"""The commands about jobs and about the grid, against a gateway: what they print, and what they say of mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_helpers import Elsewhere
+from gateway_parts import make_tokens
+from gridweave.cli import completion, grid_client
+from gridweave.cli.grid_client import job_numbers, ranges_text, relative, rounded
+from gridweave.errors import OptionError
+from gridweave.site.program import JobRecord, JobRequest, Program
+
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def here(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    """Start a gateway that the commands find by themselves, at an instant that stands still."""
+    monkeypatch.setenv("GRIDWEAVE_URL", elsewhere.url)
+    monkeypatch.setenv("LOGNAME", "anna")
+    monkeypatch.setattr(grid_client, "now_ms", lambda: 1_700_000_060_000)
+    monkeypatch.setattr("gridweave.cli.job_commands.now_ms", lambda: 1_700_000_060_000)
+    monkeypatch.setattr("gridweave.cli.grid_commands.now_ms", lambda: 1_700_000_060_000)
+    monkeypatch.setenv("TZ", "UTC")
+    return elsewhere
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of a table."""
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.strip() and "───" not in line]
+
+
+# -- jobs
+
+
+def test_jobs_are_listed(here: Elsewhere, shell: Shell) -> None:
+    """Jobs that have not ended are listed, the newest first; with --all also the others."""
+    for nodes in (1, 2, 3):
+        assert shell("submit", "-n", nodes, "-t", "90m", "--name", f"job{nodes}", "--", "true")[0] == 0
+    here.call(here.grid.start, 1)
+    here.call(here.grid.start, 2)
+    here.call(here.grid.end, 2)
+    status, out, err = shell("jobs")
+    assert (status, err) == (0, "")
+    heading, *found = rows(out)
+    assert heading == ["job", "name", "user", "state", "where", "nodes", "limit", "runs", "submitted"]
+    assert found == [
+        ["3", "job3", "anna", "waiting", "-", "3", "1h30m", "-", "59s ago"],
+        ["1", "job1", "anna", "running", "north 1", "1", "1h30m", "59s", "1m ago"],
+    ]
+    assert [row[:4] for row in rows(shell("jobs", "--all")[1])[1:]] == [
+        ["3", "job3", "anna", "waiting"],
+        ["2", "job2", "anna", "finished"],
+        ["1", "job1", "anna", "running"],
+    ]
+
+
+def test_jobs_are_chosen(here: Elsewhere, shell: Shell) -> None:
+    """Jobs can be asked for by state, outcome, name and array, a few at a time; where there is none it is said."""
+    for _ in range(3):
+        shell("submit", "--name", "odd", "--", "true")
+        shell("submit", "--array", "1-2", "--key", "mine", "--name", "even", "--", "true")
+    here.call(here.grid.end, 1, "failed")
+
+    def numbers(*arguments: str) -> list[int]:
+        status, out, _ = shell("jobs", "--json", *arguments)
+        assert status == 0
+        return [record["job_id"] for record in json.loads(out)]
+
+    assert numbers() == [5, 4, 3, 2]
+    assert numbers("--name", "odd") == [5, 4]
+    assert numbers("--array", "even-mine") == [3, 2]
+    assert numbers("--outcome", "failed,limit") == [1]
+    assert numbers("--state", "ended", "--state", "running") == [1]
+    assert numbers("--user", "berta") == []
+    status, out, err = shell("jobs", "--limit", 2)
+    assert [row[0] for row in rows(out)[1:]] == ["5", "4"]
+    assert err == "there are more; see them with --limit 20\n"
+    assert shell("jobs", "--user", "berta")[1:] == ("", "there are no such jobs; with --all also those that ended\n")
+    assert "--state: 'done' is not known; one of held, waiting" in shell("jobs", "--state", "done")[2]
+    assert status == 0
+
+
+def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
+    """All that is known of a job is shown, with its story; what is not said is left out."""
+    shell("submit", "-n", 2, "--env", "A=B", "--after", "1:ended", "--", "./solver", "two words")
+    here.call(here.grid.start, 1)
+    here.call(here.grid.end, 1, "failed")
+    record = here.grid.records_by_id[1]
+    record.reason, record.exit_codes = "rank 1 was ended by SIGKILL", ((1, None, 9), (0, 3, None))
+    status, out, err = shell("show", 1)
+    assert (status, err) == (0, "")
+    found = {row[0]: row[1] for row in rows(out) if len(row) == 2}
+    assert found["runs"] == "./solver 'two words'"
+    assert found["nodes"] == "2, a rank on each node"
+    assert found["exit codes"] == "rank 1: signal 9, rank 0: 3"
+    assert found["after"] == "1 has ended"
+    assert out.startswith("Job 1: failed")
+    assert "class" not in found
+    assert [row[2] for row in rows(out) if len(row) >= 3 and row[1].startswith("+")] == ["submitted", "runs", "ended"]
+    shown = json.loads(shell("show", 1, "--json")[1])
+    assert (shown["outcome"], [one["kind"] for one in shown["story"]]) == ("failed", ["submitted", "runs", "ended"])
+
+
+def test_a_job_is_explained(here: Elsewhere, shell: Shell) -> None:
+    """An explanation has the reason, when and where it starts, each site's reason, and what a split would be."""
+    shell("submit", "-n", 12, "-t", "10m", "--", "true")
+    status, out, _ = shell("explain", 1)
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[0] == "job 1 waits: no site has 12 nodes free, and a split would end 4 minutes later"
+    assert re.fullmatch(r"it starts in 10m \(.*\) on north 12, for at most 10m", lines[1])
+    assert lines[2] == "2 jobs stand before it in the queue"
+    table = rows("\n".join(lines[3:-1]))
+    assert table[0] == ["site", "nodes", "free", "alone there", "why"]
+    assert table[1][:3] == ["north", "16", "3"]
+    assert table[2][3:] == ["never", "has 6 nodes for the grid, and the job needs 12"]
+    assert lines[-1] == (
+        "a split: north 3 + south 6, now, ends 4m later: the links between north and south make it 1.8 times as long"
+    )
+    assert json.loads(shell("explain", 1, "--json")[1])["split"]["gain_ms"] == -240_000
+    quoted = shell("quote", "-n", 12, "-t", "10m")[1]
+    assert quoted.splitlines()[0] == "such a job: no site has 12 nodes free, and a split would end 4 minutes later"
+    assert json.loads(shell("quote", "--json")[1])["job_id"] is None
+
+
+def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
+    """Jobs are named by numbers, ranges and arrays; it is said which were changed, and which were not."""
+    shell("submit", "--array", "1-5", "--key", "k", "--name", "sweep", "--", "true")
+    assert shell("hold", 1, "3-4")[1] == "held: 1 3-4\n"
+    assert shell("release", "1-9")[1:] == (
+        "released: 1 3-4\n",
+        "2 5-9: was not held, or there is no such job of yours\n",
+    )
+    here.call(here.grid.end, 5)
+    assert shell("cancel", 1, 5)[1:] == ("cancelled: 1\n", "5: had ended, or there is no such job of yours\n")
+    assert shell("cancel", "sweep-k")[1:] == ("cancelled: 2-4\n", "")
+    assert json.loads(shell("cancel", "1-5", "--json")[1]) == {"job_ids": []}
+    for _ in range(2):
+        shell("submit", "--", "true")
+    assert shell("cancel", "--all", "--user", "berta")[1:] == ("", "there are no such jobs\n")
+    assert shell("cancel", "--all")[1] == "cancelled: 6-7\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["cancel"], "JOB: name the jobs, or give --all"),
+        (["cancel", "1", "--all"], "JOB: are named, and --all is given as well"),
+        (["cancel", "1", "--user", "anna"], "--user: goes with --all"),
+        (["cancel", "nothing-such"], "there is no array 'nothing-such'; name jobs as 17, 3-9"),
+        (["hold", "9-3"], "JOB: '9-3' names no jobs; write 17 or 3-9"),
+        (["hold", "0"], "JOB: '0' names no jobs"),
+        (["hold", "1-99999999"], "of at most 100,000 jobs"),
+        (["show", "99"], "there is no job 99"),
+        (["explain", "0"], "Invalid value for 'JOB'"),
+        (["logs", "99"], "there is no job 99"),
+        (["drain", "nowhere"], "site 'nowhere' is none of north, south"),
+        (["quote", "-n", "0"], "nodes is 0; a whole number from 1"),
+        (["quote", "-t", "soon"], "--time: 'soon' is not a time"),
+        (["watch", "--every", "1ms"], "--every: '1ms' is too often"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes(here: Elsewhere, shell: Shell, arguments: list[str], says: str) -> None:
+    """A mistake is one line, with status 2."""
+    status, out, err = shell(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("gridweave: ")
+    assert len(err.splitlines()) == 1
+    assert says in err
+
+
+def test_output_is_printed(here: Elsewhere) -> None:
+    """What a rank has written is printed as it is, byte by byte, and followed to the end."""
+    request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1_000)
+    here.do(here.grid.submit([("key", request)], site=None, origin="a test"))
+    here.call(here.grid.write, 1, b"one\n\xff\0two", rank=1)
+    here.call(here.grid.write, 1, b"oops\n", stream="err")
+
+    def printed(*arguments: str) -> bytes:
+        command = [sys.executable, "-m", "gridweave.cli", "logs", "1", *arguments]
+        return subprocess.run(command, capture_output=True, check=True).stdout
+
+    assert printed("--rank", "1") == b"one\n\xff\0two"
+    assert printed("--stderr") == b"oops\n"
+    here.call(here.grid.end, 1)
+    assert printed("-f", "--rank", "1") == b"one\n\xff\0two"
+
+
+# -- the grid
+
+
+def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:
+    """Sites, queue and who one is are shown; drained sites say so."""
+    shell("submit", "-n", 3, "--", "true")
+    shell("submit", "-n", 4, "--", "true")
+    assert shell("drain", "north")[1] == "north takes nothing new of the grid\n"
+    assert rows(shell("sites", "--machines")[1])[1:] == [
+        ["north", "drains", "4", "4", "4", "0", "0"],
+        ["south", "works", "8", "8", "8", "0", "0"],
+    ]
+    assert shell("resume", "north")[1] == "north takes jobs of the grid again\n"
+    assert json.loads(shell("drain", "north", "--json")[1]) == {"site": "north", "draining": True}
+    assert [site["draining"] for site in json.loads(shell("sites", "--json")[1])] == [True, False]
+    out = shell("queue", "--limit", 1)[1:]
+    assert out[0].startswith("2 wait, 0 are held, 0 are starting, 0 run\n")
+    assert rows(out[0])[2] == ["1", "1", "anna", "waiting", "3", "1h", "1m"]
+    assert out[1] == "1 more wait; see them with --limit 10\n"
+    assert json.loads(shell("queue", "--json")[1])["waiting"] == 2
+    assert rows(shell("whoami")[1])[2] == ["may", "do everything"]
+    assert json.loads(shell("whoami", "--json")[1])["url"] == here.url
+
+
+def test_what_one_may_not(
+    no_configuration: None, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that is missing or does not do ends with status 5; its user sees what it may."""
+    tokens = make_tokens(tmp_path / "tokens.db", anna="read")
+    there = Elsewhere(tokens=str(tmp_path / "tokens.db"))
+    try:
+        assert shell("sites", "--url", there.url)[0] == 5
+        monkeypatch.setenv("GRIDWEAVE_TOKEN", tokens["anna"])
+        assert [row[1] for row in rows(shell("whoami", "--url", there.url)[1])[1:3]] == ["anna", "look"]
+        status, out, err = shell("submit", "--url", there.url, "--", "true")
+        assert (status, out) == (5, "")
+        assert len(err.splitlines()) == 1
+    finally:
+        there.close()
+
+
+def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no grid runs, and where nothing listens, one line says what to do, with status 3."""
+    status, out, err = shell("jobs")
+    assert (status, out) == (3, "")
+    assert err == (
+        "gridweave: no grid runs here: start one with `gridweave up`, or name one with --url or GRIDWEAVE_URL\n"
+    )
+    monkeypatch.setattr(grid_client, "_CONNECT_S", 0.0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        status, out, err = shell("jobs", "--url", address)
+    assert (status, out) == (3, "")
+    assert err.startswith(f"gridweave: no gateway answers at {address}: Connection refused; start a grid with")
+    assert "--url: 'nonsense' is no address of a gateway" in shell("jobs", "--url", "nonsense")[2]
+
+
+# -- words, and completion
+
+
+def test_completion(here: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States, outcomes and sites are completed; without a grid, or with a bad configuration, sites are not."""
+    assert completion.complete_states("r") == ["running", "refused"]
+    assert completion.complete_outcomes("f") == ["finished", "failed"]
+    assert completion.complete_sites("") == ["north", "south"]
+    assert completion.complete_sites("so") == ["south"]
+    monkeypatch.setenv("GRIDWEAVE_URL", "http://127.0.0.1:9")
+    assert completion.complete_sites("") == []
+    monkeypatch.setenv("GRIDWEAVE_URL", "nonsense")
+    assert completion.complete_sites("") == []
+    monkeypatch.delenv("GRIDWEAVE_URL")
+    assert completion.complete_sites("") == []
+
+
+def test_a_shell_gets_completions(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command itself answers a shell that completes."""
+    monkeypatch.setenv("_GRIDWEAVE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "gridweave drain s")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    status, out, _ = shell()
+    assert (status, out.split()) == (0, ["south"])
+
+
+def test_numbers_of_jobs() -> None:
+    """Numbers and ranges are read as they are written, and a name is no number."""
+    assert job_numbers(" 7 ") == [7]
+    assert [*(job_numbers("7-9") or ())] == [7, 8, 9]
+    assert job_numbers("sweep-7") is None
+    assert ranges_text([*range(1, 4), 9, *range(20, 22)]) == "1-3 9 20-21"
+    for text in ("0", "5-4", "0-3", "1-100001"):
+        with pytest.raises(OptionError):
+            job_numbers(text)
+
+
+def test_spans_in_words() -> None:
+    """A span is told in two units at most, and rounded down."""
+    assert [rounded(ms) for ms in (0, 50, 100, 999, 61_999, 3_599_999, 3_600_000, 90_061_000, 10**12)] == [
+        "0s", "0s", "0.1s", "0.9s", "1m1s", "59m59s", "1h", "1d1h", "11574d1h",
+    ]  # fmt: skip
+    assert relative(1_000, 3_000) == "2s ago"
+
+
+def test_records_hold_what_is_shown(here: Elsewhere, shell: Shell) -> None:
+    """A long name is cut, and a job that has run for a while says for how long."""
+    shell("submit", "--name", "n" * 90, "--", "true")
+    record: JobRecord = here.grid.records_by_id[1]
+    here.call(here.grid.start, 1)
+    record.start_ms = 1_700_000_060_000 - 7_500_000
+    (row,) = rows(shell("jobs")[1])[1:]
+    assert (row[1], row[7]) == ("n" * 23 + "…", "2h5m")
