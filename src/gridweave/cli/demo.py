@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.explanation import print_forecast
 from gridweave.cli.output import check_folder, print_table, say
 from gridweave.cli.progress import delayed_progress
 from gridweave.cli.run_live import print_live_run
 from gridweave.cli.up import progress
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import Forecast
     from gridweave.scenarios.demo_play import Played
     from gridweave.site.program import JobRecord
 
@@ -89,7 +89,8 @@ def _print_played(played: Played) -> None:
         print_table(
             _sharing(played.running), headings=("site", "jobs on it"), title="The jobs share the sites:", left=2
         )
-        _print_forecast(played.waiting)
+        typer.echo(f"Why does job {played.waiting.job_id} wait? (gridweave explain {played.waiting.job_id})")
+        print_forecast(played.waiting)
     split = [
         (f"job {record.job_id}", f"{record.request.nodes} nodes", places_text(record.places)) for record in played.split
     ]
@@ -104,12 +105,3 @@ def _sharing(running: list[JobRecord]) -> list[tuple[str, str]]:
             others = " of " + str(record.request.nodes) if len(record.places) > 1 else ""
             on.setdefault(site, []).append(f"job {record.job_id} ({nodes}{others})")
     return [(site, ", ".join(jobs)) for site, jobs in sorted(on.items())]
-
-
-def _print_forecast(forecast: Forecast) -> None:
-    """Print why a job waits."""
-    title = f"Why does job {forecast.job_id} wait? {forecast.reason}"
-    rows = [(site.site, f"{site.free} of {site.nodes} nodes free", site.reason) for site in forecast.sites]
-    if forecast.split is not None:
-        rows.append(("a split", "", forecast.split.reason))
-    print_table(rows, title=title, left=3)

@@ -1,0 +1,90 @@
+"""`gridweave up`, `down`, `status` and `demo`, as far as nothing is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what is written down in a folder of the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_the_example_is_checked(shell: Shell, tmp_path: Path) -> None:
+    """What `--example` prints is a file that `--check` finds fine; nothing is started, and nothing written down."""
+    status, out, _ = shell("up", "--example")
+    assert status == 0
+    (tmp_path / "GRID.toml").write_text(out)
+    status, out, err = shell("up", tmp_path / "GRID.toml", "--check")
+    assert (status, err) == (0, "")
+    assert out.endswith("GRID.toml is fine: 3 sites with 18 nodes\n")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_bad_file_is_told_line_by_line(shell: Shell, tmp_path: Path) -> None:
+    """All that is wrong is told, a line each, with status 2; an `up` of it starts nothing either."""
+    (tmp_path / "GRID.toml").write_text('nam = "x"\n[[sites]]\nname = "a"\nnodes = "many"\n')
+    status, out, err = shell("up", tmp_path / "GRID.toml", "--check")
+    assert (status, out) == (2, "")
+    assert [line.split(": ")[2] for line in err.splitlines()] == ["nam", "sites.nodes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("up", "--yes"), "--yes: goes with --fresh alone"),
+        (("up", "--address", " "), "--address: is empty"),
+        (("up", "--name", "a/b"), "--name: 'a/b' is no name of a grid"),
+        (("up", "missing.toml"), "missing.toml: there is no such file"),
+        (("down", "--name", "a b"), "--name: 'a b' is no name"),
+        (("status", "--name", ".."), "--name: '..' is no name"),
+        (("demo", " "), "names no folder"),
+    ],
+)
+def test_bad_options_are_one_line(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+    """What makes no sense ends with status 2 and one line."""
+    status, out, err = shell(*arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len([line for line in err.splitlines() if line.startswith("gridweave:")]) == 1
+
+
+def test_a_cluster_that_is_not_there(shell: Shell, tmp_path: Path) -> None:
+    """An address at which nothing listens is told within seconds, with status 3, and nothing is left of the try."""
+    status, out, err = shell("up", "--address", "127.0.0.1:1")
+    assert (status, out) == (3, "")
+    assert "no Ray cluster answers at 127.0.0.1:1" in err
+    assert shell("status")[0] == 3
+
+
+def test_nothing_runs(shell: Shell) -> None:
+    """Where nothing runs, `down` has nothing to do and says so, and `status` ends with 3."""
+    assert shell("down")[:2] == (0, "nothing runs of the grid default\n")
+    status, out, err = shell("status", "--name", "mine")
+    assert (status, out) == (3, "")
+    assert "start it with: gridweave up --name mine" in err
+    status, out, _ = shell("status", "--json")
+    assert status == 3
+    assert json.loads(out)["up"] is False
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Asking for the options of these commands loads neither Ray nor a compiler nor a client."""
+    for command in ("up", "down", "status", "demo"):
+        code = (
+            "import sys\n"
+            "from gridweave.cli.main import app\n"
+            f"app(['{command}', '--help'], standalone_mode=False)\n"
+            "print('HEAVY', sorted({'numba', 'ray', 'sqlalchemy', 'aiohttp', 'matplotlib'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "HEAVY []"

@@ -1,0 +1,144 @@
+"""GRID.toml: what ships is fine, what is wrong is told with file, line and field, and the plan follows from it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gridweave.errors import InputError, ScenarioError
+from gridweave.scenarios.demo import JOBS, RUN_MS, SPAN_MS, WIDE, grid_text, make_demo
+from gridweave.scenarios.grid_file.reading import default_text, grid_of_text, plan_of, read_grid
+from gridweave.scenarios.grid_file.wanted import wanted_grid
+
+SITES = '[[sites]]\nname = "x"\nnodes = 4\n\n[[sites]]\nname = "y"\nnodes = 2\n\n'
+
+
+def plan(text: str, **changes: Any) -> Any:
+    """Return the plan of a GRID.toml."""
+    usual = {"folder": "/f", "namespace": "n", "labelled": True, "first_port": 21_000, "secret": b"s"}
+    return plan_of(grid_of_text(text, "GRID.toml", ""), **usual | changes)
+
+
+def problems(text: str) -> list[str]:
+    """Return what is wrong with a GRID.toml, line by line."""
+    with pytest.raises(ScenarioError) as refused:
+        grid_of_text(text, "GRID.toml", "")
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_what_ships_is_three_sites_with_links() -> None:
+    """Without a file there are three sites of unequal size, a network between them, and tokens."""
+    grid = read_grid(None)
+    wanted = wanted_grid(grid)
+    assert [(site.name, site.nodes) for site in wanted.sites] == [("alpha", 8), ("beta", 6), ("gamma", 4)]
+    assert (wanted.name, wanted.gateway.tokens, wanted.gateway.host) == ("default", True, "127.0.0.1")
+    made = plan(default_text())
+    assert made.network is not None
+    assert made.network.model.topology.sites == ("alpha", "beta", "gamma")
+    assert made.sites[0].virtual
+
+
+def test_the_example_can_be_read_from_a_file(tmp_path: Path) -> None:
+    """What `--example` prints is a GRID.toml; folders in a file count from where it is."""
+    path = tmp_path / "GRID.toml"
+    path.write_text('name = "campus"\nfolder = "data"\n' + default_text())
+    wanted = wanted_grid(read_grid(path))
+    assert (wanted.name, wanted.folder) == ("campus", str(tmp_path / "data"))
+    assert wanted_grid(read_grid(path), name="other").name == "other"
+    with pytest.raises(InputError, match="there is no such file; `gridweave up --example`"):
+        read_grid(tmp_path / "missing.toml")
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    """Unknown keys, wrong types and what contradicts itself are told with file, line and field."""
+    told = problems(
+        'name = "a b"\nfolder = 3\n[[sites]]\nname = "x"\nnodes = 0\nnodez = 4\n[[sites]]\nname = "y"\nnodes = 2\n'
+        'machines = 3\n[grid]\nmode = "local"\nmargin_ms = "a"\ndata = "blocking"\n'
+        '[gateway]\nport = 70000\ncert = "c"\n'
+        "[probes]\nevery_s = 0\n[ray]\nfirst_port = 80\n"
+    )
+    wanted = {
+        "GRID.toml:1: name: is 'a b'",
+        "GRID.toml:2: folder: is 3; a text is needed",
+        "GRID.toml:5: sites.nodes: is 0",
+        "GRID.toml:6: sites.nodez: is not known (perhaps nodes was meant)",
+        "GRID.toml:10: sites.machines: is 3; from 1 to its 2 nodes",
+        "GRID.toml:12: grid.mode: is 'local'",
+        "GRID.toml:13: grid.margin_ms: is 'a'; a whole number is needed",
+        "GRID.toml:14: grid.data: counts in simulation alone",
+        "GRID.toml:16: gateway.port: is 70000",
+        "GRID.toml:17: gateway.cert: is given without key",
+        "GRID.toml:19: probes.every_s: is 0",
+        "GRID.toml:21: ray.first_port: is 80",
+    }
+    assert {start for start in wanted if any(line.startswith(start) for line in told)} == wanted
+    assert len(told) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "sites: is missing"),
+        ("sites = []\n", "sites: is empty"),
+        ("sites = 3\n", "sites: is 3"),
+        ("[[sites]]\n", "sites.name: is missing"),
+        ("x = [\n", "is no TOML"),
+        (SITES + "[net]\nchanges = [{ at_ms = 1, action = 'fail', link = ['x', 'y'] }]\n", "net"),
+        (SITES + '[net]\nnodes = [{ name = "x" }, { name = "y" }]\n[[net.links]]\nfrom = "x"\nto = "q"\n', "net.links"),
+        (SITES.replace('"y"', '"x"'), "is the name of another site too"),
+    ],
+)
+def test_what_is_no_grid_is_refused(text: str, says: str) -> None:
+    """A file that makes no grid is refused with a line that says why."""
+    assert any(says in line for line in problems(text))
+
+
+def test_the_plan_says_what_the_file_says() -> None:
+    """Sites, owners, disciplines, journals and times of the file are those of the plan; probes only where asked for."""
+    text = SITES + 'grid_share = 0.5\norder = "sjf"\njournal = "postgresql://h/d"\n[grid]\nmargin_ms = 700\nseed = 3\n'
+    made = plan(text)
+    assert (made.sites[1].owner.grid_share, made.sites[1].policy.order) == (0.5, "sjf")
+    assert (made.sites[1].journal, made.margin_ms, made.seed, made.probes) == ("postgresql://h/d", 700, 3, None)
+    assert made.site_settings(1).agents[0].ports == (21_200, 21_400)
+    probed = plan(SITES + "[probes]\nevery_s = 5\n")
+    assert (probed.probes.every_s, probed.probes.secret) == (5.0, b"s")
+
+
+def test_a_network_that_came_from_ray_can_be_written_to() -> None:
+    """The meta-scheduler copies its settings: arrays that cannot be written to are of other types to compiled code."""
+    buffers: list[Any] = []
+    data = pickle.dumps(plan(default_text()).settings(), protocol=5, buffer_callback=buffers.append)
+    settings = pickle.loads(data, buffers=[bytes(buffer.raw()) for buffer in buffers])
+    arrays = settings.network.model.arrays
+    names = [name for name in arrays._fields if isinstance(getattr(arrays, name), np.ndarray)]
+    assert not all(getattr(arrays, name).flags.writeable for name in names)
+    copied = copy.deepcopy(settings).network.model.arrays
+    assert all(getattr(copied, name).flags.writeable for name in names)
+
+
+def test_the_demonstration_has_jobs_of_seconds(no_traces: Path, tmp_path: Path) -> None:
+    """Its jobs take seconds, all are handed in within seconds, and one is wider than any site; each time the same."""
+    demo = make_demo(tmp_path)
+    jobs = demo.built.workload
+    assert "model" in demo.source
+    assert len(jobs) == JOBS
+    assert (jobs.width > 8).sum() == 1
+    assert jobs.width.max() == WIDE
+    assert int(jobs.submit_ms[-1]) == SPAN_MS
+    assert jobs.run_ms.min() >= RUN_MS[0]
+    assert jobs.run_ms.max() <= RUN_MS[1]
+    assert (jobs.estimate_ms > jobs.run_ms).all()
+    again = make_demo(tmp_path).built.workload
+    assert again.run_ms.tolist() == jobs.run_ms.tolist()
+    assert [job.request.nodes for job in demo.submissions] == jobs.width.tolist()
+
+
+def test_the_grid_of_the_demonstration_is_fine() -> None:
+    """Its GRID.toml can be read, and has room for the widest job on no one site."""
+    sites = grid_of_text(grid_text(), "GRID.toml", "").file.sites
+    assert max(site.nodes for site in sites) < WIDE <= sum(site.nodes for site in sites)
