@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gridweave.grid.api import JobEvent, NewJob, SubmitJobs, Submitted
+from gridweave.site.live.ray_names import NAMESPACE
 from gridweave.site.program import JobRequest, Program
 
 ROOT = Path(__file__).parent.parent
@@ -65,7 +66,7 @@ def serve_gateway(address: str, namespace: str, told: Connection) -> None:
 
 
 @contextlib.contextmanager
-def gateway_process(address: str, namespace: str = "benchmark") -> Iterator[str]:
+def gateway_process(address: str, namespace: str = NAMESPACE) -> Iterator[str]:
     """Yield the URL of a gateway before the grid at an address; none: before one in memory."""
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from gridweave.errors import UnavailableError
 from gridweave.site.live.orders import ORDERS
@@ -24,6 +25,10 @@ class InstantMachine:
     async def ready(self) -> str:
         """Return its name."""
         return self._name
+
+    async def process(self) -> int:
+        """Return the number of the process that it is."""
+        return os.getpid()
 
     async def order(self, data: bytes) -> None:
         """Have what is ordered start and end."""

@@ -116,5 +116,7 @@ def actor_options(name: str, namespace: str, labels: dict[str, str]) -> dict[str
         "max_restarts": -1,
         "max_concurrency": 1000,
         "num_cpus": 0,
+        # Ray would keep an entry for each of the last hundred thousand calls; the stories of jobs are in the journals.
+        "enable_task_events": False,
         "label_selector": labels,
     }
