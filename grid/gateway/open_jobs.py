@@ -20,6 +20,7 @@ OVER: tuple[State, ...] = ("ended", "refused")
 OPEN: tuple[State, ...] = tuple(state for state in get_args(State) if state not in OVER)
 
 _MOST_KEYS = 100_000
+_PATIENCE_S = 10.0
 
 
 class OpenJobs:
@@ -41,7 +42,7 @@ class OpenJobs:
         self._coming: Counter[str] = Counter()
         # All jobs of the grid up to this number are known, so that one that is not there is over.
         self._newest = 0
-        self._is_known = False
+        self._is_known = asyncio.Event()
         # Keys of jobs that were taken in: handed in again they are no new jobs.
         self._keys: dict[str, None] = {}
         self._doubtful: deque[int] = deque()
@@ -62,7 +63,22 @@ class OpenJobs:
         self._users = found
         self._counts = Counter(found.values())
         self._newest = max([*found, *(record.job_id for record in newest)], default=0)
-        self._is_known = True
+        self._is_known.set()
+
+    async def known(self) -> None:
+        """Return when it is known which jobs are open: soon after the start, if the grid answers.
+
+        Raises
+        ------
+        UnavailableError
+            If it does not.
+        """
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._is_known.wait()
+        except TimeoutError:
+            problem = "it is not known yet how many jobs each user has, as the grid has not answered; try again"
+            raise UnavailableError(problem) from None
 
     def heard(self, events: Sequence[JobEvent]) -> None:
         """Take in what has happened to jobs.
@@ -122,11 +138,8 @@ class OpenJobs:
         Raises
         ------
         RefusalError
-        UnavailableError
-            If it is not known yet how many there are.
         """
-        if not self._is_known:
-            raise UnavailableError("it is not known yet how many jobs each user has; try again")
+        assert self._is_known.is_set(), "it is waited for before"
         new = Counter(user for key, user in jobs if key not in self._keys)
         for user, count in sorted(new.items()):
             check_count(user, count, self._counts[user] + self._coming[user], self._most)

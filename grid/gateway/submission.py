@@ -79,6 +79,7 @@ async def _hand_in(call: Call, jobs: list[tuple[str, JobRequest]], site: str | N
     parts = call.parts
     users = [(key, request.user) for key, request in jobs]
     if site is None:
+        await parts.open_jobs.known()
         with parts.open_jobs.admitting(users) as admission:
             answers = await parts.backend.submit(jobs, site=None, origin=call.origin)
             admission.answered(answers)
