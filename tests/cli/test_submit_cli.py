@@ -1,0 +1,476 @@
+"""`gridweave submit`: what becomes of options, of scripts and their lines, and of mistakes in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_helpers import Elsewhere
+from gridweave.cli.shipping import MOST_BYTES, shipped, shipped_name
+from gridweave.cli.submit_options import parse_after, parse_array
+from gridweave.errors import InputError, OptionError
+from gridweave.site.program import After, ArrayPlace, JobRecord, JobRequest, Program
+
+Shell = Callable[..., tuple[int, str, str]]
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def here(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Elsewhere:
+    """Start a gateway that the command finds by itself, and work in a folder of its own."""
+    monkeypatch.setenv("GRIDWEAVE_URL", elsewhere.url)
+    monkeypatch.setenv("LOGNAME", "anna")
+    monkeypatch.chdir(tmp_path)
+    return elsewhere
+
+
+def handed_in(here: Elsewhere) -> list[JobRequest]:
+    """Return what was handed in."""
+    return [record.request for record in here.grid.records_by_id.values()]
+
+
+def script(text: str, name: str = "job.sh") -> str:
+    """Write a script, and return its name."""
+    Path(name).write_text(text)
+    return name
+
+
+# -- options
+
+
+def test_options_reach_the_grid(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option of a job reaches the grid; its number goes to standard output, and a remark to standard error."""
+    monkeypatch.setenv("FROM_HERE", "here")
+    shell("submit", "--", "true")
+    options = ("-n", 4, "-t", "2-00:00:00", "-J", "solve", "--env", "A=B=C", "--env", "FROM_HERE", "-D", "/data")
+    more = (
+        "--hold",
+        "--after",
+        "1",
+        "--after",
+        "1:ended",
+        "--ranks",
+        "first-node",
+        "--no-requeue",
+        "--priority",
+        "2.5",
+    )
+    status, out, err = shell("submit", *options, *more, "--job-class", "big", "--", "./solver", "-n", "input")
+    assert (status, out) == (0, "2\n")
+    assert err == "handed in: 4 nodes for at most 2d; see: gridweave explain 2\n"
+    assert handed_in(here)[1] == JobRequest(
+        program=Program(
+            argv=("./solver", "-n", "input"),
+            environment={"A": "B=C", "FROM_HERE": "here"},
+            working_directory="/data",
+            ranks="first-node",
+            if_lost="fail",
+        ),
+        nodes=4,
+        limit_ms=48 * HOUR_MS,
+        name="solve",
+        user="anna",
+        job_class="big",
+        priority=2.5,
+        hold=True,
+        after=(After(job_id=1), After(job_id=1, has="ended")),
+    )
+
+
+def test_what_is_left_out(here: Elsewhere, shell: Shell) -> None:
+    """A job of which nothing is said takes a node for an hour, is called by its program, and runs on each node."""
+    assert shell("submit", "hostname", "-f")[0] == 0
+    program = Program(argv=("hostname", "-f"))
+    assert handed_in(here) == [JobRequest(program=program, limit_ms=HOUR_MS, name="hostname", user="anna")]
+
+
+def test_arrays(here: Elsewhere, shell: Shell) -> None:
+    """An array is a job for each index, under one name; with a key it can be handed in again."""
+    status, out, err = shell("submit", "--array", "1-9:4%2", "--key", "mine", "--", "./sweep")
+    assert (status, out) == (0, "1-3\n")
+    assert err == "array sweep-mine: 3 jobs of 1 node for at most 1h; see: gridweave jobs --array sweep-mine\n"
+    places = [request.array for request in handed_in(here)]
+    assert places == [ArrayPlace(name="sweep-mine", index=index, at_once=2) for index in (1, 5, 9)]
+    again = json.loads(shell("submit", "--array", "1-9:4%2", "--key", "mine", "--json", "--", "./sweep")[1])
+    assert [(job["job_id"], job["key"], job["index"]) for job in again["jobs"]] == [
+        (1, "mine-1", 1),
+        (2, "mine-5", 5),
+        (3, "mine-9", 9),
+    ]
+    assert shell("submit", "--after", "sweep-mine:ended", "--", "./gather")[0] == 0
+    assert [one.job_id for one in handed_in(here)[3].after] == [1, 2, 3]
+
+
+def test_a_site_of_ones_own(here: Elsewhere, shell: Shell) -> None:
+    """A job can be handed in to a site."""
+    assert shell("submit", "--site", "south", "--", "true")[1] == f"{2 * 10**12 + 1}\n"
+
+
+def ended(here: Elsewhere, **ends: str) -> None:
+    """Have jobs end as soon as they are handed in: by name, with an outcome."""
+
+    def runs(record: JobRecord) -> None:
+        here.grid.start(record.job_id)
+        outcome = ends[record.request.name]
+        if outcome != "finished":
+            record.reason = "rank 0 ended with exit code 3"
+            here.grid.write(record.job_id, b"out of luck\n", stream="err")
+        here.grid.end(record.job_id, outcome)
+
+    here.grid.runs = runs
+
+
+def test_waiting(here: Elsewhere, shell: Shell) -> None:
+    """With --wait the command ends when the job does: with 0, or 4 and what it wrote to standard error."""
+    ended(here, good="finished", bad="failed", late="limit")
+    assert shell("submit", "--wait", "--", "good")[:2] == (0, "1\n")
+    status, out, err = shell("submit", "--wait", "--", "bad")
+    assert (status, out) == (4, "2\n")
+    assert err.splitlines()[1:] == ["out of luck", "gridweave: job 2 has failed: rank 0 ended with exit code 3"]
+    status, out, err = shell("submit", "--wait", "--array", "1-3", "--", "late")
+    assert status == 4
+    assert "3 of 3 jobs have not ended well: 3-5" in err
+    status, out, _ = shell("submit", "--wait", "--json", "--", "bad")
+    assert (status, [record["outcome"] for record in json.loads(out)]) == (4, ["failed"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "COMMAND: is missing; write for example: gridweave submit -n 4"),
+        (["-n", "0", "--", "x"], "Invalid value for '--nodes'"),
+        (["-t", "soon", "--", "x"], "--time: 'soon' is not a time"),
+        (["-t", "0", "--", "x"], "limit_ms is 0"),
+        (["-a", "5-1", "--", "x"], "--array: '5-1' of '5-1' are no indexes; write 1-10"),
+        (["--after", "3:ok", "--", "x"], "--after: '3:ok': write JOB or JOB:HAS, with HAS one of started"),
+        (["--after", "nobody", "--", "x"], "there is no array 'nobody'"),
+        (["--env", "=x", "--", "x"], "--env: '=x' has no name"),
+        (["--env", "NOT_THERE", "--", "x"], "--env: there is no variable NOT_THERE here; write NOT_THERE=VALUE"),
+        (["-D", "data", "--", "x"], "--chdir: 'data' is no absolute path"),
+        (["--ranks", "all", "--", "x"], "--ranks: 'all' is not known; one of each-node, first-node"),
+        (["-o", "/a/%y", "--", "x"], "'/a/%y': the pattern '%y' is not known; there are %%, %A"),
+        (
+            ["-n", "2", "-o", "/a/out", "--", "x"],
+            "--output: '/a/out': 2 ranks would write this one file; put %t into it",
+        ),
+        (["--name", "a\nb", "--", "x"], "is no name"),
+        (["missing.sh"], "missing.sh: there is no such file here; for a command of the machines write: -- missing.sh"),
+        (["-n", "13", "--", "x"], "13 nodes; the grid has 12"),
+    ],
+    ids=str,
+)
+def test_mistakes(here: Elsewhere, shell: Shell, arguments: list[str], says: str) -> None:
+    """A mistake is one line with status 2, and nothing is handed in."""
+    status, out, err = shell("submit", *arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert handed_in(here) == []
+
+
+# -- scripts
+
+
+def run_rank(request: JobRequest, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run what a job would run on a machine, as rank 0 of job 7."""
+    program = request.program
+    folder.mkdir(exist_ok=True)
+    variables = {"GRIDWEAVE_FOLDER": str(folder), "GRIDWEAVE_RANK": "0", "GRIDWEAVE_JOB_ID": "7", "GRIDWEAVE_NODE": "0"}
+    if request.array is not None:
+        variables |= {"GRIDWEAVE_ARRAY": request.array.name, "GRIDWEAVE_ARRAY_INDEX": str(request.array.index)}
+    env = {"PATH": os.environ["PATH"]} | program.environment | variables | environment
+    return subprocess.run(
+        program.argv, env=env, capture_output=True, text=True, check=False, cwd=program.working_directory or folder
+    )
+
+
+def test_a_script_goes_with_its_job(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
+    """A script is run by the interpreter that it names, with its arguments as they are, on the first node."""
+    text = '#!/usr/bin/env python3\nimport sys\nprint(sys.argv[1:], "$HOME", """it\'s""")\nsys.exit(3)\n'
+    assert shell("submit", script(text, "work.py"), "a b", "$c", "-n", "it's")[0] == 0
+    (request,) = handed_in(here)
+    assert (request.name, request.program.ranks) == ("work.py", "first-node")
+    done = run_rank(request, tmp_path / "rank")
+    assert (done.returncode, done.stdout) == (3, "['a b', '$c', '-n', \"it's\"] $HOME it's\n")
+    assert shipped_name(request.program.argv) == "work.py (a script)"
+    assert "work.py (a script)" in shell("show", 1)[1]
+
+
+def test_a_script_without_an_interpreter(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
+    """A script that names no interpreter is one of the shell."""
+    shell("submit", script("echo $0 | sed 's:.*/::'; echo $#"), "x", "y")
+    assert run_rank(handed_in(here)[0], tmp_path / "rank").stdout == "script-0\n2\n"
+
+
+def test_a_script_on_standard_input(here: Elsewhere, tmp_path: Path) -> None:
+    """A script may come from standard input."""
+    command = ["python", "-m", "gridweave.cli", "submit", "-", "x"]
+    subprocess.run(command, input=b"#!/bin/sh\n#GRIDWEAVE -n 3\necho hello $1\n", check=True, capture_output=True)
+    (request,) = handed_in(here)
+    assert (request.name, request.nodes) == ("stdin", 3)
+    assert run_rank(request, tmp_path / "rank").stdout == "hello x\n"
+
+
+def test_a_program_behind_dashes_is_one_of_the_machines(here: Elsewhere, shell: Shell) -> None:
+    """What stands behind -- is a command of the machines, also if a script of that name is here."""
+    shell("submit", "--", script("#!/bin/sh\n"))
+    shell("submit", script("#!/bin/sh\n"), "--", "x")
+    assert [request.program.argv[:1] for request in handed_in(here)] == [("job.sh",), ("/bin/sh",)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of a rank."""
+    return tmp_path_factory.mktemp("rank")
+
+
+@given(
+    st.text(alphabet=st.characters(exclude_characters="\0\r", codec="utf-8"), max_size=200),
+    st.text("a'\"$`\\ \n%", max_size=9),
+)
+def test_any_text_arrives_as_it_is(folder: Path, text: str, argument: str) -> None:
+    """Whatever a script says, and is given, arrives on the machine byte by byte."""
+    argv = shipped((argument,), "#!/bin/cat\n" + text, output=None, error=None, name="x.sh")
+    shown = {"GRIDWEAVE_FOLDER": str(folder), "GRIDWEAVE_RANK": "0", "PATH": os.environ["PATH"]}
+    lines = argv[2].replace('exec "$script" "$@"', 'cat "$script"; printf %s "$1" > "$script-1"')
+    done = subprocess.run((*argv[:2], lines, *argv[3:]), env=shown, capture_output=True, check=True)
+    assert done.stdout.decode() == "#!/bin/cat\n" + text
+    assert (folder / "script-0-1").read_bytes().decode() == argument
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"#!/bin/sh\r\necho\r\n", "job.sh:1: its lines end as those of DOS"),
+        (b"#!/bin/sh\n\0", "holds NUL characters, so it is no script; for a program write: -- job.sh"),
+        (b"#!/bin/sh\n\xff", "byte 10 is no UTF-8"),
+        (b"#!/bin/sh\n" + b"x" * MOST_BYTES, "has 100,010 bytes; a script travels with its job and may have 100,000"),
+    ],
+    ids=["dos", "nul", "latin", "long"],
+)
+def test_what_is_no_script(here: Elsewhere, shell: Shell, data: bytes, says: str) -> None:
+    """A script that no machine could run is refused here."""
+    Path("job.sh").write_bytes(data)
+    status, _, err = shell("submit", "job.sh")
+    assert status == 2
+    assert says in err
+
+
+def test_the_longest_script_can_be_run(tmp_path: Path) -> None:
+    """A script of the greatest length fits into an argument of this system."""
+    text = "#!/bin/sh\nwc -c < $0\n".ljust(MOST_BYTES, "#")
+    argv = shipped((), text, output=None, error=None, name="x.sh")
+    request = JobRequest(program=Program(argv=argv), limit_ms=1)
+    assert run_rank(request, tmp_path / "rank").stdout.strip() == str(MOST_BYTES)
+
+
+# -- lines of scripts
+
+SLURM = """\
+#!/bin/bash
+#SBATCH --nodes=2 -t 1-12:30   # a day and a half
+#SBATCH --job-name "big sweep"
+#SBATCH -a1-3%2
+#SBATCH --export=NONE,COLOR=blue
+#SBATCH --no-requeue
+# a comment
+
+echo "$SLURM_JOB_ID/$SLURM_ARRAY_JOB_ID/$SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT"
+echo "$SLURM_NNODES $SLURM_NTASKS $SLURM_JOB_NAME $SLURM_ARRAY_TASK_MIN-$SLURM_ARRAY_TASK_MAX $COLOR"
+#SBATCH --nodes=99
+"""
+
+
+def test_lines_of_slurm(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
+    """What #SBATCH lines say counts up to the first command, and the script finds Slurm's variables."""
+    assert shell("submit", "--key", "k", script(SLURM))[0] == 0
+    first, *_ = requests = handed_in(here)
+    assert [(request.nodes, request.limit_ms) for request in requests] == [(2, 131_400_000)] * 3
+    assert (first.name, first.program.if_lost, first.program.ranks) == ("big sweep", "fail", "first-node")
+    assert first.array == ArrayPlace(name="big sweep-k", index=1, at_once=2)
+    done = run_rank(requests[2], tmp_path / "rank")
+    assert done.stdout == "7/big sweep-k/3 of 3\n2 2 big sweep 1-3 blue\n"
+
+
+def test_what_wins(here: Elsewhere, shell: Shell) -> None:
+    """The command line wins over #GRIDWEAVE lines, these over #SBATCH lines, and later lines over earlier ones."""
+    text = (
+        "#!/bin/sh\n#SBATCH -N 1 -t 5\n#GRIDWEAVE -n 2 --env A=1\n#SBATCH -N 3 -J slurm\n#GRIDWEAVE --hold --env B=1\n"
+    )
+    shell("submit", "--env", "A=2", "--no-hold", script(text))
+    shell("submit", "-n", 4, "-t", "10m", "-J", "own", script(text))
+    first, second = handed_in(here)
+    assert (first.nodes, first.limit_ms, first.name, first.hold) == (2, 300_000, "slurm", False)
+    assert {key: first.program.environment[key] for key in "AB"} == {"A": "2", "B": "1"}
+    assert (second.nodes, second.limit_ms, second.name, second.hold) == (4, 600_000, "own", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "check"),
+    [
+        ("-n 6", lambda request: request.nodes == 6 and request.program.environment["SLURM_NTASKS"] == "6"),
+        ("-N 2 -n 8", lambda request: request.nodes == 2 and request.program.environment["SLURM_NTASKS"] == "8"),
+        ("-t 90", lambda request: request.limit_ms == 90 * 60_000),
+        ("-t 90:30", lambda request: request.limit_ms == 90 * 60_000 + 30_000),
+        ("-t 1:30:15", lambda request: request.limit_ms == 5_415_000),
+        ("-t 2-3", lambda request: request.limit_ms == 51 * HOUR_MS),
+        ("-t 2-3:30", lambda request: request.limit_ms == 51 * HOUR_MS + 1_800_000),
+        ("--time=2-03:30:10", lambda request: request.limit_ms == 51 * HOUR_MS + 1_810_000),
+        ("-H", lambda request: request.hold),
+        ("--chdir=/data", lambda request: request.program.working_directory == "/data"),
+        ("-D/data", lambda request: request.program.working_directory == "/data"),
+        (
+            "--dependency=afterok:1:2,afterany:3,afternotok:4,after:5",
+            lambda request: [(one.job_id, one.has) for one in request.after]
+            == [(1, "finished"), (2, "finished"), (3, "ended"), (4, "failed"), (5, "started")],
+        ),
+        ("--export=ALL", lambda request: request.program.environment["LOGGED"] == "yes"),
+        ("--export=LOGGED,B=2", lambda request: request.program.environment.items() >= {("LOGGED", "yes"), ("B", "2")}),
+        ("--export=NONE", lambda request: "LOGGED" not in request.program.environment),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_of_slurm(
+    here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch, line: str, check: Callable[[JobRequest], bool]
+) -> None:
+    """Each supported option means what it means to Slurm."""
+    monkeypatch.setenv("LOGGED", "yes")
+    monkeypatch.setenv("GRIDWEAVE_TOKEN", "gw_a_secret")
+    assert shell("submit", script(f"#!/bin/sh\n#SBATCH {line}\n"))[0] == 0
+    (request,) = handed_in(here)
+    assert check(request)
+    assert not any("gw_a_secret" in value for value in request.program.environment.values())
+    assert "PATH" not in request.program.environment
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("#SBATCH --partition=debug", "job.sh:3: #SBATCH --partition: is not supported; there are --nodes, --ntasks"),
+        ("#SBATCH -N 1 -p debug", "job.sh:3: #SBATCH -p: is not supported"),
+        ("#SBATCH --mem 4G -N 2", "job.sh:3: #SBATCH --mem: is not supported"),
+        ("#SBATCH --exclusive", "#SBATCH --exclusive: is not supported"),
+        ("#SBATCH -N 2-4", "job.sh:3: #SBATCH --nodes: '2-4' is no number from 1; ranges"),
+        ("#SBATCH -N", "job.sh:3: #SBATCH -N: has no value"),
+        ("#SBATCH nodes=3", "job.sh:3: #SBATCH nodes=3: is no option"),
+        ("#SBATCH -t soon", "job.sh:3: #SBATCH --time: 'soon' is not a time; write 90 (minutes)"),
+        ("#SBATCH -d singleton", "#SBATCH --dependency: 'singleton' is not supported; there are after:JOB"),
+        ("#SBATCH -d afterok:1?afterok:2", "'afterok:1?afterok:2' is not supported"),
+        ("#SBATCH -d after:1+10", "'after:1+10' is not supported"),
+        ("#SBATCH --export=", "#SBATCH --export: has no value"),
+        ("#SBATCH -J 'a", "job.sh:3: #SBATCH: no closing quotation"),
+        ("#GRIDWEAVE --node 3", "job.sh:3: #GRIDWEAVE: No such option: --node"),
+        ("#GRIDWEAVE -n x", "job.sh:3: #GRIDWEAVE: Invalid value for '--nodes'"),
+        ("#GRIDWEAVE --wait", "job.sh:3: #GRIDWEAVE: --wait is for the command line alone"),
+        ("#GRIDWEAVE --json", "job.sh:3: #GRIDWEAVE: --json is for the command line alone"),
+        ("#GRIDWEAVE --url http://x", "job.sh:3: #GRIDWEAVE: --url is for the command line alone"),
+        ("#GRIDWEAVE -n 3 true", "job.sh:3: #GRIDWEAVE: a command is for the command line alone"),
+    ],
+)
+def test_what_is_wrong_in_a_script(here: Elsewhere, shell: Shell, line: str, says: str) -> None:
+    """A line that cannot be used, or is not supported, is named with file, line and option; nothing is handed in."""
+    status, out, err = shell("submit", script(f"#!/bin/sh\n\n{line}\ntrue\n"))
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert handed_in(here) == []
+
+
+def test_what_is_not_supported_may_be_ignored(here: Elsewhere, shell: Shell) -> None:
+    """With --ignore-unsupported each such option is a warning, and all others count."""
+    name = script("#!/bin/sh\n#SBATCH -p debug -N 2\n#SBATCH --mem=4G --exclusive\n#SBATCH --gres gpu:1 -t 5\n")
+    status, out, err = shell("submit", "--ignore-unsupported", name)
+    assert (status, out) == (0, "1\n")
+    assert [line for line in err.splitlines() if "warning" in line] == [
+        f"warning: job.sh:{line}: #SBATCH {option}: is not supported, and ignored"
+        for line, option in ((2, "-p"), (3, "--mem"), (3, "--exclusive"), (4, "--gres"))
+    ]
+    (request,) = handed_in(here)
+    assert (request.nodes, request.limit_ms) == (2, 300_000)
+
+
+# -- output to files
+
+
+def test_output_goes_to_files_of_the_machines(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
+    """Patterns are filled in on the machine; standard error goes along if no file is named for it."""
+    folder = tmp_path / "it's a place"
+    folder.mkdir()
+    text = "#!/bin/sh\necho out; echo err >&2\n"
+    shell(
+        "submit", "-o", f"{folder}/%x-%j-%A_%a-%t-100%%.txt", "--array", "4", "--key", "k", "-J", "na me", script(text)
+    )
+    shell("submit", "-D", str(folder), "-o", "out-%j", "-e", "err-%j", "--", "sh", "-c", "echo out; echo err >&2")
+    shell("submit", "-D", str(folder), "-e", "only-err", "--", "sh", "-c", "echo out; echo err >&2")
+    for request, printed in zip(handed_in(here), ("", "", "out\n"), strict=True):
+        done = run_rank(request, tmp_path / "rank")
+        assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
+    written = {path.name: path.read_text() for path in folder.iterdir()}
+    assert written == {
+        "na me-7-na me-k_4-0-100%.txt": "out\nerr\n",
+        "out-7": "out\n",
+        "err-7": "err\n",
+        "only-err": "err\n",
+    }
+
+
+def test_output_without_a_place_is_kept_by_the_grid(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
+    """A relative name without --chdir would be in a folder that goes: the grid keeps the output, and says so."""
+    _, _, err = shell("submit", script("#!/bin/sh\n#SBATCH -o slurm-%j.out\necho out\n"))
+    assert err.startswith(
+        "--output slurm-%j.out: the grid keeps it, as no --chdir is given; read it with: gridweave logs"
+    )
+    assert run_rank(handed_in(here)[0], tmp_path / "rank").stdout == "out\n"
+
+
+# -- texts
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.integers(0, 50))
+def test_any_indexes_can_be_written(indexes: list[int], at_once: int) -> None:
+    """Every set of indexes is read back as it is."""
+    text = ",".join(map(str, indexes)) + (f"%{at_once}" if at_once else "")
+    assert parse_array(text) == (sorted(set(indexes)), at_once)
+
+
+@given(st.text("0123456789-,:%", max_size=12))
+def test_an_array_is_read_or_refused(text: str) -> None:
+    """Whatever the text, there are indexes or an error of the project."""
+    try:
+        indexes, at_once = parse_array(text)
+    except OptionError:
+        return
+    assert indexes == sorted(set(indexes))
+    assert at_once >= 0
+
+
+def test_what_is_no_array() -> None:
+    """Arrays of nothing and of too many are refused."""
+    for text in ("", "a", "1-", "3-1", "1-5:0", "1,,2", "1%0", "0-100000", "1-99999999:2", "1%2%3", "-1"):
+        with pytest.raises(OptionError, match="--array"):
+            parse_array(text)
+    assert len(parse_array("0-99999")[0]) == 100_000
+
+
+def test_what_comes_before() -> None:
+    """A job that must be over first is named alone, or with how."""
+    assert parse_after("7") == ("7", "finished")
+    assert parse_after("a-b:failed") == ("a-b", "failed")
+    for text in ("", ":ended", "7:done", "7:ended:x"):
+        with pytest.raises(OptionError):
+            parse_after(text)
+
+
+def test_patterns_that_are_not_known() -> None:
+    """A pattern that Slurm knows and machines cannot tell is refused, and so is one with a width."""
+    for pattern in ("%s", "%5j", "%u"):
+        with pytest.raises(InputError, match="is not known; there are"):
+            shipped(("x",), None, output=pattern, error=None, name="x")
