@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -42,6 +43,8 @@ PORTS_EACH = 200
 COMPILE_S = 600.0
 """So long the first start may take: kernels are compiled, once on a machine."""
 
+
+_AGAIN_S = 0.2
 
 Answer = Accepted | Declined
 
@@ -193,16 +196,28 @@ class RunningGrid:
         """
         import ray
 
+        until = time.monotonic() + timeout_s
         waiting = {name: self.actors[name].ready.remote() for name in names}
-        for name, reference in waiting.items():
+        while waiting:
+            name, reference = next(iter(waiting.items()))
             try:
-                ray.get(reference, timeout=timeout_s)
+                ray.get(reference, timeout=max(0.0, until - time.monotonic()))
+                del waiting[name]
+            except ray.exceptions.ActorUnavailableError as error:
+                # Its node, or it itself, was killed just now: Ray is about to start it anew.
+                if time.monotonic() > until:
+                    self._give_up(name, timeout_s, error)
+                time.sleep(_AGAIN_S)
+                waiting[name] = self.actors[name].ready.remote()
             except (ray.exceptions.RayError, TimeoutError) as error:
-                reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
-                # What ran before is not ours to end.
-                self.actors = {made: self.actors[made] for made in self.made}
-                self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
-                raise UnavailableError(f"actor {name} is not ready: {reason}") from error
+                self._give_up(name, timeout_s, error)
+
+    def _give_up(self, name: str, timeout_s: float, error: Exception) -> NoReturn:
+        """End what was made; what ran before is not ours to end."""
+        reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
+        self.actors = {made: self.actors[made] for made in self.made}
+        self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
+        raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
     def wait(self, timeout_s: float = START_S) -> None:
         """Wait until all actors can be called; if one cannot, end those that were made here.

@@ -127,17 +127,17 @@ def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
         left = {name: value for name, value in raw.items() if not report.stands_at((name,))}
         file = convert_table({"sites": []} | left, GridFile, (), report)
     whole = [site for site in file.sites if isinstance(site, LiveSite)]
-    draft = Draft(_as_scenario(file, whole), report, Path(base) if base else None)
+    draft = Draft(_as_scenario(file), report, Path(base) if base else None)
     _check(file, whole, draft.scenario, report)
     network = read_network(draft) if len(whole) == len(file.sites) else None
     report.raise_if_any()
     return ReadGrid(file, network, text, source, base)
 
 
-def _as_scenario(file: GridFile, sites: list[LiveSite]) -> Scenario:
-    """Return the scenario of the same grid, for the checks that both need."""
+def _as_scenario(file: GridFile) -> Scenario:
+    """Return the scenario of the same grid, for the checks that both need; a site that could not be read is UNSET."""
     header = Header(name=file.name or "grid")
-    return Scenario(sites=list(sites), workload=WorkloadTable(), header=header, grid=file.grid, net=file.net)
+    return Scenario(sites=list(file.sites), workload=WorkloadTable(), header=header, grid=file.grid, net=file.net)
 
 
 def _check(file: GridFile, sites: list[LiveSite], scenario: Scenario, report: Report) -> None:

@@ -47,8 +47,6 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
         (folder / "GRID.toml").write_text(FILE)
-        (folder / "tmp").mkdir()
-        # Ray makes sockets in it, whose paths are short; so it is looked into rather than used.
         self.environment = os.environ | {"XDG_STATE_HOME": str(folder / "state"), LEFT: self.mark}
 
     def begin(self, *arguments: object) -> subprocess.Popen[str]:
