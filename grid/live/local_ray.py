@@ -26,6 +26,7 @@ from gridweave.grid.live.local_ending import MARKER_VARIABLE
 from gridweave.grid.live.local_state import HEAD, LocalProcess, node_of, write_private
 from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, quietly
 from gridweave.grid.live.ray_nodes import Launched, Launching, RayNode
+from gridweave.grid.live.signals import postponed
 from gridweave.site.live.ray_names import MACHINE_LABEL, SITE_LABEL
 
 MOST_NODES = 8
@@ -389,14 +390,14 @@ def connected(address: str) -> Iterator[Any]:
     except ImportError:
         raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
     try:
-        with quietly(), _muted():
+        with quietly(), _muted(), postponed():
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except RAY_ERRORS as error:
                 raise join_problem(address, error) from None
         yield ray
     finally:
-        with quietly():
+        with quietly(), postponed():
             ray.shutdown()
 
 

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+_POSTPONED = (signal.SIGTERM, signal.SIGHUP)
+
 
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
@@ -40,3 +42,32 @@ def signals_held() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def postponed() -> Iterator[None]:
+    """Hear of TERM and HUP only after this, by those who heard of them before.
+
+    Ray has a handler of its own for TERM from the moment it is connected, by which the process aborts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _POSTPONED}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _POSTPONED)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def for_the_main_thread() -> Iterator[None]:
+    """Leave signals to the thread that runs this: threads that are started in it hear of none."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *_POSTPONED))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

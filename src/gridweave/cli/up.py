@@ -180,9 +180,16 @@ def progress() -> Iterator[Callable[[str], None]]:
     if not console.file.isatty():
         yield lambda what: say(f"{what} ...") if what else None
         return
+    from gridweave.grid.live.signals import for_the_main_thread
+
     began = time.monotonic()
-    with console.status("") as status:
+    status = console.status("")
+    with for_the_main_thread():
+        status.start()
+    try:
         yield lambda what: status.update(f"{what} [dim]({time.monotonic() - began:.0f} s)[/dim]" if what else "")
+    finally:
+        status.stop()
 
 
 def _plain(done: Brought) -> dict[str, Any]:
