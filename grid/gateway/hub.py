@@ -238,7 +238,8 @@ class EventHub:
             try:
                 return await work()
             except UnavailableError as error:
-                logger.debug("trying again: %s", error)
+                if pause_s == _FIRST_PAUSE_S:
+                    logger.warning("trying again until there is an answer: %s", error)
                 self.on_unavailable()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
