@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Of the grid's gateway; see docs/client.md for what counts if it is left out."),
+    typer.Option(metavar="URL", help="Of the grid's gateway; docs/cli.md says what counts if it is left out."),
 ]
 Profile = Annotated[
     str | None, typer.Option(metavar="NAME", help="Take address and token from this table of the configuration.")

@@ -43,25 +43,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_JOBS, _GRID, _SIMULATION = "Jobs", "The grid", "Simulation"
+"""Under which headings the help has the commands."""
+
+app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_args": False}, rich_help_panel=_JOBS)(
+    submit
+)
+for command in (jobs, show, explain, cancel, hold, release, logs):
+    app.command(command.__name__, rich_help_panel=_JOBS)(command)
+for command in (up, down, status, demo, watch, sites, queue, quote, drain, resume, whoami, gateway, experience):
+    app.command(command.__name__, rich_help_panel=_GRID)(command)
+app.add_typer(token_app, name="token", rich_help_panel=_GRID)
+for command in (simulate, coschedule, sweep, reproduce):
+    app.command(command.__name__, rich_help_panel=_SIMULATION)(command)
+app.command("run", rich_help_panel=_SIMULATION)(run_scenario)
 register_models(trace_app)
-app.add_typer(trace_app, name="trace")
-app.command("simulate")(simulate)
-app.command("coschedule")(coschedule)
-app.command("run")(run_scenario)
-app.command("sweep")(sweep)
-app.add_typer(scenario_app, name="scenario")
-app.add_typer(net_app, name="net")
-app.command("experience")(experience)
-app.command("reproduce")(reproduce)
-app.command("gateway")(gateway)
-app.add_typer(token_app, name="token")
-app.command("up")(up)
-app.command("down")(down)
-app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_args": False})(submit)
-for command in (jobs, show, explain, cancel, hold, release, logs, sites, queue, quote, watch, drain, resume, whoami):
-    app.command(command.__name__)(command)
-app.command("status")(status)
-app.command("demo")(demo)
+app.add_typer(trace_app, name="trace", rich_help_panel=_SIMULATION)
+app.add_typer(scenario_app, name="scenario", rich_help_panel=_SIMULATION)
+app.add_typer(net_app, name="net", rich_help_panel=_SIMULATION)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,50 @@
+"""The reference of the command and the examples of the client are those of the code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from client_helpers import Elsewhere
+from gridweave.cli.main import app
+from gridweave.cli.reference import renewed
+from gridweave.site.program import JobRecord
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = re.findall(r"```python\n(.*?)```", (DOCS / "client.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_reference_is_current() -> None:
+    """docs/cli.md says what the help of the command says; `python -m gridweave.cli.reference docs/cli.md` renews it."""
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert renewed(page, app) == page
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_examples_of_the_client(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Every example of docs/client.md runs against a gateway, and prints something."""
+    grid = elsewhere.grid
+
+    def runs(record: JobRecord) -> None:
+        call = record.request.program.call
+        if call is not None:
+            grid.write(record.job_id, f"{call.args[0] ** 0.5}".encode(), stream="result")
+        if "step" not in record.request.name:
+            grid.start(record.job_id)
+            grid.write(record.job_id, b"solved\n")
+            grid.end(record.job_id)
+
+    grid.runs = runs
+    monkeypatch.setenv("GRIDWEAVE_URL", elsewhere.url)
+    if "grid.events" in EXAMPLES[number]:
+        from gridweave import SyncClient
+
+        with SyncClient() as client:
+            client.submit(["true"]).done()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(EXAMPLES[number], f"docs/client.md, example {number}", "exec"), {})
+    assert printed.getvalue().strip()

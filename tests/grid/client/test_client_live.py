@@ -1,0 +1,55 @@
+"""The client before a real grid: real processes, their output and results, all the way through the gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from local_grid import LocalGrid
+
+from gridweave.cli.shipping import SLURM_LINES, shipped
+from gridweave.errors import JobFailedError
+from gridweave.grid.client.client import Client
+from gridweave.grid.gateway.server import Gateway
+from gridweave.grid.gateway.settings import GatewaySettings
+
+SCRIPT = """\
+#!/usr/bin/env python3
+import os, sys
+print(os.environ["SLURM_JOB_ID"], os.environ["GRIDWEAVE_SIZE"], sys.argv[1:])
+"""
+
+
+async def _use(grid: Client) -> None:
+    assert await grid.map("math:sqrt", range(12), limit="1m", at_once=6) == [number**0.5 for number in range(12)]
+
+    text = "for i in 1 2 3; do echo $i of $GRIDWEAVE_RANK; done"
+    job = await grid.submit(["sh", "-c", text], nodes=5, limit="1m", name="wide")
+    assert [line async for line in job.logs(follow=True, rank=4)] == ["1 of 4", "2 of 4", "3 of 4"]
+    record = await job.check()
+    assert sum(nodes for _, nodes in record.places) == 5
+    assert len(record.places) == 2, "it is wider than any site"
+
+    argv = shipped(("a b", "it's"), SCRIPT, preamble=SLURM_LINES, output=None, error=None, name="job.py")
+    script = await grid.submit(argv, limit="1m")
+    await script.check()
+    assert (await script.output()).decode() == f"{script.id} 1 ['a b', \"it's\"]\n"
+
+    with pytest.raises(JobFailedError, match="ValueError") as caught:
+        await grid.map("math:sqrt", [-1], limit="1m")
+    assert caught.value.exit_code == 1
+    assert "Traceback" in caught.value.stderr_tail
+
+
+@pytest.mark.asyncio
+@pytest.mark.slow
+async def test_real_jobs(no_configuration: None, tmp_path: Path) -> None:
+    """Python calls return their results, a split job writes on both sites, a script is run as it is, errors are whole."""
+    async with LocalGrid(tmp_path) as local:
+        gateway = Gateway(local.backend, GatewaySettings(port=0))
+        await gateway.start()
+        try:
+            async with Client(gateway.url) as grid:
+                await _use(grid)
+        finally:
+            await gateway.stop()
