@@ -33,6 +33,7 @@ MSGPACK = "application/msgpack"
 PROBLEM_MSGPACK = "application/problem+msgpack"
 _ACCEPT = f"{MSGPACK}, {PROBLEM_MSGPACK}"
 _CONNECTIONS = 32
+"""For requests; streams have as many as there are, or whoever reads many of them could ask nothing more."""
 
 CUT = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, ConnectionError)
 """How a request, or a stream, ends that another try may do better."""
@@ -77,13 +78,16 @@ class Transport:
         headers = {"User-Agent": f"gridweave/{__version__}"}
         if connection.token is not None:
             headers["Authorization"] = f"Bearer {connection.token}"
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=_trusted(connection)), headers=headers
+        trusted = _trusted(connection)
+        self._session, self._streams = (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit, ssl=trusted), headers=headers)
+            for limit in (_CONNECTIONS, 0)
         )
 
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+        await self._streams.close()
 
     async def call(
         self,
@@ -157,7 +161,7 @@ class Transport:
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.patience.try_s, sock_read=self.patience.silence_s)
 
         async def once() -> aiohttp.ClientResponse:
-            response = await self._session.get(
+            response = await self._streams.get(
                 self._url(path), params=query, headers=headers, timeout=limit, allow_redirects=False
             )
             if response.status != 200:

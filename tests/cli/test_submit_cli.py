@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,6 +142,24 @@ def test_waiting(here: Elsewhere, shell: Shell) -> None:
     assert "3 of 3 jobs have not ended well: 3-5" in err
     status, out, _ = shell("submit", "--wait", "--json", "--", "bad")
     assert (status, [record["outcome"] for record in json.loads(out)]) == (4, ["failed"])
+
+
+def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
+    """Ctrl-C ends the wait with 130 and says how to end the job, which goes on."""
+    command = [sys.executable, "-m", "gridweave.cli", "submit", "--wait", "--", "true"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        while not here.gateway.heard("/v1/jobs/1"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[1:] == [
+        "what was handed in goes on; end it with: gridweave cancel 1",
+        "gridweave: interrupted",
+    ]
+    assert here.grid.records_by_id[1].state == "waiting"
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,11 @@ async def _wait(jobs: list[Job], as_json: bool) -> None:
     """Wait for all jobs, and end in an error if one of them has not ended well."""
     import asyncio
 
-    records: list[JobRecord] = await asyncio.gather(*(job.done() for job in jobs))
+    try:
+        records: list[JobRecord] = await asyncio.gather(*(job.done() for job in jobs))
+    except asyncio.CancelledError:  # Ctrl-C
+        say(f"what was handed in goes on; end it with: gridweave cancel {ranges_text(job.id for job in jobs)}")
+        raise
     if as_json:
         print_json([plain(record) for record in records])
     bad = [job for job, record in zip(jobs, records, strict=True) if record.outcome != "finished"]

@@ -174,6 +174,19 @@ async def test_output_that_is_not_there(gateway: Served, grid: Client) -> None:
 
 
 @pytest.mark.asyncio
+async def test_many_streams_leave_room_for_requests(gateway: Served, grid: Client) -> None:
+    """Who follows the output of many jobs at once can still ask for other things."""
+    jobs = [await grid.submit(["true"]) for _ in range(50)]
+    followers = [job.logs(follow=True) for job in jobs]
+    for job in jobs:
+        gateway.grid.write(job.id, b"begun\n")
+    assert [await anext(follower) for follower in followers] == ["begun"] * 50
+    assert len(await grid.sites()) == 2
+    for follower in followers:
+        await follower.aclose()
+
+
+@pytest.mark.asyncio
 async def test_a_reader_may_stop(gateway: Served, grid: Client) -> None:
     """Who stops reading in the middle leaves no stream behind."""
     job = await grid.submit(["true"])
