@@ -163,13 +163,9 @@ def _parts(state: LocalGridState, said: _Said) -> list[Part]:
         pids = [actors.get((leader, SITE)) for leader in leaders]
         parts.append(_part(f"site {site.name}", well, next(filter(None, pids), None), detail))
     queue = said.queue
-    detail = (
-        "does not answer"
-        if said.health is not None
-        else "not known without the gateway"
-        if queue is None
-        else f"{queue.running} jobs run, {queue.starting} start, {queue.waiting} wait, {queue.held} are held"
-    )
+    detail = "does not answer" if said.health is not None else "not known without the gateway"
+    if queue is not None:
+        detail = f"{queue.running} jobs run, {queue.starting} start, {queue.waiting} wait, {queue.held} are held"
     parts.append(_part("meta-scheduler", queue is not None, actors.get(("", META)), detail))
     gateway = _process(state, GATEWAY, state.url)
     if said.problem and gateway.well:

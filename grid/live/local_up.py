@@ -161,7 +161,10 @@ def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str 
                 tell("Clearing away what is left of an earlier one")
             end_all(before, keep_jobs=True)
             before = None
-        tell("Starting Ray" if before is None else "Looking at what runs")
+        if before is not None:
+            tell("Looking at what runs")
+        elif address is None:
+            tell("Starting Ray")
         launcher = None
         if before is None and address is None:
             check_ray()
@@ -378,7 +381,7 @@ def first_port_of(name: str) -> int:
     Examples
     --------
     >>> first_port_of("default"), first_port_of("demo")
-    (20000, 24000)
+    (20000, 28000)
     """
     number = 0 if name == DEFAULT_NAME else 1 + zlib.crc32(name.encode()) % (GRIDS - 1)
     return FIRST_PORT + number * PORTS_OF_A_GRID

@@ -230,8 +230,13 @@ def _print(done: Brought) -> None:
     if state.url:
         from gridweave.grid.live.local_state import TOKEN, state_folder
 
-        if state.tokens:
-            typer.echo(f"Your token is in {state_folder(state.name) / TOKEN}; commands of yours find it by themselves.")
+        token = state_folder(state.name) / TOKEN
+        if state.name != "default":
+            typer.echo(
+                f"For this grid: export GRIDWEAVE_URL={state.url}" + f" GRIDWEAVE_TOKEN=$(cat {token})" * state.tokens
+            )
+        elif state.tokens:
+            typer.echo(f"Your token is in {token}; commands of yours find it by themselves.")
         else:
             typer.echo("There are no tokens: everybody on this machine may do everything.")
         typer.echo("\nWhat next:")
