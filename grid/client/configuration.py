@@ -6,7 +6,6 @@ nowhere when another address is named on the command line.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import stat
 import tomllib
@@ -19,6 +18,7 @@ import msgspec
 import platformdirs
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.gateway.settings import is_loopback
 from gridweave.grid.live.local_state import DEFAULT_NAME, known_grids, running_grid
 
 FILE_VARIABLE = "GRIDWEAVE_CONFIG"
@@ -143,23 +143,6 @@ def configured(
     return found
 
 
-def is_loopback(url: str) -> bool:
-    """Return whether an address is this very machine.
-
-    Examples
-    --------
-    >>> is_loopback("http://127.0.0.1:8765"), is_loopback("http://localhost"), is_loopback("http://grid.example.org")
-    (True, True, False)
-    """
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _clean_url(url: str) -> str:
     """Return the address of a gateway without a slash at its end, or say why it is none."""
     try:
@@ -181,7 +164,11 @@ def _check_secret(connection: Connection) -> None:
         return
     if not token.isascii() or not token.isprintable() or " " in token or not token:
         raise OptionError("token", "holds blanks or other letters than a token has; copy it whole, without line ends")
-    if connection.url.startswith("http:") and not is_loopback(connection.url) and not connection.plain_http:
+    if (
+        connection.url.startswith("http:")
+        and not is_loopback(urlsplit(connection.url).hostname or "")
+        and not connection.plain_http
+    ):
         raise OptionError(
             "url",
             f"{connection.url} is not encrypted, and everybody on the way could read the token; write https, or, if "

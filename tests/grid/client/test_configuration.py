@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.client import configuration
-from gridweave.grid.client.configuration import Connection, configured, is_loopback
+from gridweave.grid.client.configuration import Connection, configured
 from gridweave.grid.live.local_state import LocalGridState
 
 FILE = """\
@@ -166,7 +166,8 @@ def test_tokens_are_not_sent_for_all_to_read() -> None:
         configured("http://grid.example.org", "gw_a_b")
     assert configured("http://grid.example.org", "gw_a_b", plain_http=True).plain_http
     assert configured("http://grid.example.org").token is None
-    assert not is_loopback("http://127.0.0.1.example.org")
+    with pytest.raises(OptionError, match=r"is not encrypted"):
+        configured("http://127.0.0.1.example.org", "gw_a_b")
 
 
 @pytest.mark.parametrize(
