@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -49,13 +50,15 @@ _JOBS, _GRID, _SIMULATION = "Jobs", "The grid", "Simulation"
 app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_args": False}, rich_help_panel=_JOBS)(
     submit
 )
-for command in (jobs, show, explain, cancel, hold, release, logs):
-    app.command(command.__name__, rich_help_panel=_JOBS)(command)
-for command in (up, down, status, demo, watch, sites, queue, quote, drain, resume, whoami, gateway, experience):
-    app.command(command.__name__, rich_help_panel=_GRID)(command)
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    _JOBS: (jobs, show, explain, cancel, hold, release, logs),
+    _GRID: (up, down, status, demo, watch, sites, queue, quote, drain, resume, whoami, gateway, experience),
+    _SIMULATION: (simulate, coschedule, sweep, reproduce),
+}
+for heading, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(command.__name__, rich_help_panel=heading)(command)
 app.add_typer(token_app, name="token", rich_help_panel=_GRID)
-for command in (simulate, coschedule, sweep, reproduce):
-    app.command(command.__name__, rich_help_panel=_SIMULATION)(command)
 app.command("run", rich_help_panel=_SIMULATION)(run_scenario)
 register_models(trace_app)
 app.add_typer(trace_app, name="trace", rich_help_panel=_SIMULATION)

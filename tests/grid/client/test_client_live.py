@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from local_grid import LocalGrid
 
 from gridweave.cli.shipping import SLURM_LINES, shipped
 from gridweave.errors import JobFailedError
 from gridweave.grid.client.client import Client
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
+from local_grid import LocalGrid
 
 SCRIPT = """\
 #!/usr/bin/env python3
@@ -44,7 +44,7 @@ async def _use(grid: Client) -> None:
 @pytest.mark.asyncio
 @pytest.mark.slow
 async def test_real_jobs(no_configuration: None, tmp_path: Path) -> None:
-    """Python calls return their results, a split job writes on both sites, a script is run as it is, errors are whole."""
+    """Python calls return their results, a split job writes on both sites, scripts run as they are, errors are whole."""
     async with LocalGrid(tmp_path) as local:
         gateway = Gateway(local.backend, GatewaySettings(port=0))
         await gateway.start()
