@@ -44,7 +44,7 @@ async def _use(grid: Client) -> None:
 @pytest.mark.asyncio
 @pytest.mark.slow
 async def test_real_jobs(no_configuration: None, tmp_path: Path) -> None:
-    """Python calls return their results, a split job writes on both sites, scripts run as they are, errors are whole."""
+    """Calls return their results, a split job writes on both sites, scripts run as they are, errors are whole."""
     async with LocalGrid(tmp_path) as local:
         gateway = Gateway(local.backend, GatewaySettings(port=0))
         await gateway.start()
