@@ -314,14 +314,16 @@ class EventHub:
         Yields
         ------
         Chunk or StreamEnd or int
-            If there was nothing for such a time, the number of the last event that was looked at. After a `StreamEnd`
-            nothing comes.
+            A number: of the last event that was looked at, when all from before is told, and whenever there was nothing
+            for such a time. After a `StreamEnd` nothing comes.
         """
         watcher = Watcher(wanted, token_id, -1 if after is None else after)
         try:
             async for chunk, last in self._catch_up(watcher):
                 yield chunk
                 watcher.taken = max(watcher.taken, last)
+            # Whoever is cut off before the first event knows from where to go on.
+            yield watcher.taken
             while True:
                 found = await watcher.next(idle_s)
                 if watcher.ended_by is not None:
