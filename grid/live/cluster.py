@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.live.actors import GIVE_UP_S, START_S, stop_actors
 from gridweave.grid.live.ray_grid import MetaActor
 from gridweave.grid.live_messages import GridSettings
@@ -193,6 +193,8 @@ class RunningGrid:
         Raises
         ------
         UnavailableError
+        InputError
+            If the journal of one is of another plan, or is none.
         """
         import ray
 
@@ -217,6 +219,8 @@ class RunningGrid:
         reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
         self.actors = {made: self.actors[made] for made in self.made}
         self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
+        if isinstance(error, InputError):  # what the actor has raised, as Ray hands it on
+            raise InputError(reason.partition("InputError: ")[2] or reason) from error
         raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
     def wait(self, timeout_s: float = START_S) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.live.actors import GIVE_UP_S, stop_actors
 from gridweave.grid.live.local_down import end_all
 from gridweave.grid.live.local_ending import count_running, end_processes
@@ -308,7 +308,11 @@ class _Work:
     def _await_actors(self, grid: RunningGrid) -> None:
         # The first time on a machine, compiling takes a minute.
         self._tell("Starting the sites and the meta-scheduler (for the first time: compiling them)")
-        grid.wait()
+        try:
+            grid.wait()
+        except InputError as error:
+            right = f"go back to that, or forget its jobs: gridweave up --fresh --name {self._wanted.name}"
+            raise InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}") from error
         self._lap("actors")
 
     def _gateway(self, ray_token: Path | None) -> None:
