@@ -356,7 +356,6 @@ def test_what_wins(here: Elsewhere, shell: Shell) -> None:
         ("--export=LOGGED,B=2", lambda request: request.program.environment.items() >= {("LOGGED", "yes"), ("B", "2")}),
         ("--export=NONE", lambda request: "LOGGED" not in request.program.environment),
     ],
-    ids=str,
 )  # fmt: skip
 def test_options_of_slurm(
     here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch, line: str, check: Callable[[JobRequest], bool]
