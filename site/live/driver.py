@@ -71,8 +71,8 @@ _MOST_BYTES = 2**63 - 1
 MOST_IN_SNAPSHOT = 10_000
 """With more open jobs a snapshot would take so long that leases run out meanwhile: it waits until there are fewer."""
 
-REST, QUICK_S, LONGEST_REST_S = 2.0, 0.01, 0.1
-"""After a turn no other is taken for so many times as long as it took beyond what is quick; but never for longer."""
+REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.01, 0.1
+"""After a turn no other is taken for so many times as long as it took beyond the least rest; for at least that."""
 
 _MOST_EVENTS = 2_000
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
@@ -277,7 +277,7 @@ class Driver(ABC, Generic[Incoming]):
             await self.turn()
             end_s = loop.time()
             await self._wait()
-            await self._rest(end_s + REST * max(0.0, end_s - begin_s - QUICK_S))
+            await self._rest(end_s + max(LEAST_REST_S, REST * (end_s - begin_s - LEAST_REST_S)))
 
     async def turn(self) -> None:
         """Hear what has come, have the core decide, write it down, and act.
@@ -499,7 +499,7 @@ class Driver(ABC, Generic[Incoming]):
             return
 
     async def _rest(self, until_s: float) -> None:
-        """Let more come in after a turn that took long: on a busy machine a turn costs more than what it is about.
+        """Let more come in after a turn, which costs more than most of what it is about, above all on a busy machine.
 
         Who hands in jobs waits for the answer, and often with the next ones: that ends the rest.
         """
