@@ -10,16 +10,25 @@ import numpy.typing as npt
 from gridweave.errors import InputError
 from gridweave.grid.kernels.grid_plan import planned_job_withdrawn
 from gridweave.grid.kernels.links import MAX_OVERHEAD
-from gridweave.grid.kernels.links_placement import find_possible
+from gridweave.grid.kernels.links_placement import find_possible, find_splittable
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged
 from gridweave.grid.kernels.state import FRAGMENT, GridState, is_full
 from gridweave.grid.net_links import with_paths
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.kernels.state import new_filling, new_flows
+from gridweave.netmodel.kernels.state import more_flows, new_filling, new_flows
 from gridweave.netmodel.tables import CONTENTIONS
 from gridweave.scenarios.grid_net import GridNet, links_of
-from gridweave.scenarios.kernels.grid_net_batch import APART, DONE, NO_ROOM, NOT_RUNNING, NetRun, run_net_batch
+from gridweave.scenarios.kernels.grid_net_batch import (
+    APART,
+    DONE,
+    NO_ROOM,
+    NO_ROOM_FOR_MOVES,
+    NOT_RUNNING,
+    NetRun,
+    run_net_batch,
+)
+from gridweave.scenarios.kernels.moves import drop_moves, more_moves, new_moves
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.workload import IntArray, Workload
 from gridweave.site.kernels.state import NEVER_MS, REPLAN, dequeue
@@ -27,10 +36,37 @@ from gridweave.site.kernels.state import NEVER_MS, REPLAN, dequeue
 _FEW_JOBS = 256
 """Room in a plan at first: it is made larger as the queue needs it."""
 
+_FIRST_MOVES = 1024
+"""Room for input and output on their way, at first."""
+
 WHY_HOPELESS = (
     "it could be placed on no sites: the links between them leave its parts, or its data, without a path, or would "
     f"make it take more than {MAX_OVERHEAD:,} times as long"
 )
+
+
+def why_stuck(job_id: int, since_ms: int, *, of_data: bool) -> str:
+    """Return why a simulation is refused in which a job stands still for ever.
+
+    Parameters
+    ----------
+    job_id, since_ms : int
+        The job, and from when on.
+    of_data : bool
+        Whether it waits for its data; otherwise for what its parts send each other.
+
+    Returns
+    -------
+    str
+    """
+    if of_data:
+        what, contentions = "waits for its input or output, which", "contention none"
+    else:
+        what, contentions = "runs on several sites and", "contention none or static"
+    return (
+        f"job {job_id} {what} gets nothing over the links from {since_ms} ms on, for ever; "
+        f"let them come back, or choose the {contentions}"
+    )
 
 
 class NetOutcome(NamedTuple):
@@ -91,8 +127,10 @@ def play_with_net(state: GridState, workload: Workload, rows: IntArray, policy: 
             if plan is not None:
                 plan.counters["stale"] = REPLAN
         change_ms = np.int64(instants_ms[number] if number < len(instants_ms) else NEVER_MS)
-        while (why := run_net_batch(state, codes, plan, run, change_ms)) == NO_ROOM:
-            if plan is not None and not is_full(state):
+        while (why := run_net_batch(state, codes, plan, run, change_ms)) in (NO_ROOM, NO_ROOM_FOR_MOVES):
+            if why == NO_ROOM_FOR_MOVES:
+                run = _with_more_moves(run)
+            elif plan is not None and not is_full(state):
                 plan = enlarged(plan)
             else:
                 state = _with_more_fragments(state)
@@ -111,13 +149,20 @@ def _new_run(state: GridState, codes: GridCodes, net: GridNet, run_ms: IntArray,
     most = min(len(state.nodes), int(state.jobs["width"].max(initial=1)))
     room = 1 if contention == APART else int(state.nodes.sum()) * max(most - 1, 1)
     start_ms, end_ms = np.full((2, jobs), NEVER, np.int64)
-    length_ms, spare_ms, left, since_ms = np.zeros((4, jobs), np.int64)
+    length_ms, spare_ms, left, since_ms, moved_ms = np.zeros((5, jobs), np.int64)
     ends, ends_row = np.zeros((2, 2 * running + 1), np.int64)
+    moves_data = contention != APART and net.data != "none"
+    anywhere = np.zeros(jobs, np.bool_)
+    find_splittable(state, codes._replace(net=None), anywhere)
+    moving = _FIRST_MOVES if moves_data else 0
     return NetRun(
         contention=contention,
-        flows=new_flows(room),
-        filling=new_filling(links, room),
-        slowdown=np.ones(jobs),
+        flows=new_flows(room + moving),
+        filling=new_filling(links, room + moving),
+        slowdown=np.ones(jobs + moving),
+        moves=new_moves(jobs if moves_data else 0, moving),
+        moves_data=moves_data,
+        anywhere=anywhere,
         run_ms=np.ascontiguousarray(run_ms),
         hopeless_ms=hopeless_ms,
         start_ms=start_ms,
@@ -127,6 +172,7 @@ def _new_run(state: GridState, codes: GridCodes, net: GridNet, run_ms: IntArray,
         left=left,
         rate=np.full(jobs, NOT_RUNNING),
         since_ms=since_ms,
+        moved_ms=moved_ms,
         ends=ends,
         ends_row=ends_row,
         clock=np.array([0, 0, NEVER_MS, 0], np.int64),
@@ -168,11 +214,14 @@ def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
 def _refuse_hopeless(state: GridState, plan: GridPlan | None, run: NetRun, now_ms: int) -> None:
     """Take jobs out of the queue that cannot be placed from now on."""
     for place in range(int(state.counters[0]["n_waiting"]) - 1, -1, -1):
-        if run.hopeless_ms[state.waiting[place]] <= now_ms:
+        slot = state.waiting[place]
+        if run.hopeless_ms[slot] <= now_ms:
             if plan is None:
                 dequeue(state, np.int64(place))
             else:
                 planned_job_withdrawn(state, plan, np.int64(place))
+            if run.moves_data:
+                drop_moves(run.moves, run.flows, slot)
 
 
 def _with_more_fragments(state: GridState) -> GridState:
@@ -181,14 +230,24 @@ def _with_more_fragments(state: GridState) -> GridState:
     return state._replace(fragments=larger)
 
 
+def _with_more_moves(run: NetRun) -> NetRun:
+    """Return a run with room for twice as many moves."""
+    more = len(run.moves.row)
+    flows = more_flows(run.flows, len(run.flows.owner) + more)
+    return run._replace(
+        flows=flows,
+        filling=new_filling(len(run.filling.left), len(flows.owner)),
+        slowdown=np.append(run.slowdown, np.ones(more)),
+        moves=more_moves(run.moves, 2 * more),
+    )
+
+
 def _check_all_ended(state: GridState, run: NetRun) -> None:
     stuck = np.flatnonzero(run.rate != NOT_RUNNING)
     if len(stuck):
-        job_id, since_ms = state.jobs[int(stuck[0])]["job_id"], run.since_ms[int(stuck[0])]
-        raise InputError(
-            f"job {job_id} runs on several sites and gets nothing over the links from {since_ms} ms on, for ever; "
-            "let them come back, or choose the contention none or static"
-        )
+        row = int(stuck[0])
+        of_data = run.moves_data and bool(run.moves.under_way[row])
+        raise InputError(why_stuck(int(state.jobs[row]["job_id"]), int(run.since_ms[row]), of_data=of_data))
     assert not state.counters[0]["n_waiting"], "the grid loop ended with jobs that wait"
 
 
@@ -201,5 +260,5 @@ def _outcome(state: GridState, codes: GridCodes, run: NetRun) -> NetOutcome:
         end_ms=run.end_ms,
         factor=codes.net.factor,
         slowdown=np.where(ran, (run.end_ms - run.start_ms) / np.maximum(run.length_ms, 1), 1.0),
-        transfer_ms=codes.net.data_ms,
+        transfer_ms=run.moved_ms if run.moves_data else codes.net.data_ms,
     )

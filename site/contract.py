@@ -284,11 +284,15 @@ class RateMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
     job_id, attempt : int
     rate : int
         In units of `gridweave.site.kernels.rates.RATE_ONE`; 0 if they stand still.
+    left : int, optional
+        Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
+        something else, as from fetching data to working.
     """
 
     job_id: int
     attempt: int
     rate: int
+    left: int | None = None
 
 
 class SiteRestarted(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -352,11 +352,11 @@ class ContractCore:
                 part = self._part(job_id, attempt)
                 if part is not None and part.state == RUNNING:
                     self._timed.discard(job_id)
-            case RateMeasured(job_id=job_id, attempt=attempt, rate=rate):
+            case RateMeasured(job_id=job_id, attempt=attempt, rate=rate, left=left):
                 part = self._part(job_id, attempt)
                 if part is not None and part.state == RUNNING:
                     limit_ms = part.start_ms + part.length_ms
-                    told = self._paces.measured(self._now_ms, job_id, attempt, rate, limit_ms)
+                    told = self._paces.measured(self._now_ms, job_id, attempt, rate, limit_ms, left)
                     if told is not None:
                         self._answer(told)
             case SiteRestarted():

@@ -35,7 +35,9 @@ class Paces:
         """Whether there is any."""
         return bool(self._paces)
 
-    def measured(self, now_ms: int, job_id: int, attempt: int, rate: int, limit_ms: int) -> RunsLate | None:
+    def measured(
+        self, now_ms: int, job_id: int, attempt: int, rate: int, limit_ms: int, left: int | None = None
+    ) -> RunsLate | None:
         """Take note of a rate; return what the grid is to be told, if the fragment is late already.
 
         Parameters
@@ -43,12 +45,15 @@ class Paces:
         now_ms, job_id, attempt, rate : int
         limit_ms : int
             Its limit, if its rate has been 1 so far.
+        left : int, optional
+            Of its work, if that is not what the rates so far have left.
         """
         pace = self._paces.get(job_id)
         if pace is None:
-            self._paces[job_id] = _Pace(attempt, int(work_of(limit_ms - now_ms)), rate, now_ms, limit_ms)
+            known = int(work_of(limit_ms - now_ms)) if left is None else left
+            self._paces[job_id] = _Pace(attempt, known, rate, now_ms, limit_ms)
             return None
-        pace.left = int(work_left(pace.left, pace.rate, pace.since_ms, now_ms))
+        pace.left = int(work_left(pace.left, pace.rate, pace.since_ms, now_ms)) if left is None else left
         pace.rate, pace.since_ms = rate, now_ms
         return self._told(job_id, pace) if pace.late else None
 

@@ -271,3 +271,10 @@ def find_possible(state, codes, possible):
                 may_split(state, codes, slot)
                 and take_parts_in_order(state, codes, net, slot, state.free_order, job.submit_ms)
             )
+
+
+@kernel
+def find_splittable(state, codes, splittable):
+    """Write for each job whether it may be split."""
+    for slot in range(len(state.jobs)):
+        splittable[slot] = may_split(state, codes, slot)

@@ -63,14 +63,18 @@ def add_job_flows(net, flows, owner, communication, parts, n_parts, factor):
 
 @kernel
 def _add_exchange(net, flows, owner, communication, parts, n_parts, bits_per_ms, exchange):
-    """Add the flows of one exchange; parts that have no link between them need none."""
+    """Add the flows of one exchange; parts that have no link between them need none.
+
+    A path that is gone has had links: the job was placed when it was there.
+    """
     count_messages(net, communication, parts, n_parts, exchange)
     sites = len(net.lag_ms)
     for one in range(n_parts):
         for other in range(n_parts):
             count = net.messages[one * n_parts + other]
             path = parts[one].site * sites + parts[other].site
-            if count > 0.0 and net.first[path] < net.first[path + 1]:
+            is_gone = net.lag_ms[parts[one].site, parts[other].site] == np.inf
+            if count > 0.0 and (is_gone or net.first[path] < net.first[path + 1]):
                 add_flow(flows, owner, path, count * bits_per_ms)
 
 

@@ -154,6 +154,25 @@ def new_flows(room: int) -> Flows:
     )
 
 
+def more_flows(flows: Flows, room: int) -> Flows:
+    """Return the same flows with room for more.
+
+    Parameters
+    ----------
+    flows : Flows
+    room : int
+        For all of them.
+
+    Returns
+    -------
+    Flows
+    """
+    larger = new_flows(room)
+    for new, old in zip(larger, flows, strict=True):
+        new[: len(old)] = old
+    return larger
+
+
 def new_filling(links: int, room: int) -> Filling:
     """Return room for sharing so many links among so many flows.
 

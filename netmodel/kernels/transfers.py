@@ -143,3 +143,11 @@ def shared_transfer_ms(net, flows, filling, origin, target, n_bytes):
 def transfer_demand(net, origin, target):
     """Return the most bits per millisecond that one transfer can use, by its stream and by a site's own network."""
     return 1.0 / max(net.stream_ms_per_bit[origin, target], net.local_ms_per_bit)
+
+
+@kernel
+def lone_rate(net, origin, target):
+    """Return the bits per millisecond of one transfer on links that nobody else uses."""
+    return 1.0 / max(
+        net.stream_ms_per_bit[origin, target], net.local_ms_per_bit, net.narrowest_ms_per_bit[origin, target]
+    )

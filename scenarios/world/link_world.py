@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.errors import OptionError
+from gridweave.grid.kernels.links_placement import find_splittable
 from gridweave.grid.kernels.state import empty_grid
 from gridweave.grid.messages import GridEvent, GridJobHopeless, LinksChanged
 from gridweave.grid.net_links import GridNetwork
@@ -151,12 +153,34 @@ def play_links(
     if net.data != "none" and policy.control == "none":
         raise OptionError("data", "is not moved under control 'none', which knows no links")
     known = network_of(net)
-    traffic = Traffic(workload, known, net.contention)
+    traffic = Traffic(workload, known, net.contention, nodes, splittable_jobs(workload, nodes, policy))
     routes = None
     if grid_node is not None:
         check_reach(net, grid_node)
         routes = LinkRoutes(net, grid_node, network, rng)
     return Played(known, traffic, routes, LinkWorld(net, traffic, routes, hopeless_jobs(workload, nodes, policy, net)))
+
+
+def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy) -> npt.NDArray[np.bool_]:
+    """Return for each job whether it might be split.
+
+    Parameters
+    ----------
+    workload : Workload
+    nodes : sequence of int
+        Of each site, as far as the grid may have them.
+    policy : GridPolicy
+
+    Returns
+    -------
+    numpy.ndarray of bool, shape (n,)
+    """
+    found = np.zeros(len(workload), np.bool_)
+    if len(workload):
+        state = empty_grid(np.array(nodes, np.int64), slots=len(workload))
+        fill_jobs(state.jobs, workload, np.arange(len(workload)), policy.order)
+        find_splittable(state, policy.codes(), found)
+    return found
 
 
 def hopeless_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> dict[int, int]:

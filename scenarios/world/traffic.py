@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,36 +10,65 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError
 from gridweave.grid.coallocation import Fragments
-from gridweave.grid.kernels.links import NO_DATA, GridLinks, data_delay_ms, grown_ms
+from gridweave.grid.kernels.links import NO_DATA, PREFETCH, GridLinks, data_delay_ms, grown_ms
 from gridweave.grid.net_links import GridNetwork, new_links
 from gridweave.netmodel.kernels.contention import add_job_flows, all_slowdowns, drop_flows, share_links
 from gridweave.netmodel.kernels.overhead import split_factor
-from gridweave.netmodel.kernels.state import PART, Flows, new_filling, new_flows
+from gridweave.netmodel.kernels.state import PART, more_flows, new_filling, new_flows
 from gridweave.netmodel.model import NetworkModel
 from gridweave.scenarios.grid_net import communication_of, data_of
+from gridweave.scenarios.grid_net_run import why_stuck
+from gridweave.scenarios.kernels.moves import (
+    IN_USE,
+    NEXT_MS,
+    NO_MOVE,
+    STIRRED,
+    added_work,
+    deliver,
+    drop_moves,
+    fetch,
+    fetch_ahead,
+    last_move,
+    more_moves,
+    new_moves,
+    next_job_served,
+    output_work,
+    set_move_rates,
+)
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.workload import IntArray, Workload
-from gridweave.site.kernels.rates import RATE_ONE, rate_of
+from gridweave.scenarios.world.lengths import Pace, Served
+from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_left, work_of
+from gridweave.site.kernels.state import NEVER_MS
 
 _FIRST_ROOM = 64
 
 
 @dataclass(slots=True)
 class _Sender:
-    """A job that works on several sites, and what it sends."""
+    """A job that has begun, and what it sends; ``links`` are those by which it was placed.
+
+    ``told`` is the move that its sites were told of last, and how that goes on.
+    """
 
     row: int
     attempt: int
     number: int
     fragments: Fragments
     links: GridLinks
+    work_ms: int
+    estimate_ms: int
     rate: int = RATE_ONE
+    works: bool = False
+    changed_ms: int = 0
+    told: tuple[int, ...] = ()
 
 
 class Traffic:
     """The truth about the jobs of a workload on a network.
 
-    A job has the factor, and its data takes the time, of the links as they were when the grid placed it.
+    A job has the factor, and its data takes the time, of the links as they were when the grid placed it. Under static
+    and dynamic contention its data has flows (docs/grid.md, "Transfers under contention").
 
     Parameters
     ----------
@@ -46,6 +76,10 @@ class Traffic:
     network : GridNetwork
     contention : str
         ``none``, ``static`` or ``dynamic``.
+    nodes : sequence of int
+        Of each site, as far as the grid may have them.
+    splittable : numpy.ndarray of bool, shape (n,)
+        Whether each job might be split.
 
     Raises
     ------
@@ -56,30 +90,50 @@ class Traffic:
     ----------
     factor : numpy.ndarray of float64, shape (n,)
         By which each job grew on idle links.
-    length_ms, transfer_ms : numpy.ndarray of int64, shape (n,)
-        How long each job takes on idle links, its data included; and its data alone.
+    length_ms : numpy.ndarray of int64, shape (n,)
+        How long each job takes on idle links, its data included.
+    transfer_ms : numpy.ndarray of int64, shape (n,)
+        How long its data moved while it held its nodes.
+    next_ms : int
+        When the next data arrives.
     """
 
-    def __init__(self, workload: Workload, network: GridNetwork, contention: str) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        network: GridNetwork,
+        contention: str,
+        nodes: Sequence[int],
+        splittable: npt.NDArray[np.bool_],
+    ) -> None:
         sites = len(network.model.topology.sites)
         self._rows = {job_id: row for row, job_id in enumerate(workload.job_id.tolist())}
+        self._job_id = workload.job_id.tolist()
         self._communication = communication_of(workload)
         self._data = data_of(workload, sites)
-        self._submit_ms = workload.submit_ms
+        self._submit_ms, self._width, self._estimate_ms = workload.submit_ms, workload.width, workload.estimate_ms
+        self._nodes = np.array(nodes, np.int64)
+        self._splittable = splittable
         self._links = new_links(
             GridNetwork(network.model, False, network.staging, network.exact_up_to), slots=1, widest=1
         )
         self._contention = contention
+        self._moves_data = contention != "none" and network.staging != NO_DATA
+        self._fetches_ahead = self._moves_data and network.staging == PREFETCH
         self._asked: dict[int, tuple[int, GridLinks, int]] = {}
         self._n_asked = 0
         self._senders: dict[int, _Sender] = {}
-        # Those that have begun at this instant, whose flows are not there yet.
+        # Those that have begun to work at this instant, whose flows are not there yet.
         self._begun: dict[int, _Sender] = {}
-        self._flows = new_flows(_FIRST_ROOM)
-        self._filling = new_filling(len(network.model.arrays.capacity), _FIRST_ROOM)
+        self._paces: list[Pace] = []
+        self._moves = new_moves(len(workload), _FIRST_ROOM)
+        self._flows = new_flows(2 * _FIRST_ROOM)
+        self._filling = new_filling(len(network.model.arrays.capacity), 2 * _FIRST_ROOM)
         self.stirred = False
+        self.next_ms = int(NEVER_MS)
         count = len(workload)
-        self.factor, self._slowdown = np.ones((2, count))
+        self.factor = np.ones(count)
+        self._slowdown = np.ones(count + _FIRST_ROOM)
         self.length_ms, self.transfer_ms = np.zeros((2, count), np.int64)
 
     def links_changed(self, model: NetworkModel) -> None:
@@ -87,14 +141,38 @@ class Traffic:
         self._links = self._links._replace(paths=model.arrays)
         self.stirred = self._contention != "none"
 
+    def handed_in(self, now_ms: int, job_id: int) -> None:
+        """Let the input of a job set out while it waits, if it does."""
+        if self._fetches_ahead:
+            row = self._rows[job_id]
+            self._make_room(len(self._nodes))
+            fetch_ahead(
+                self._links.paths,
+                self._moves,
+                self._flows,
+                self._data[row],
+                np.int64(row),
+                self._width[row],
+                self._nodes,
+                self._splittable[row],
+                np.int64(now_ms),
+            )
+            self._look_at_moves()
+
+    def given_up(self, job_id: int) -> None:
+        """Take what is on its way to a job off the links that waits no more."""
+        if self._fetches_ahead and job_id in self._rows:
+            drop_moves(self._moves, self._flows, np.int64(self._rows[job_id]))
+            self._look_at_moves()
+
     def asked(self, job_id: int, attempt: int) -> None:
         """Keep the links as they are now for a job that is placed by them."""
         if job_id not in self._asked or self._asked[job_id][0] != attempt:
             self._asked[job_id] = attempt, self._links, self._n_asked
             self._n_asked += 1
 
-    def begins(self, now_ms: int, job_id: int, attempt: int, fragments: Fragments, run_ms: int) -> int:
-        """Return how long a job takes at rate 1, from now on, on these nodes."""
+    def begins(self, now_ms: int, job_id: int, attempt: int, fragments: Fragments, run_ms: int) -> int | None:
+        """Return how long a job takes at rate 1, from now on, on these nodes; None if its data has to come first."""
         row = self._rows[job_id]
         asked, links, number = self._asked[job_id]
         assert asked == attempt, "an attempt begins that is over"
@@ -104,28 +182,113 @@ class Traffic:
             times = np.int64(self._submit_ms[row]), np.int64(now_ms)
             delays_ms = [data_delay_ms(links, np.int64(0), times[0], np.int64(site), times[1]) for site, _ in fragments]
             data_ms = int(max(delays_ms))
-        self.transfer_ms[row] = data_ms
         self.factor[row] = 1.0
         if len(fragments) > 1:
             parts = np.array(list(fragments), PART)
             self.factor[row] = split_factor(links.paths, self._communication[row], parts, len(parts))
-            if self._contention != "none":
-                self._begun[job_id] = _Sender(row, attempt, number, fragments, links)
-                self.stirred = True
-            run_ms = int(grown_ms(np.int64(run_ms), self.factor[row]))
+        run_ms = self._grown_ms(row, run_ms)
         self.length_ms[row] = data_ms + run_ms
-        return data_ms + run_ms
+        estimate_ms = self._grown_ms(row, int(self._estimate_ms[row]))
+        sender = _Sender(row, attempt, number, fragments, links, run_ms, estimate_ms)
+        if not self._moves_data:
+            self.transfer_ms[row] = data_ms
+            if len(fragments) > 1 and self._contention != "none":
+                self._begin_work(now_ms, job_id, sender)
+            return data_ms + run_ms
+        self.transfer_ms[row] = 0
+        if self._fetch(now_ms, sender):
+            sender.changed_ms = now_ms
+            self._senders[job_id] = sender
+            # Input that has been on its way goes on as it did, but the sites of the job do not know that it does.
+            self.stirred = True
+            return None
+        self._paces.append(self._begin_work(now_ms, job_id, sender))
+        return run_ms
+
+    def _grown_ms(self, row: int, time_ms: int) -> int:
+        return int(grown_ms(np.int64(time_ms), self.factor[row]))
+
+    def _begin_work(self, now_ms: int, job_id: int, sender: _Sender) -> Pace:
+        """Let a job work, at rate 1 so far; return what its sites are told, which matters if it moves data."""
+        sender.works, sender.changed_ms, sender.rate = True, now_ms, RATE_ONE
+        self._senders.pop(job_id, None)
+        self._begun[job_id] = sender
+        self.stirred = True
+        left = int(work_of(sender.estimate_ms))
+        if self._moves_data:
+            left = int(added_work(left, output_work(self._moves, np.int64(sender.row))))
+        return Pace(job_id, sender.attempt, RATE_ONE, left)
+
+    def _fetch(self, now_ms: int, sender: _Sender) -> bool:
+        """Let the input of a job set out that has none ahead; return whether there is any to wait for."""
+        self._make_room(2 * len(sender.fragments))
+        parts, row = np.array(list(sender.fragments), PART), np.int64(sender.row)
+        paths, data = sender.links.paths, self._data[row]
+        waits = fetch(paths, self._moves, self._flows, data, row, parts, len(parts), np.int64(now_ms))
+        self._look_at_moves()
+        return bool(waits)
+
+    def served(self, now_ms: int) -> Iterator[Served]:
+        """Yield the jobs whose data has come, or been sent, by now."""
+        while (row := int(next_job_served(self._moves, self._flows, np.int64(now_ms)))) != NO_MOVE:
+            job_id = self._job_id[row]
+            sender = self._senders[job_id]
+            self.transfer_ms[row] += now_ms - sender.changed_ms
+            if sender.works:
+                yield Served(Pace(job_id, sender.attempt, RATE_ONE, 0), None)
+            else:
+                yield Served(self._begin_work(now_ms, job_id, sender), sender.work_ms)
+        self._look_at_moves()
+
+    def delivers(self, now_ms: int, job_id: int) -> Pace | None:
+        """Return how a job goes on that has done its work; None if it has no output to send."""
+        if not self._moves_data:
+            return None
+        sender = self._senders.get(job_id) or self._begun[job_id]
+        row = np.int64(sender.row)
+        self._stop_sending(row)
+        if not deliver(self._moves, self._flows, row, np.int64(now_ms)):
+            return None
+        sender.changed_ms = now_ms
+        self._look_at_moves()
+        pace = self._pace_of_data(now_ms, job_id, sender)
+        assert pace is not None, "output was told of that has just set out"
+        return pace
+
+    def _pace_of_data(self, now_ms: int, job_id: int, sender: _Sender) -> Pace | None:
+        """Return how the data of a job moves that waits for it; None if that has been told."""
+        moves, row = self._moves, np.int64(sender.row)
+        move = int(last_move(moves, row))
+        assert move != NO_MOVE, "a job waits for no data"
+        told = move, *(int(values[move]) for values in (moves.left, moves.rate, moves.since_ms))
+        if told == sender.told:
+            return None
+        sender.told = told
+        left = work_left(moves.left[move], moves.rate[move], moves.since_ms[move], np.int64(now_ms))
+        if not sender.works:
+            rest = added_work(work_of(np.int64(sender.estimate_ms)), output_work(moves, row))
+            left = added_work(left, rest)
+        return Pace(job_id, sender.attempt, told[2], int(left), works=False)
 
     def ends(self, job_id: int) -> None:
         """Take a job's flows off the links."""
         self._begun.pop(job_id, None)
+        if self._paces:
+            self._paces = [pace for pace in self._paces if pace.job_id != job_id]
         sender = self._senders.pop(job_id, None)
-        if sender is not None and drop_flows(self._flows, np.int64(sender.row)) > 0:
+        if sender is not None:
+            self._stop_sending(np.int64(sender.row))
+        if self._moves_data and job_id in self._rows:
+            drop_moves(self._moves, self._flows, np.int64(self._rows[job_id]))
+            self._look_at_moves()
+
+    def _stop_sending(self, row: np.int64) -> None:
+        if drop_flows(self._flows, row) > 0:
             # Those that run are not slowed less under static contention.
             self.stirred = self.stirred or self._contention == "dynamic"
 
-    def rates(self, now_ms: int) -> list[tuple[int, int, int]]:
-        """Share the links anew; return (job id, attempt, rate) of the jobs whose rates are other ones then."""
+    def rates(self, now_ms: int) -> list[Pace]:
+        """Share the links anew; return how those jobs go on whose rates are other ones then."""
         self.stirred = False
         begun = sorted(self._begun.items(), key=lambda item: item[1].number)
         self._begun = {}
@@ -134,10 +297,18 @@ class Traffic:
             self._senders[job_id] = sender
         share_links(self._links.paths, self._flows, self._filling)
         all_slowdowns(self._flows, self._slowdown)
+        if self._moves_data:
+            dynamic = self._contention == "dynamic"
+            set_move_rates(self._moves, self._flows, self._slowdown, dynamic, np.int64(now_ms))
+            self.next_ms = int(self._moves.counts[NEXT_MS])
         owners = set(self._flows.owner[: int(self._flows.n_flows[0])].tolist())
-        changed = []
+        paces, self._paces = self._paces, []
         first = {job_id for job_id, _ in begun}
         for job_id, sender in self._senders.items():
+            if self._moves_data and self._moves.under_way[sender.row] > 0:
+                pace = self._pace_of_data(now_ms, job_id, sender)
+                paces += [] if pace is None else [pace]
+                continue
             # What is found at the start counts, or, where a link has failed since a job was placed, when it is back.
             counts = self._contention == "dynamic" or job_id in first or sender.rate == 0
             if counts and sender.row in owners:
@@ -145,8 +316,8 @@ class Traffic:
                 rate = 0 if slowdown == np.inf else int(rate_of(slowdown))
                 if rate != sender.rate:
                     sender.rate = rate
-                    changed.append((job_id, sender.attempt, rate))
-        return changed
+                    paces.append(Pace(job_id, sender.attempt, rate))
+        return paces
 
     def slowdowns(self, start_ms: IntArray, end_ms: IntArray) -> npt.NDArray[np.float64]:
         """Return by what jobs took longer than on idle links; 1 for jobs of which no length is known here."""
@@ -163,25 +334,33 @@ class Traffic:
             With the name of the job.
         """
         for job_id, sender in self._senders.items():
-            if sender.rate == 0:
-                raise InputError(
-                    f"job {job_id} runs on several sites and gets nothing over the links from {now_ms} ms on, "
-                    "for ever; let them come back, or choose the contention none or static"
-                )
+            rate, of_data = sender.rate, False
+            if self._moves_data and (move := int(last_move(self._moves, np.int64(sender.row)))) != NO_MOVE:
+                rate, of_data = int(self._moves.rate[move]), True
+            if rate == 0:
+                raise InputError(why_stuck(job_id, now_ms, of_data=of_data))
 
     def _add_flows(self, sender: _Sender) -> None:
         parts = np.array(list(sender.fragments), PART)
-        room = int(self._flows.n_flows[0]) + 2 * len(parts) * len(parts)
-        if room > len(self._flows.owner):
-            self._flows = _larger(self._flows, 2 * room)
-            self._filling = new_filling(len(self._filling.left), 2 * room)
+        self._make_flow_room(2 * len(parts) * len(parts))
         # By the links by which it was placed: where there is no way now its flows get nothing.
         paths, row = sender.links.paths, np.int64(sender.row)
         add_job_flows(paths, self._flows, row, self._communication[row], parts, len(parts), self.factor[row])
 
+    def _make_flow_room(self, more: int) -> None:
+        room = int(self._flows.n_flows[0]) + more
+        if room > len(self._flows.owner):
+            self._flows = more_flows(self._flows, 2 * room)
+            self._filling = new_filling(len(self._filling.left), 2 * room)
 
-def _larger(flows: Flows, room: int) -> Flows:
-    larger = new_flows(room)
-    for new, old in zip(larger, flows, strict=True):
-        new[: len(old)] = old
-    return larger
+    def _make_room(self, more: int) -> None:
+        """Make room for so many more moves."""
+        self._make_flow_room(more)
+        room = int(self._moves.counts[IN_USE]) + more
+        if room > len(self._moves.row):
+            self._moves = more_moves(self._moves, 2 * room)
+            self._slowdown = np.append(self._slowdown, np.ones(2 * room))
+
+    def _look_at_moves(self) -> None:
+        """Have the links shared anew if data has set out, has come or was given up."""
+        self.stirred = self.stirred or bool(self._moves.counts[STIRRED])

@@ -27,7 +27,7 @@ from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.sends import Sends
 from gridweave.scenarios.world.connections import GRID, Connections
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.scenarios.world.lengths import Lengths
+from gridweave.scenarios.world.lengths import Lengths, Pace
 from gridweave.scenarios.world.link_world import LinkWorld
 from gridweave.scenarios.world.network import Faults
 from gridweave.scenarios.world.routes import GRID_END, SITE_END, Routes
@@ -51,7 +51,7 @@ from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import ChangeRate, Job, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
 
 # What happens at an instant, in this order.
-_END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _WAKE, _RESEND = range(9)
+_DATA, _END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _WAKE, _RESEND = range(10)
 
 _MAX_ROUNDS = 10_000
 """So many times the sites and the grid may answer each other at one instant, and once more for every job."""
@@ -89,7 +89,7 @@ class _Work(msgspec.Struct):
     """An attempt as it really is: which fragments were asked for, which have started, and since when the job works.
 
     A job goes at the pace of its slowest fragment, times what links leave of it; ``left`` is its work as of
-    ``since_ms``.
+    ``since_ms``. While its data moves it has no end.
     """
 
     fragments: dict[int, int]
@@ -101,6 +101,7 @@ class _Work(msgspec.Struct):
     on_links: int = RATE_ONE
     left: int = 0
     rate: int = RATE_ONE
+    moves_data: bool = False
     since_ms: int = 0
     end_ms: int = 0
 
@@ -165,6 +166,7 @@ class World:
         n_sites = len(self._sites)
         self._down = [False] * n_sites
         self._site_wake_ms: list[int | None] = [None] * n_sites
+        self._data_ms = int(NEVER_MS)
         self._meta_wake_ms: int | None = None
         self._for_site: list[list[ContractEvent]] = [[] for _ in range(n_sites)]
         # Sites that have something to take in, or were to be woken, at this instant.
@@ -223,6 +225,9 @@ class World:
             while self._lengths.stirred:
                 self._change_rates()
                 self._settle()
+            if self._lengths.next_ms < self._data_ms:
+                self._data_ms = self._lengths.next_ms
+                self._at(self._data_ms, _DATA, 0)
             if not pending and not self._open_jobs and self._is_quiet():
                 break
             instants += 1
@@ -245,6 +250,10 @@ class World:
         _, kind, _, place, what = entry
         if kind == _END:
             self._work_ends(what, place)
+        elif kind == _DATA:
+            if self._data_ms == self.now_ms:
+                self._data_ms = int(NEVER_MS)
+                self._data_moved()
         elif kind == _PACKET:
             self.connections.arrive(self.now_ms, place, what)
         elif kind == _RESEND:
@@ -295,8 +304,10 @@ class World:
         self.history.accepted(job_id)
         if submission.to_grid:
             self._for_meta.append(GridJobSubmitted(submission.job, submission.sensitivity, submission.sends))
-            if self._links is not None:
-                self._for_meta += self._links.hopeless(self.now_ms, job_id)
+            hopeless = [] if self._links is None else self._links.hopeless(self.now_ms, job_id)
+            self._for_meta += hopeless
+            if not hopeless:
+                self._lengths.handed_in(self.now_ms, job_id)
             self._meta_woken = True
         else:
             self._tell_site(submission.home, JobSubmitted(submission.job))
@@ -312,15 +323,30 @@ class World:
 
     def _change_rates(self) -> None:
         """Let jobs go on as their links let them."""
-        for job_id, attempt, rate in self._lengths.rates(self.now_ms):
-            work = self._work[job_id, attempt]
-            work.on_links = rate
-            self._slowest = min(self._slowest, rate) or self._slowest
-            self._set_rate(job_id, attempt, work)
-            for site in work.fragments:
-                self._tell_site(site, RateMeasured(job_id, attempt, rate))
+        for pace in self._lengths.rates(self.now_ms):
+            self._slowest = min(self._slowest, pace.rate) or self._slowest
+            if pace.works:
+                work = self._work[pace.job_id, pace.attempt]
+                work.on_links = pace.rate
+                self._set_rate(pace.job_id, pace.attempt, work)
+            self._tell_pace(pace)
         if self._links is not None:
             self._links.check_all_move(self.now_ms)
+
+    def _tell_pace(self, pace: Pace) -> None:
+        """Tell the sites of a job how it goes on."""
+        for site in self._work[pace.job_id, pace.attempt].fragments:
+            self._tell_site(site, RateMeasured(pace.job_id, pace.attempt, pace.rate, pace.left))
+
+    def _data_moved(self) -> None:
+        """Let jobs work whose data has come, and end those whose output is where it is wanted."""
+        for pace, run_ms in self._lengths.served(self.now_ms):
+            work = self._work[pace.job_id, pace.attempt]
+            if run_ms is None:
+                self._is_over(pace.job_id, pace.attempt, work)
+            else:
+                self._begin_work(pace.job_id, pace.attempt, work, run_ms)
+                self._tell_pace(pace)
 
     def _tell_site(self, site: int, event: ContractEvent) -> None:
         """Tell a site something; while it is down, its users wait, and what else there was is lost anyway."""
@@ -419,6 +445,7 @@ class World:
     def _is_refused(self, job_id: int, reason: str) -> None:
         self.history.refused(job_id)
         self.refused[job_id] = reason
+        self._lengths.given_up(job_id)
         self._open_jobs -= 1
 
     def _is_asked(self, site: int, job_id: int, attempt: int, width: int, start_ms: int | None) -> None:
@@ -447,15 +474,25 @@ class World:
         if work.is_dead or len(work.started) < len(work.fragments):
             return
         submission = self._jobs[job_id]
-        run_ms = min(submission.run_ms, submission.job.estimate_ms)
+        run_ms: int | None = min(submission.run_ms, submission.job.estimate_ms)
         fragments = tuple(work.fragments.items())
         if attempt != OWN:
+            assert run_ms is not None, "a job has a length"
             run_ms = self._lengths.begins(self.now_ms, job_id, attempt, fragments, run_ms)
         if len(fragments) > 1:
             for other in work.fragments:
                 self._tell_site(other, FragmentsMet(job_id, attempt))
         self.history.began(self.now_ms, job_id, attempt, fragments)
-        work.begun_ms = work.since_ms = self.now_ms
+        work.begun_ms = self.now_ms
+        if run_ms is None:
+            work.moves_data, work.end_ms = True, int(NEVER_MS)
+        else:
+            self._begin_work(job_id, attempt, work, run_ms)
+
+    def _begin_work(self, job_id: int, attempt: int, work: _Work, run_ms: int) -> None:
+        """Let a job work that has its nodes and its data."""
+        work.moves_data = False
+        work.since_ms = self.now_ms
         work.left = run_ms * RATE_ONE
         work.end_ms = self.now_ms + run_ms
         self._at(work.end_ms, _END, attempt, job_id)
@@ -480,7 +517,7 @@ class World:
         rate = min(work.rates.values()) if work.rates is not None else RATE_ONE
         if work.on_links != RATE_ONE:
             rate = rate * work.on_links // RATE_ONE
-        if rate != work.rate:
+        if rate != work.rate and not work.moves_data:
             work.left = int(work_left(work.left, work.rate, work.since_ms, self.now_ms))
             work.rate, work.since_ms = rate, self.now_ms
             work.end_ms = int(work_done_ms(work.left, rate, self.now_ms))
@@ -488,10 +525,19 @@ class World:
                 self._at(work.end_ms, _END, attempt, job_id)
 
     def _work_ends(self, job_id: int, attempt: int) -> None:
-        """Have a job end by itself."""
+        """Have a job end by itself, or send its output first."""
         work = self._work.get((job_id, attempt))
         if work is None or work.is_dead or work.begun_ms < 0 or work.end_ms != self.now_ms:
             return
+        pace = None if attempt == OWN else self._lengths.delivers(self.now_ms, job_id)
+        if pace is None:
+            self._is_over(job_id, attempt, work)
+        else:
+            work.moves_data, work.end_ms = True, int(NEVER_MS)
+            self._tell_pace(pace)
+
+    def _is_over(self, job_id: int, attempt: int, work: _Work) -> None:
+        """Have a job end that has nothing left to do."""
         self.start_ms[job_id] = work.begun_ms
         self.end_ms[job_id] = self.now_ms
         self.fragments[job_id] = tuple(work.fragments.items())

@@ -8,7 +8,7 @@ and times are those of `reference.model`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -48,6 +48,9 @@ class Network(Protocol):
     def transfer(self, origin: int, target: int, n_bytes: int) -> int | None:
         """Return how long data takes; None if there is no path."""
 
+    def alone(self, origin: int, target: int) -> float:
+        """Return the rate of one transfer that has the links for itself."""
+
     def flows(self, job: int, fragments: Fragments, factor: float) -> list[Flow]:
         """Return what a job sends."""
 
@@ -81,16 +84,13 @@ class NetRules:
 
 
 @dataclass
-class NetRunning:
-    """A job that runs: what is left of its work, and how fast it goes."""
+class Task:
+    """Something that takes time on the links: the work of a job, or a transfer; what is left of it, and its rate."""
 
-    job: Job
-    fragments: Fragments
-    expected: int
-    spare: int
+    site: int
     left: Fraction
-    since: int
     flows: list[Flow]
+    since: int = -1
     rate: Fraction = Fraction(1)
 
     def left_at(self, now: int) -> Fraction:
@@ -106,6 +106,31 @@ class NetRunning:
 
 
 @dataclass
+class NetRunning:
+    """A job that runs: its input comes, it works, its output goes; ``tasks`` are what it does now."""
+
+    job: Job
+    fragments: Fragments
+    expected: int
+    spare: int
+    work: Task
+    outputs: list[Task]
+    tasks: list[Task]
+    work_began: int = -1
+    work_ended: int = -1
+
+    def left_by_estimate(self, now: int) -> tuple[Fraction, Fraction]:
+        """Return what is left by the estimate, and the rate at which that goes on: that of the task that ends last."""
+        last = min(self.tasks, key=lambda task: (-task.end, task.site))
+        left = last.left_at(now)
+        if last is not self.work and self.work_began < 0:
+            left += self.work.left
+        if self.work_ended < 0:
+            left += self.spare + max((task.left for task in self.outputs), default=Fraction(0))
+        return left, last.rate
+
+
+@dataclass
 class NetOutcome:
     """What a simulation comes to, by job id."""
 
@@ -114,17 +139,58 @@ class NetOutcome:
     fragments: dict[int, Fragments] = field(default_factory=dict)
     factor: dict[int, float] = field(default_factory=dict)
     length: dict[int, int] = field(default_factory=dict)
+    moved: dict[int, int] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
 
 
 @dataclass
 class Moment:
-    """An instant at which a pass is made: what runs, and the links as they are."""
+    """An instant at which a pass is made: what runs, the links as they are, and input that moves ahead of its job."""
 
     rules: NetRules
     network: Network
     now: int
     running: list[NetRunning]
+    ahead: dict[int, list[Task]] = field(default_factory=dict)
+
+    @property
+    def plays_data(self) -> bool:
+        """Whether transfers are flows on the links."""
+        return self.rules.contention != "none" and self.rules.staging != "none"
+
+    def transfer(self, origin: int, target: int, site: int, n_bytes: int) -> Task | None:
+        """Return a transfer that is to set out; None if there is no path, or nothing to move."""
+        time = self.network.transfer(origin, target, n_bytes)
+        if not time or time > LONGEST:
+            return None
+        return Task(site, Fraction(time), [Flow(origin, target, self.network.alone(origin, target))])
+
+    def set_out(self, tasks: list[Task]) -> list[Task]:
+        """Let tasks begin."""
+        for task in tasks:
+            task.since = self.now
+        return tasks
+
+    def inputs(self, job: Job, sites: Iterable[int]) -> list[Task]:
+        """Return the transfers of the input of a job to some sites."""
+        data = self.rules.data[job.id]
+        return [
+            task for site in sites if (task := self.transfer(data.input_site, site, site, data.input_bytes)) is not None
+        ]
+
+    def outputs(self, job: Job, sites: Iterable[int]) -> list[Task]:
+        """Return the transfers of the output of a job from some sites."""
+        data = self.rules.data[job.id]
+        return [
+            task
+            for site in sites
+            if (task := self.transfer(site, data.output_site, site, data.output_bytes)) is not None
+        ]
+
+    def may_be_split(self, job: Job) -> bool:
+        """Return whether a job may be split."""
+        rules = self.rules
+        return rules.mode != "sharing" and (job.width > rules.lower_bound or job.width > max(rules.nodes))
 
     def free_at(self, instant: float) -> list[int]:
         """Return what is free on each site by the expected ends."""
@@ -186,7 +252,7 @@ class Moment:
     def parts(self, job: Job, instant: int, available: Sequence[int]) -> Fragments | None:
         """Return how a job is split at an instant."""
         rules = self.rules
-        if rules.mode == "sharing" or not (job.width > rules.lower_bound or job.width > max(rules.nodes)):
+        if not self.may_be_split(job):
             return None
         allowed = next((count for bound, count in rules.max_fragments if job.width <= bound), math.inf)
         fragments: Fragments | None = None
@@ -264,49 +330,88 @@ def simulate_with_net(jobs: Sequence[Job], rules: NetRules, periods: Sequence[tu
         return Moment(rules, network, 0, []).place(job, job.submit) is not None
 
     while to_come or waiting or moment.running:
-        upcoming = [job.submit for job in to_come] + [one.end for one in moment.running] + [at for at, _ in changes]
+        upcoming = [job.submit for job in to_come] + [at for at, _ in changes]
+        upcoming += [task.end for one in moment.running for task in one.tasks]
+        upcoming += [task.end for tasks in moment.ahead.values() for task in tasks if task.left > 0]
         now = moment.now = int(min(upcoming))
-        for one in [one for one in moment.running if one.end == now]:
-            moment.running.remove(one)
-            outcome.end[one.job.id] = now
+        decides = end_tasks(moment, outcome)
         if changes and changes[0][0] == now:
             moment.network = changes.pop(0)[1]
-        waiting += [job for job in to_come if job.submit == now]
+            decides = True
+        new = [job for job in to_come if job.submit == now]
+        waiting += new
+        decides = decides or bool(new)
         to_come = [job for job in to_come if job.submit > now]
         networks = [moment.network, *(network for _, network in changes)]
         for job in list(waiting):
             if not any(is_possible(job, network) for network in networks):
                 waiting.remove(job)
+                moment.ahead.pop(job.id, None)
                 outcome.refused.add(job.id)
-        for one in moment.running:
-            if one.expected <= now:
-                one.expected = now + math.ceil((one.left_at(now) + one.spare) / (one.rate or 1))
-        waiting.sort(key=lambda job: (key_of(job, rules.order, math.inf), job.submit, job.id))
-        started = run_pass(moment, waiting, outcome)
-        share(moment, started)
+        if moment.plays_data and rules.staging == "prefetch":
+            for job in new:
+                if job in waiting:
+                    sites = [s for s, nodes in enumerate(rules.nodes) if nodes >= job.width or moment.may_be_split(job)]
+                    moment.ahead[job.id] = moment.set_out(moment.inputs(job, sites))
+        if decides:
+            for one in moment.running:
+                if one.expected <= now:
+                    left, rate = one.left_by_estimate(now)
+                    one.expected = now + math.ceil(left / (rate or 1))
+            waiting.sort(key=lambda job: (key_of(job, rules.order, math.inf), job.submit, job.id))
+            run_pass(moment, waiting, outcome)
+        share(moment)
     return outcome
 
 
-def run_pass(moment: Moment, waiting: list[Job], outcome: NetOutcome) -> list[NetRunning]:
-    """Start what starts now; take it out of the queue and return it."""
-    started: list[NetRunning] = []
+def end_tasks(moment: Moment, outcome: NetOutcome) -> bool:
+    """End what is over now, and begin what follows; return whether a job has ended."""
+    now, ended = moment.now, False
+    for tasks in moment.ahead.values():
+        for task in tasks:
+            if task.left > 0 and task.end == now:
+                task.left, task.flows = Fraction(0), []
+    for one in list(moment.running):
+        one.tasks = [task for task in one.tasks if task.end > now]
+        if not one.tasks and one.work_began < 0:
+            one.work_began = now
+            one.tasks = moment.set_out([one.work])
+        elif not one.tasks and one.work_ended < 0:
+            one.work_ended = now
+            one.tasks = moment.set_out(one.outputs)
+        if not one.tasks:
+            moment.running.remove(one)
+            outcome.end[one.job.id] = now
+            outcome.moved[one.job.id] += one.work_began - outcome.start[one.job.id] + now - one.work_ended
+            ended = True
+    return ended
+
+
+def run_pass(moment: Moment, waiting: list[Job], outcome: NetOutcome) -> None:
+    """Start what starts now, and take it out of the queue."""
 
     def start(job: Job, fragments: Fragments) -> NetRunning:
         by_estimate = moment.takes(job, job.estimate, fragments, moment.now)
         length = int(moment.takes(job, job.length, fragments, moment.now))
         factor = moment.network.factor(job.id, fragments)
+        sites = [site for site, _ in fragments]
+        moved = int(max(moment.delay(job, site, moment.now) for site in sites))
+        flows = moment.network.flows(job.id, fragments, factor) if len(fragments) > 1 else []
         one = NetRunning(
             job=job,
             fragments=fragments,
             expected=moment.now + int(by_estimate),
             spare=int(by_estimate) - length,
-            left=Fraction(length),
-            since=moment.now,
-            flows=moment.network.flows(job.id, fragments, factor) if len(fragments) > 1 else [],
+            work=Task(-1, Fraction(length - (moved if moment.plays_data else 0)), flows),
+            outputs=moment.outputs(job, sites) if moment.plays_data else [],
+            tasks=inputs_of(moment, job, sites) if moment.plays_data else [],
         )
+        if not one.tasks:
+            one.work_began = moment.now
+            one.tasks = moment.set_out([one.work])
         waiting.remove(job)
         moment.running.append(one)
-        started.append(one)
+        outcome.moved[job.id] = 0 if moment.plays_data else moved
         outcome.start[job.id], outcome.fragments[job.id] = moment.now, fragments
         outcome.factor[job.id], outcome.length[job.id] = factor, length
         return one
@@ -314,7 +419,7 @@ def run_pass(moment: Moment, waiting: list[Job], outcome: NetOutcome) -> list[Ne
     while waiting and (fragments := moment.place(waiting[0], moment.now)):
         start(waiting[0], fragments)
     if not waiting or moment.rules.backfill == "none":
-        return started
+        return
     shadow, reserved = moment.shadow_of(waiting[0])
     extra = moment.free_at(shadow)
     for site, width in reserved:
@@ -324,19 +429,29 @@ def run_pass(moment: Moment, waiting: list[Job], outcome: NetOutcome) -> list[Ne
         if fragments and start(job, fragments).expected > shadow:
             for site, width in fragments:
                 extra[site] -= width
-    return started
 
 
-def share(moment: Moment, started: Sequence[NetRunning]) -> None:
-    """Share the links among all that runs; under static contention only those that have just started feel it."""
+def inputs_of(moment: Moment, job: Job, sites: Sequence[int]) -> list[Task]:
+    """Return the input of a job that starts on some sites, as far as it is not there; none goes to others any more."""
+    ahead = {task.site: task for task in moment.ahead.pop(job.id, [])}
+    missing = [site for site in sites if site not in ahead]
+    return moment.set_out(moment.inputs(job, missing)) + [
+        ahead[site] for site in sites if site in ahead and ahead[site].left > 0
+    ]
+
+
+def share(moment: Moment) -> None:
+    """Share the links among all that runs; under static contention what has just begun, or stands still, feels it."""
     if moment.rules.contention == "none":
         return
-    flows = [flow for one in moment.running for flow in one.flows]
+    tasks = [task for one in moment.running for task in one.tasks]
+    tasks += [task for ahead in moment.ahead.values() for task in ahead if task.left > 0]
+    flows = [flow for task in tasks for flow in task.flows]
     routes = [moment.network.links(flow.origin, flow.target) for flow in flows]
     rates = max_min(routes, [flow.demand for flow in flows], moment.network.capacity)
-    for one in moment.running:
+    for one in tasks:
         own = [rates.pop(0) for _ in one.flows]
-        if moment.rules.contention == "static" and one not in started:
+        if moment.rules.contention == "static" and one.since != moment.now and one.rate > 0:
             continue
         slowdown: float = 1.0
         for flow, rate in zip(one.flows, own, strict=True):

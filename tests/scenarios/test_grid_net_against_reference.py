@@ -15,6 +15,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.contention import add_job_flows
 from gridweave.netmodel.kernels.state import PART, new_flows
+from gridweave.netmodel.kernels.transfers import lone_rate
 from gridweave.netmodel.model import NetworkModel
 from gridweave.scenarios.grid_net import GridNet
 from gridweave.scenarios.grid_simulator import simulate_grid
@@ -65,6 +66,10 @@ class Links:
         """Return how long data takes."""
         sites = self.model.topology.sites
         return self.model.transfer_ms(sites[origin], sites[target], n_bytes)
+
+    def alone(self, origin: int, target: int) -> float:
+        """Return the rate of one transfer that has the links for itself."""
+        return float(lone_rate(self.model.arrays, np.int64(origin), np.int64(target)))
 
     def flows(self, job: int, fragments: Fragments, factor: float) -> list[Flow]:
         """Return what a job sends."""
@@ -134,6 +139,7 @@ def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: di
     assert {job_id: float(got.factor[row]) for job_id, row in ran.items()} == want.factor
     for job_id, row in ran.items():
         assert got.slowdown[row] == (want.end[job_id] - want.start[job_id]) / want.length[job_id]
+    assert {job_id: int(got.transfer_ms[row]) for job_id, row in ran.items()} == want.moved
     assert (got.transfer_ms.max(initial=0) > 0) <= (net.data != "none")
     return float(got.slowdown.max(initial=1.0))
 
@@ -152,6 +158,13 @@ CASES: list[tuple[dict[str, Any], bool]] = [
         for split in ("fewest", "earliest-end")
     ),
     *(({"mode": mode, "staging": staging}, False) for mode in MODES for staging in ("blocking", "prefetch")),
+    *(
+        ({"mode": mode, "staging": staging, "contention": contention}, change)
+        for mode in MODES
+        for staging in ("blocking", "prefetch")
+        for contention in ("static", "dynamic")
+        for change in (False, True)
+    ),
     ({"mode": "adaptive", "staging": "prefetch", "split": "earliest-end", "contention": "dynamic"}, True),
     ({"mode": "multi-site", "staging": "blocking", "split": "earliest-end", "selection": "equal-util"}, True),
 ]

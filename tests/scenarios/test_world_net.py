@@ -31,6 +31,13 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({"mode": "multi-site", "backfill": "none", "order": "sjf"}, {"contention": "static"}, True),
     ({"mode": "adaptive", "selection": "random", "lower_bound": 3, "max_fragments": ((6, 2), (12, 3))}, {}, True),
     *(({"mode": mode}, {"data": data}, True) for mode in ("sharing", *MODES) for data in ("blocking", "prefetch")),
+    *(
+        ({"mode": mode}, {"data": data, "contention": contention}, change)
+        for mode in ("sharing", *MODES)
+        for data in ("blocking", "prefetch")
+        for contention in ("static", "dynamic")
+        for change in (False, True)
+    ),
     ({"mode": "adaptive"}, {"data": "prefetch", "split": "earliest-end", "contention": "dynamic"}, True),
 ]
 

@@ -1,0 +1,370 @@
+"""Transfers of input and output as flows on the links (docs/grid.md, "Transfers under contention").
+
+A *move* is one transfer: the input of a job to one of its sites, or its output from one. Each has a flow while it is
+under way, and work and a rate as running jobs have them (`gridweave.site.kernels.rates`). Those of a job are chained.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import kernel, kernel_part
+from gridweave.netmodel.kernels.contention import add_flow, drop_flows
+from gridweave.netmodel.kernels.transfers import lone_rate, transfer_ms
+from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_done_ms, work_left, work_of
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.messages import MAX_TIME_MS
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+NO_MOVE = np.int64(-1)
+
+AHEAD, ARRIVED, FETCHED, PENDING, DELIVERED = np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4)
+"""Input that is on its way while its job waits, or has come; input of a job that has started; output that is to set out
+when the work is done, and output on its way."""
+
+FREE, HIGH, IN_USE, NEXT_MS, STIRRED = 0, 1, 2, 3, 4
+"""Places in the counts of moves."""
+
+_MOST_WORK = np.int64(2**63 - 1 - RATE_ONE)
+
+
+class Moves(NamedTuple):
+    """The transfers of all jobs.
+
+    Attributes
+    ----------
+    first : numpy.ndarray of int64, shape (jobs,)
+        One move of each job; `NO_MOVE` if there is none.
+    under_way : numpy.ndarray of int64, shape (jobs,)
+        Of a job that has started: how many moves are on their way.
+    following : numpy.ndarray of int64, shape (room,)
+        The next move of the same job; of one that is not in use, the next such one.
+    row, site, kind, path : numpy.ndarray of int64, shape (room,)
+        The job, the one of its sites, what is moved, and over which path.
+    demand : numpy.ndarray of float64, shape (room,)
+        Bits per millisecond on idle links.
+    left, rate, since_ms, end_ms : numpy.ndarray of int64, shape (room,)
+        Work that was left at an instant, the rate since then, and when all is done at that; `NEVER_MS` for what is not
+        under way, or stands still.
+    counts : numpy.ndarray of int64, shape (5,)
+        The first row that came free again; up to where rows have been in use; how many are; the first end; and whether
+        a flow has begun or ended since the last sharing.
+    """
+
+    first: npt.NDArray[np.int64]
+    under_way: npt.NDArray[np.int64]
+    following: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    site: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int64]
+    path: npt.NDArray[np.int64]
+    demand: npt.NDArray[np.float64]
+    left: npt.NDArray[np.int64]
+    rate: npt.NDArray[np.int64]
+    since_ms: npt.NDArray[np.int64]
+    end_ms: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+
+def new_moves(jobs: int, room: int) -> Moves:
+    """Return room for so many moves, with none in it.
+
+    Parameters
+    ----------
+    jobs, room : int
+
+    Returns
+    -------
+    Moves
+    """
+    following, row, site, kind, path, left, rate, since_ms, end_ms = np.zeros((9, room), np.int64)
+    return Moves(
+        first=np.full(jobs, NO_MOVE),
+        under_way=np.zeros(jobs, np.int64),
+        following=following,
+        row=row,
+        site=site,
+        kind=kind,
+        path=path,
+        demand=np.zeros(room),
+        left=left,
+        rate=rate,
+        since_ms=since_ms,
+        end_ms=end_ms,
+        counts=np.array([NO_MOVE, 0, 0, NEVER_MS, 0], np.int64),
+    )
+
+
+def more_moves(moves: Moves, room: int) -> Moves:
+    """Return moves with more room.
+
+    Parameters
+    ----------
+    moves : Moves
+    room : int
+
+    Returns
+    -------
+    Moves
+    """
+    larger = new_moves(len(moves.first), room)
+    for new, old in zip(larger, moves, strict=True):
+        new[: len(old)] = old
+    return larger
+
+
+@kernel_part
+def owner_of(moves, move):
+    """Return the owner of the flow of a move: they come behind the jobs."""
+    return len(moves.first) + move
+
+
+@kernel
+def _new_move(net, moves, row, site, kind, origin, target, time_ms):
+    """Add a move of a job, which takes so long on idle links; return it."""
+    move = moves.counts[FREE]
+    if move == NO_MOVE:
+        move = moves.counts[HIGH]
+        moves.counts[HIGH] += 1
+    else:
+        moves.counts[FREE] = moves.following[move]
+    moves.counts[IN_USE] += 1
+    moves.following[move] = moves.first[row]
+    moves.first[row] = move
+    moves.row[move] = row
+    moves.site[move] = site
+    moves.kind[move] = kind
+    moves.path[move] = origin * len(net.lag_ms) + target
+    moves.demand[move] = lone_rate(net, origin, target)
+    moves.left[move] = work_of(time_ms)
+    moves.rate[move] = RATE_ONE
+    moves.end_ms[move] = NEVER_MS
+    return move
+
+
+@kernel
+def _set_out(moves, flows, move, now_ms):
+    """Let a move begin, at rate 1 so far."""
+    add_flow(flows, owner_of(moves, move), moves.path[move], moves.demand[move])
+    moves.since_ms[move] = now_ms
+    moves.end_ms[move] = work_done_ms(moves.left[move], RATE_ONE, now_ms)
+    moves.counts[STIRRED] = 1
+
+
+@kernel
+def _release(moves, flows, move):
+    """Free the row of a move that is in no chain; its flow, if it has one, ends."""
+    if moves.kind[move] != ARRIVED and moves.kind[move] != PENDING:
+        drop_flows(flows, owner_of(moves, move))
+        moves.counts[STIRRED] = 1
+    moves.end_ms[move] = NEVER_MS
+    moves.following[move] = moves.counts[FREE]
+    moves.counts[FREE] = move
+    moves.counts[IN_USE] -= 1
+
+
+@kernel
+def drop_moves(moves, flows, row):
+    """Give up all moves of a job."""
+    move = moves.first[row]
+    while move != NO_MOVE:
+        following = moves.following[move]
+        _release(moves, flows, move)
+        move = following
+    moves.first[row] = NO_MOVE
+    moves.under_way[row] = 0
+
+
+@kernel
+def fetch_ahead(net, moves, flows, data, row, width, nodes, anywhere, now_ms):
+    """Let the input of a job that is submitted set out to each site on which it might be placed.
+
+    Parameters
+    ----------
+    net : NetArrays
+    moves : Moves
+        With room for as many more as there are sites.
+    flows : Flows
+    data : JOB_DATA
+    row, width : int
+        Of the job.
+    nodes : numpy.ndarray of int64, shape (sites,)
+    anywhere : bool
+        Whether it might be split, and so be on any site; otherwise those where all of it has room count.
+    now_ms : int
+    """
+    for site in range(len(nodes)):
+        if anywhere or nodes[site] >= width:
+            time_ms = transfer_ms(net, data.input_site, site, data.input_bytes)
+            if 0 < time_ms <= MAX_TIME_MS:
+                move = _new_move(net, moves, row, site, AHEAD, data.input_site, site, time_ms)
+                _set_out(moves, flows, move, now_ms)
+
+
+@kernel
+def fetch(net, moves, flows, data, row, parts, n_parts, now_ms):
+    """Let the input of a job that starts come to its sites, and to no others; note what its output will take.
+
+    Parameters
+    ----------
+    net : NetArrays
+        The links by which it was placed.
+    moves : Moves
+        With room for two more for each part.
+    flows : Flows
+    data : JOB_DATA
+    row : int
+    parts : numpy.ndarray of PART
+    n_parts : int
+    now_ms : int
+
+    Returns
+    -------
+    bool
+        Whether there is input to wait for.
+    """
+    for k in range(n_parts):
+        site = parts[k].site
+        move = moves.first[row]
+        while move != NO_MOVE and moves.site[move] != site:
+            move = moves.following[move]
+        if move == NO_MOVE:
+            time_ms = transfer_ms(net, data.input_site, site, data.input_bytes)
+            if time_ms > 0:
+                move = _new_move(net, moves, row, site, FETCHED, data.input_site, site, time_ms)
+                _set_out(moves, flows, move, now_ms)
+        elif moves.kind[move] == AHEAD:
+            moves.kind[move] = FETCHED
+    move = moves.first[row]
+    moves.first[row] = NO_MOVE
+    moves.under_way[row] = 0
+    while move != NO_MOVE:
+        following = moves.following[move]
+        if moves.kind[move] == FETCHED:
+            moves.following[move] = moves.first[row]
+            moves.first[row] = move
+            moves.under_way[row] += 1
+        else:
+            _release(moves, flows, move)
+        move = following
+    for k in range(n_parts):
+        time_ms = transfer_ms(net, parts[k].site, data.output_site, data.output_bytes)
+        if time_ms > 0:
+            _new_move(net, moves, row, parts[k].site, PENDING, parts[k].site, data.output_site, time_ms)
+    return moves.under_way[row] > 0
+
+
+@kernel
+def deliver(moves, flows, row, now_ms):
+    """Let the output of a job set out whose work is done; return whether there is any."""
+    move = moves.first[row]
+    while move != NO_MOVE:
+        if moves.kind[move] == PENDING:
+            moves.kind[move] = DELIVERED
+            moves.under_way[row] += 1
+            _set_out(moves, flows, move, now_ms)
+        move = moves.following[move]
+    return moves.under_way[row] > 0
+
+
+@kernel
+def next_job_served(moves, flows, now_ms):
+    """End the moves that are over now, up to one that its job has waited for; return that job, or `NO_MOVE`."""
+    if moves.counts[NEXT_MS] > now_ms:
+        return NO_MOVE
+    for move in range(moves.counts[HIGH]):
+        if moves.end_ms[move] > now_ms:
+            continue
+        if moves.kind[move] == AHEAD:
+            drop_flows(flows, owner_of(moves, move))
+            moves.counts[STIRRED] = 1
+            moves.kind[move] = ARRIVED
+            moves.end_ms[move] = NEVER_MS
+            continue
+        row = moves.row[move]
+        _unchain(moves, row, move)
+        _release(moves, flows, move)
+        moves.under_way[row] -= 1
+        if moves.under_way[row] == 0:
+            return row
+    return NO_MOVE
+
+
+@kernel
+def _unchain(moves, row, move):
+    """Take a move out of the chain of its job."""
+    if moves.first[row] == move:
+        moves.first[row] = moves.following[move]
+        return
+    before = moves.first[row]
+    while moves.following[before] != move:
+        before = moves.following[before]
+    moves.following[before] = moves.following[move]
+
+
+@kernel
+def set_move_rates(moves, flows, slowdown, dynamic, now_ms):
+    """Let moves go on as the links were shared; under static contention those that have just set out, or stood still.
+
+    Parameters
+    ----------
+    moves : Moves
+    flows : Flows
+    slowdown : numpy.ndarray of float64, shape (jobs + room,)
+        Of each owner of a flow.
+    dynamic : bool
+    now_ms : int
+    """
+    for place in range(flows.n_flows[0]):
+        owner = flows.owner[place]
+        move = owner - len(moves.first)
+        if move >= 0 and (dynamic or moves.since_ms[move] == now_ms or moves.rate[move] == 0):
+            rate = 0 if slowdown[owner] == np.inf else rate_of(slowdown[owner])
+            if rate != moves.rate[move]:
+                moves.left[move] = work_left(moves.left[move], moves.rate[move], moves.since_ms[move], now_ms)
+                moves.rate[move] = rate
+                moves.since_ms[move] = now_ms
+                moves.end_ms[move] = min(NEVER_MS, work_done_ms(moves.left[move], rate, now_ms))
+    moves.counts[NEXT_MS] = NEVER_MS
+    for move in range(moves.counts[HIGH]):
+        moves.counts[NEXT_MS] = min(moves.counts[NEXT_MS], moves.end_ms[move])
+    moves.counts[STIRRED] = 0
+
+
+@kernel
+def last_move(moves, row):
+    """Return the move under way that a job which has started waits for longest; of several that of the first site."""
+    last = NO_MOVE
+    move = moves.first[row]
+    while move != NO_MOVE:
+        if moves.kind[move] != PENDING and (
+            last == NO_MOVE
+            or moves.end_ms[move] > moves.end_ms[last]
+            or (moves.end_ms[move] == moves.end_ms[last] and moves.site[move] < moves.site[last])
+        ):
+            last = move
+        move = moves.following[move]
+    return last
+
+
+@kernel
+def output_work(moves, row):
+    """Return the work of the longest output of a job that has not set out, on idle links."""
+    longest = np.int64(0)
+    move = moves.first[row]
+    while move != NO_MOVE:
+        if moves.kind[move] == PENDING:
+            longest = max(longest, moves.left[move])
+        move = moves.following[move]
+    return longest
+
+
+@kernel_part
+def added_work(one, other):
+    """Return the sum of two amounts of work, which no more than fits into a number."""
+    return one + min(other, _MOST_WORK - one)
