@@ -14,7 +14,7 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.placements import Choice, Placements
-from gridweave.netmodel.kernels.routes import find_ways_apart
+from gridweave.netmodel.kernels.routes import find_mirrors, find_ways_apart
 from gridweave.netmodel.kernels.state import PART, NetArrays
 from gridweave.netmodel.kernels.transfers import NEVER_MS, spread_ms, transfer_ms
 from gridweave.netmodel.routing import Paths, find_paths
@@ -104,6 +104,9 @@ class NetworkModel:
         apart = np.zeros((sites, sites), np.bool_)
         find_ways_apart(paths.first, paths.links, np.full(links, -1), apart)
         with np.errstate(divide="ignore"):
+            ms_per_bit = 1.0 / bits_per_ms
+            both = np.zeros_like(paths.links)
+            mirrored = find_mirrors(paths.first, paths.links, ms_per_bit, np.full(links, -1), both)
             return NetArrays(
                 lag_ms=paths.latency_ms + (0.5 * paths.jitter_ms if synchronous else 0.0),
                 stream_ms_per_bit=1000.0 / paths.stream_bps,
@@ -111,13 +114,16 @@ class NetworkModel:
                 apart=apart,
                 first=paths.first,
                 links=paths.links,
-                ms_per_bit=1.0 / bits_per_ms,
+                mirrored=bool(mirrored),
+                both=both,
+                ms_per_bit=ms_per_bit,
                 capacity=bits_per_ms,
                 local_latency_ms=float(self.local_latency_ms),
                 local_ms_per_bit=1000.0 / self.local_bandwidth_bps,
                 overlapped=not synchronous,
                 load=np.zeros(links),
                 messages=np.zeros(sites * sites),
+                busy_ms=np.zeros(sites * sites),
             )
 
     @classmethod

@@ -113,8 +113,12 @@ def _exchange_ratio(net, communication, parts, n_parts, alone):
     Bulk-synchronous it takes as long as its slowest message, overlapped as long as the average of all. Returned too is
     how long the busiest link or stream carries it.
     """
+    mirrored = net.mirrored and communication.pattern != MASTER_WORKERS
     if not alone:
-        _load_links(net, parts, n_parts)
+        _load_links(net, net.both if mirrored else net.links, parts, n_parts, mirrored)
+        if mirrored:
+            _find_busiest(net, parts, n_parts)
+            _clear_links(net, net.both, parts, n_parts, mirrored)
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     local_ms = net.local_latency_ms + own_ms
     slowest_ms = local_ms
@@ -129,38 +133,68 @@ def _exchange_ratio(net, communication, parts, n_parts, alone):
                 ms_per_bit = net.stream_ms_per_bit[site, target]
                 if alone:
                     ms_per_bit = max(ms_per_bit, count * net.narrowest_ms_per_bit[site, target])
+                elif mirrored:
+                    ms_per_bit = max(ms_per_bit, net.busy_ms[one * n_parts + other])
                 else:
-                    path = site * len(net.lag_ms) + target
-                    for place in range(net.first[path], net.first[path + 1]):
-                        link = net.links[place]
-                        ms_per_bit = max(ms_per_bit, net.load[link] * net.ms_per_bit[link])
+                    ms_per_bit = max(ms_per_bit, _busiest_ms(net, net.links, site * len(net.lag_ms) + target))
                 carried_ms = communication.bits * ms_per_bit
                 cost_ms = net.local_latency_ms + net.lag_ms[site, target] + max(own_ms, carried_ms)
                 busiest_ms = max(busiest_ms, carried_ms)
                 slowest_ms = max(slowest_ms, cost_ms)
                 more_ms += count * (cost_ms - local_ms)
-    if not alone:
-        _clear_links(net, parts, n_parts)
+    if not alone and not mirrored:
+        _clear_links(net, net.links, parts, n_parts, mirrored)
     if net.overlapped:
         return 1.0 + more_ms / _all_messages(communication) / local_ms, busiest_ms
     return slowest_ms / local_ms, busiest_ms
 
 
 @kernel_part
-def _load_links(net, parts, n_parts):
-    """Add the messages between the parts to the load of the links on their paths."""
+def _first_other(one, mirrored):
+    """Return the first part whose path from this one is gone along: where paths are mirrored, one of each two is."""
+    return one + 1 if mirrored else 0
+
+
+@kernel_part
+def _load_links(net, links, parts, n_parts, mirrored):
+    """Add the messages between the parts to the load of the links on their paths.
+
+    As many come back as go there, but from and to a master. If they come back over the mirrored links, a link and its
+    mirror have the same load: they are counted as one, and of the paths between two parts the one there alone.
+    """
     sites = len(net.lag_ms)
     for one in range(n_parts):
-        for other in range(n_parts):
+        for other in range(_first_other(one, mirrored), n_parts):
             count = net.messages[one * n_parts + other]
             if count > 0.0:
                 path = parts[one].site * sites + parts[other].site
                 for place in range(net.first[path], net.first[path + 1]):
-                    net.load[net.links[place]] += count
+                    net.load[links[place]] += count
 
 
 @kernel_part
-def _clear_links(net, parts, n_parts):
+def _busiest_ms(net, links, path):
+    """Return what each bit takes on the busiest link of a path."""
+    busy_ms = 0.0
+    for place in range(net.first[path], net.first[path + 1]):
+        link = links[place]
+        busy_ms = max(busy_ms, net.load[link] * net.ms_per_bit[link])
+    return busy_ms
+
+
+@kernel_part
+def _find_busiest(net, parts, n_parts):
+    """Write to ``net.busy_ms`` what each bit takes on the busiest link from part to part, where paths are mirrored."""
+    sites = len(net.lag_ms)
+    for one in range(n_parts):
+        for other in range(one + 1, n_parts):
+            if net.messages[one * n_parts + other] > 0.0:
+                busy_ms = _busiest_ms(net, net.both, parts[one].site * sites + parts[other].site)
+                net.busy_ms[one * n_parts + other] = net.busy_ms[other * n_parts + one] = busy_ms
+
+
+@kernel_part
+def _clear_links(net, links, parts, n_parts, mirrored):
     """Take back what `_load_links` did; if there are few links, all of them at one stroke."""
     if len(net.load) <= 32 * n_parts:
         for link in range(len(net.load)):
@@ -168,11 +202,11 @@ def _clear_links(net, parts, n_parts):
         return
     sites = len(net.lag_ms)
     for one in range(n_parts):
-        for other in range(n_parts):
+        for other in range(_first_other(one, mirrored), n_parts):
             if net.messages[one * n_parts + other] > 0.0:
                 path = parts[one].site * sites + parts[other].site
                 for place in range(net.first[path], net.first[path + 1]):
-                    net.load[net.links[place]] = 0.0
+                    net.load[links[place]] = 0.0
 
 
 @kernel_part

@@ -244,3 +244,41 @@ def find_ways_apart(first, links, mark, apart):
             for place in range(first[back], first[back + 1]):
                 common = common or mark[links[place]] == there
             apart[one, other] = apart[other, one] = not common or one == other
+
+
+@kernel
+def find_mirrors(first, links, ms_per_bit, mirror, both):
+    """Find out whether every path back is the path there in a mirror: link for link, each as fast as the one there.
+
+    Parameters
+    ----------
+    first, links : numpy.ndarray of int
+    ms_per_bit : numpy.ndarray of float64, shape (links,)
+    mirror : numpy.ndarray of int64, shape (links,)
+        Room: -1 everywhere at first.
+    both : numpy.ndarray of uint32, shape (links of all paths,)
+        Is written: for each link of the paths the first of it and its mirror.
+
+    Returns
+    -------
+    bool
+        If not, what is in ``both`` means nothing.
+    """
+    sites = int(np.sqrt(len(first) - 1))
+    for one in range(sites):
+        for other in range(one + 1, sites):
+            there, back = one * sites + other, other * sites + one
+            count = first[there + 1] - first[there]
+            if first[back + 1] - first[back] != count:
+                return False
+            for step in range(count):
+                link, opposite = links[first[there] + step], links[first[back + 1] - 1 - step]
+                known = mirror[link] == opposite and mirror[opposite] == link
+                if not known and (mirror[link] >= 0 or mirror[opposite] >= 0):
+                    return False
+                if link == opposite or ms_per_bit[link] != ms_per_bit[opposite]:
+                    return False
+                mirror[link], mirror[opposite] = opposite, link
+    for place in range(len(links)):
+        both[place] = min(links[place], mirror[links[place]]) if mirror[links[place]] >= 0 else links[place]
+    return True

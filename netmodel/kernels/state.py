@@ -56,6 +56,10 @@ class NetArrays(NamedTuple):
         Where the links of each path begin in ``links``; path number = from x sites + to.
     links : numpy.ndarray of uint32, shape (links of all paths,)
         In the order in which a message crosses them; unsigned, so that compiled code need not look for negative places.
+    mirrored : bool
+        Whether every path back is the path there in a mirror, link for link, each as fast as the one there.
+    both : numpy.ndarray of uint32, shape (links of all paths,)
+        If so: in place of each of ``links`` the first of it and its mirror.
     ms_per_bit : numpy.ndarray of float64, shape (links,)
         Infinite for a link that is down.
     capacity : numpy.ndarray of float64, shape (links,)
@@ -68,6 +72,8 @@ class NetArrays(NamedTuple):
         Room: messages on each link; zero between calls.
     messages : numpy.ndarray of float64, shape (sites x sites,)
         Room: messages between the parts of a job.
+    busy_ms : numpy.ndarray of float64, shape (sites x sites,)
+        Room: what each bit takes on the busiest link between the parts of a job.
     """
 
     lag_ms: FloatArray
@@ -76,6 +82,8 @@ class NetArrays(NamedTuple):
     apart: npt.NDArray[np.bool_]
     first: IntArray
     links: npt.NDArray[np.uint32]
+    mirrored: bool
+    both: npt.NDArray[np.uint32]
     ms_per_bit: FloatArray
     capacity: FloatArray
     local_latency_ms: float
@@ -83,6 +91,7 @@ class NetArrays(NamedTuple):
     overlapped: bool
     load: FloatArray
     messages: FloatArray
+    busy_ms: FloatArray
 
 
 class Flows(NamedTuple):

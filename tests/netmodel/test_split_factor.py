@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from gridweave.errors import InputError, OptionError
 from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import GRIDS_BY_NAME, PATTERNS, Communication, rank_grid
+from gridweave.netmodel.kernels.overhead import split_factor
+from gridweave.netmodel.kernels.state import PART
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.routing import find_paths
 
@@ -309,3 +311,39 @@ def test_bad_settings_are_refused(values: dict[str, object], message: str) -> No
     model = line()
     with pytest.raises(OptionError, match=message):
         NetworkModel(model.topology, model.paths, **values)  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), communications, exchanges)
+def test_links_counted_with_their_mirrors_come_to_the_same(seed: int, some: Communication, exchange: str) -> None:
+    """Where paths back are those there in a mirror, half of them say it all, to the last digit; elsewhere all count."""
+    rng = np.random.default_rng(seed)
+    graph: nx.DiGraph[int] = nx.path_graph(6).to_directed()
+    graph.add_edges_from([(0, 5), (5, 0), (1, 4), (4, 1)] if rng.random() < 0.7 else [(0, 5), (5, 0), (1, 4)])
+    crooked = rng.random() < 0.3
+    for one, other in sorted(graph.edges):
+        back = graph.edges.get((other, one), {})
+        same = back and not crooked
+        for key, values in (("latency_ms", (0.1, 1.5, 9.0)), ("bandwidth_bps", (1e8, 1e9, 7e9))):
+            graph.edges[one, other][key] = back[key] if same and key in back else float(rng.choice(values))
+    topology = topology_of_graph(graph)
+    model = NetworkModel(topology, find_paths(topology), exchange, **LOCAL)
+    parts = np.zeros(int(rng.integers(2, 7)), PART)
+    parts["site"] = rng.permutation(6)[: len(parts)]
+    parts["width"] = rng.integers(1, 20, len(parts))
+    record = some.records([int(parts["width"].sum())])[0]
+    plain = model.arrays._replace(mirrored=False)
+    assert split_factor(model.arrays, record, parts, len(parts)) == split_factor(plain, record, parts, len(parts))
+
+
+def test_paths_that_are_no_mirror_are_known() -> None:
+    """A row of sites is its own mirror; where the way back is another one, or slower, nothing is."""
+    assert line().arrays.mirrored
+    triangle = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a")])
+    nx.set_edge_attributes(triangle, 1.0, "latency_ms")
+    there_and_back = nx.DiGraph()
+    there_and_back.add_edge("a", "b", latency_ms=1.0, bandwidth_bps=1e9)
+    there_and_back.add_edge("b", "a", latency_ms=1.0, bandwidth_bps=2e9)
+    for graph in (triangle, there_and_back):
+        topology = topology_of_graph(graph, bandwidth_bps=1e9)
+        assert not NetworkModel(topology, find_paths(topology)).arrays.mirrored
