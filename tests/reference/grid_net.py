@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from reference.grid import Fragments
+from reference.grid_conservative import Reserved, free, least_free
 from reference.model import Job
 from reference.ordering import key_of
 
@@ -233,10 +234,12 @@ class Moment:
             if available >= job.width and delay < math.inf:
                 delays[site] = delay
         fitting = [site for site in delays if delays[site] == min(delays.values())]
-        if not fitting:
-            return None
+        return ((self.select(job, fitting, free), job.width),) if fitting else None
+
+    def select(self, job: Job, fitting: Sequence[int], free: Sequence[int]) -> int:
+        """Return the one site for a job, among those that come into question."""
         if self.rules.selection == "random":
-            return ((fitting[math.floor(self.rules.draws[job.id] * len(fitting))], job.width),)
+            return fitting[math.floor(self.rules.draws[job.id] * len(fitting))]
 
         def rank(site: int) -> Fraction:
             if self.rules.selection == "best-fit":
@@ -247,10 +250,19 @@ class Moment:
                 return Fraction(self.rules.nodes[site] - free[site], self.rules.nodes[site])
             return Fraction(0)
 
-        return ((min(fitting, key=lambda site: (rank(site), site)), job.width),)
+        return min(fitting, key=lambda site: (rank(site), site))
 
     def parts(self, job: Job, instant: int, available: Sequence[int]) -> Fragments | None:
-        """Return how a job is split at an instant."""
+        """Return how a job is split at an instant, if that is to be."""
+        fragments = self.split(job, instant, available)
+        if fragments is not None and self.rules.mode == "adaptive":
+            length = self.takes(job, job.estimate, fragments, instant)
+            if not instant + length < self.single_end(job, instant):
+                return None
+        return fragments
+
+    def split(self, job: Job, instant: int, available: Sequence[int]) -> Fragments | None:
+        """Return how a job could be split at an instant."""
         rules = self.rules
         if not self.may_be_split(job):
             return None
@@ -265,12 +277,7 @@ class Moment:
             fragments = fewest(job.width, available)
         if fragments is None or len(fragments) > allowed:
             return None
-        length = self.takes(job, job.estimate, fragments, instant)
-        if length == math.inf:
-            return None
-        if rules.mode == "adaptive" and not instant + length < self.single_end(job, instant):
-            return None
-        return fragments
+        return None if self.takes(job, job.estimate, fragments, instant) == math.inf else fragments
 
     def single_end(self, job: Job, instant: int) -> float:
         """Return the earliest end on a single site from an instant on."""
@@ -317,10 +324,90 @@ def fewest(width: int, available: Sequence[int]) -> Fragments | None:
     return None if width > 0 else tuple(fragments)
 
 
+@dataclass
+class Reservations:
+    """What is reserved for the jobs that wait, with backfilling ``conservative``; some have no place as yet."""
+
+    moment: Moment
+    reserved: dict[int, Reserved] = field(default_factory=dict)
+
+    def held(self) -> list[Reserved]:
+        """Return all that is taken from now on."""
+        runs = [Reserved(self.moment.now, one.expected, one.fragments) for one in self.moment.running]
+        return runs + list(self.reserved.values())
+
+    def place(self, job: Job, latest_end: float) -> Reserved | None:
+        """Return the preferred place of a job, among those that end by an instant."""
+        moment, held = self.moment, self.held()
+        rules: Any = moment.rules
+        later = {instant for one in held for instant in (one.start, one.end) if instant > moment.now}
+        instants = sorted({moment.now, *later})
+        parts = None
+        for start in instants:
+            least = least_free(rules, held, start, start + job.estimate)
+            if fitting := [site for site, nodes in enumerate(least) if nodes >= job.width]:
+                site = moment.select(job, fitting, free(rules, held, start))
+                whole = Reserved(start, start + job.estimate, ((site, job.width),))
+                break
+            parts = parts or self.split_at(job, held, start)
+        else:
+            whole = None
+        if whole is not None and whole.end > latest_end:
+            whole = None
+        if parts is None or parts.end > latest_end:
+            return whole
+        return whole if whole is not None and rules.mode == "adaptive" and parts.end >= whole.end else parts
+
+    def split_at(self, job: Job, held: Sequence[Reserved], start: int) -> Reserved | None:
+        """Return the place of a job that is split and starts at an instant."""
+        rules: Any = self.moment.rules
+        length = job.estimate
+        while fragments := self.moment.split(job, start, least_free(rules, held, start, start + length)):
+            needed = int(self.moment.takes(job, job.estimate, fragments, start))
+            if needed <= length:
+                return Reserved(start, start + needed, fragments)
+            length = needed
+        return None
+
+    def reserve(self, job: Job) -> None:
+        """Reserve a job its preferred place, if it has one."""
+        if (place := self.place(job, math.inf)) is not None:
+            self.reserved[job.id] = place
+
+    def follow(self, waiting: Sequence[Job], new: Sequence[Job], *, is_early: bool, breaks: bool) -> None:
+        """Bring the reservations up to now; the jobs that wait stand in the order of the queue."""
+        if breaks:
+            self.reserved.clear()
+            for job in waiting:
+                self.reserve(job)
+            return
+        if is_early:
+            self.compress([job for job in waiting if job not in new])
+        for job in sorted(new, key=lambda job: job.id):
+            self.reserve(job)
+
+    def compress(self, waiting: Sequence[Job]) -> None:
+        """Move reservations to better places until none moves."""
+        moved = True
+        while moved:
+            moved = False
+            for job in waiting:
+                old = self.reserved.pop(job.id, None)
+                place = self.place(job, math.inf if old is None else old.end)
+                if place is not None and (
+                    old is None or (place.end, len(place.fragments)) < (old.end, len(old.fragments))
+                ):
+                    self.reserved[job.id] = place
+                    moved = True
+                elif old is not None:
+                    self.reserved[job.id] = old
+
+
 def simulate_with_net(jobs: Sequence[Job], rules: NetRules, periods: Sequence[tuple[int, Network]]) -> NetOutcome:
     """Run jobs on several sites with links between them, whose state changes at the beginning of each period."""
     outcome = NetOutcome()
     moment = Moment(rules, periods[0][1], -1, [])
+    plan = Reservations(moment) if rules.backfill == "conservative" else None
     waiting: list[Job] = []
     to_come = sorted(jobs, key=lambda job: (job.submit, job.id))
     changes = list(periods[1:])
@@ -333,11 +420,16 @@ def simulate_with_net(jobs: Sequence[Job], rules: NetRules, periods: Sequence[tu
         upcoming = [job.submit for job in to_come] + [at for at, _ in changes]
         upcoming += [task.end for one in moment.running for task in one.tasks]
         upcoming += [task.end for tasks in moment.ahead.values() for task in tasks if task.left > 0]
+        if plan is not None:
+            upcoming += [one.start for one in plan.reserved.values()]
         now = moment.now = int(min(upcoming))
-        decides = end_tasks(moment, outcome)
+        expected = {one.job.id: one.expected for one in moment.running}
+        decides = end_tasks(moment, outcome) or not moment.plays_data
+        early = expected.keys() - {one.job.id for one in moment.running}
+        is_early, breaks = any(expected[job_id] > now for job_id in early), False
         if changes and changes[0][0] == now:
             moment.network = changes.pop(0)[1]
-            decides = True
+            decides = breaks = True
         new = [job for job in to_come if job.submit == now]
         waiting += new
         decides = decides or bool(new)
@@ -347,6 +439,8 @@ def simulate_with_net(jobs: Sequence[Job], rules: NetRules, periods: Sequence[tu
             if not any(is_possible(job, network) for network in networks):
                 waiting.remove(job)
                 moment.ahead.pop(job.id, None)
+                if plan is not None:
+                    plan.reserved.pop(job.id, None)
                 outcome.refused.add(job.id)
         if moment.plays_data and rules.staging == "prefetch":
             for job in new:
@@ -356,10 +450,17 @@ def simulate_with_net(jobs: Sequence[Job], rules: NetRules, periods: Sequence[tu
         if decides:
             for one in moment.running:
                 if one.expected <= now:
+                    breaks = True
                     left, rate = one.left_by_estimate(now)
                     one.expected = now + math.ceil(left / (rate or 1))
             waiting.sort(key=lambda job: (key_of(job, rules.order, math.inf), job.submit, job.id))
-            run_pass(moment, waiting, outcome)
+            if plan is None:
+                run_pass(moment, waiting, outcome)
+            else:
+                plan.follow(waiting, [job for job in new if job in waiting], is_early=is_early, breaks=breaks)
+                for job in [job for job in waiting if job.id in plan.reserved]:
+                    if plan.reserved[job.id].start == now:
+                        begin(moment, job, plan.reserved.pop(job.id).fragments, waiting, outcome)
         share(moment)
     return outcome
 
@@ -389,35 +490,8 @@ def end_tasks(moment: Moment, outcome: NetOutcome) -> bool:
 
 def run_pass(moment: Moment, waiting: list[Job], outcome: NetOutcome) -> None:
     """Start what starts now, and take it out of the queue."""
-
-    def start(job: Job, fragments: Fragments) -> NetRunning:
-        by_estimate = moment.takes(job, job.estimate, fragments, moment.now)
-        length = int(moment.takes(job, job.length, fragments, moment.now))
-        factor = moment.network.factor(job.id, fragments)
-        sites = [site for site, _ in fragments]
-        moved = int(max(moment.delay(job, site, moment.now) for site in sites))
-        flows = moment.network.flows(job.id, fragments, factor) if len(fragments) > 1 else []
-        one = NetRunning(
-            job=job,
-            fragments=fragments,
-            expected=moment.now + int(by_estimate),
-            spare=int(by_estimate) - length,
-            work=Task(-1, Fraction(length - (moved if moment.plays_data else 0)), flows),
-            outputs=moment.outputs(job, sites) if moment.plays_data else [],
-            tasks=inputs_of(moment, job, sites) if moment.plays_data else [],
-        )
-        if not one.tasks:
-            one.work_began = moment.now
-            one.tasks = moment.set_out([one.work])
-        waiting.remove(job)
-        moment.running.append(one)
-        outcome.moved[job.id] = 0 if moment.plays_data else moved
-        outcome.start[job.id], outcome.fragments[job.id] = moment.now, fragments
-        outcome.factor[job.id], outcome.length[job.id] = factor, length
-        return one
-
     while waiting and (fragments := moment.place(waiting[0], moment.now)):
-        start(waiting[0], fragments)
+        begin(moment, waiting[0], fragments, waiting, outcome)
     if not waiting or moment.rules.backfill == "none":
         return
     shadow, reserved = moment.shadow_of(waiting[0])
@@ -426,9 +500,37 @@ def run_pass(moment: Moment, waiting: list[Job], outcome: NetOutcome) -> None:
         extra[site] -= width
     for job in waiting[1:]:
         fragments = moment.behind_head(job, shadow, extra)
-        if fragments and start(job, fragments).expected > shadow:
+        if fragments and begin(moment, job, fragments, waiting, outcome).expected > shadow:
             for site, width in fragments:
                 extra[site] -= width
+
+
+def begin(moment: Moment, job: Job, fragments: Fragments, waiting: list[Job], outcome: NetOutcome) -> NetRunning:
+    """Start a job that waits."""
+    by_estimate = moment.takes(job, job.estimate, fragments, moment.now)
+    length = int(moment.takes(job, job.length, fragments, moment.now))
+    factor = moment.network.factor(job.id, fragments)
+    sites = [site for site, _ in fragments]
+    moved = int(max(moment.delay(job, site, moment.now) for site in sites))
+    flows = moment.network.flows(job.id, fragments, factor) if len(fragments) > 1 else []
+    one = NetRunning(
+        job=job,
+        fragments=fragments,
+        expected=moment.now + int(by_estimate),
+        spare=int(by_estimate) - length,
+        work=Task(-1, Fraction(length - (moved if moment.plays_data else 0)), flows),
+        outputs=moment.outputs(job, sites) if moment.plays_data else [],
+        tasks=inputs_of(moment, job, sites) if moment.plays_data else [],
+    )
+    if not one.tasks:
+        one.work_began = moment.now
+        one.tasks = moment.set_out([one.work])
+    waiting.remove(job)
+    moment.running.append(one)
+    outcome.moved[job.id] = 0 if moment.plays_data else moved
+    outcome.start[job.id], outcome.fragments[job.id] = moment.now, fragments
+    outcome.factor[job.id], outcome.length[job.id] = factor, length
+    return one
 
 
 def inputs_of(moment: Moment, job: Job, sites: Sequence[int]) -> list[Task]:

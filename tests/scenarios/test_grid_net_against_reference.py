@@ -159,6 +159,18 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ),
     *(({"mode": mode, "staging": staging}, False) for mode in MODES for staging in ("blocking", "prefetch")),
     *(
+        ({"mode": mode, "backfill": "conservative", "split": split, "contention": contention}, change)
+        for mode in MODES[1:]
+        for split in ("fewest", "earliest-end")
+        for contention in ("none", "dynamic")
+        for change in (False, True)
+    ),
+    ({"mode": "sharing", "backfill": "conservative", "selection": "random", "order": "sjf"}, False),
+    (
+        {"mode": "adaptive", "backfill": "conservative", "contention": "static", "max_fragments": ((6, 2), (12, 3))},
+        True,
+    ),
+    *(
         ({"mode": mode, "staging": staging, "contention": contention}, change)
         for mode in MODES
         for staging in ("blocking", "prefetch")
