@@ -146,7 +146,8 @@ class LocalGrid:
         self._reach(actor)
         assert method == "ask", "the backend only asks at desks"
         try:
-            return await asyncio.wait_for(self._doors[actor].ask(*arguments), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await self._doors[actor].ask(*arguments)
         except TimeoutError as error:
             raise UnavailableError(f"actor {actor} does not answer: TimeoutError") from error
 

@@ -55,4 +55,5 @@ class Events:
         """Wait until there is an event after one, or a time has passed."""
         if self.last <= number:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()

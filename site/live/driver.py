@@ -347,7 +347,8 @@ class Driver(ABC, Generic[Incoming]):
         """Wait until more turns in which something happened were taken than were seen, or a time has passed."""
         if self.turns <= seen:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._turned.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._turned.wait()
 
     async def _answered(self, submissions: _Submissions) -> dict[str, Any]:
         """Return what was answered before to any of these."""
@@ -494,7 +495,9 @@ class Driver(ABC, Generic[Incoming]):
         waits_ms += [max(0, due_ms - self._real_ms()) for due_ms in channel_ms if due_ms is not None]
         try:
             # A clock that was set is noticed within a minute.
-            await asyncio.wait_for(self._news.wait(), min([*waits_ms, 60_000]) / 1000)
+            # Not wait_for: that of Python 3.11 may swallow a cancellation, and this would go on for ever.
+            async with asyncio.timeout(min([*waits_ms, 60_000]) / 1000):
+                await self._news.wait()
         except TimeoutError:
             return
 
@@ -509,7 +512,8 @@ class Driver(ABC, Generic[Incoming]):
             rest_s = min(rest_s, self.clock.real_ms(wakeup_ms - self.clock.now_ms()) / 1000)
         if rest_s > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), rest_s)
+                async with asyncio.timeout(rest_s):
+                    await self._asked.wait()
 
     @staticmethod
     def _real_ms() -> int:

@@ -63,7 +63,8 @@ class Handles:
             if handle is None:
                 handle = await asyncio.to_thread(ray.get_actor, actor, self._namespace)
                 self._known[actor] = handle
-            return await asyncio.wait_for(_result(getattr(handle, method).remote(*arguments)), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await _result(getattr(handle, method).remote(*arguments))
         except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
             self._known.pop(actor, None)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
