@@ -232,7 +232,7 @@ def test_a_script_without_an_interpreter(here: Elsewhere, shell: Shell, tmp_path
 
 def test_a_script_on_standard_input(here: Elsewhere, tmp_path: Path) -> None:
     """A script may come from standard input."""
-    command = ["python", "-m", "gridweave.cli", "submit", "-", "x"]
+    command = [sys.executable, "-m", "gridweave.cli", "submit", "-", "x"]
     subprocess.run(command, input=b"#!/bin/sh\n#GRIDWEAVE -n 3\necho hello $1\n", check=True, capture_output=True)
     (request,) = handed_in(here)
     assert (request.name, request.nodes) == ("stdin", 3)
