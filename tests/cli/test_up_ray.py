@@ -20,7 +20,13 @@ from gridweave.grid.live.local_ending import end_marked, kill
 from gridweave.grid.live.local_state import HEAD, LocalGridState, node_of, read_state
 from gridweave.site.live.processes import strays
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+# Some of these kill and interrupt at instants that a busy machine moves: they are run on purpose, not with all the others.
+WANTED = os.environ.get("GRIDWEAVE_UP_TESTS") == "1"
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(not WANTED, reason="set GRIDWEAVE_UP_TESTS=1: kills and interrupts a grid at chosen instants"),
+]
 
 PATIENCE_S = 400
 
