@@ -14,6 +14,7 @@ from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.net_links import GridNetwork, LinkSlots, LinksNow, more_slots, new_links, with_paths
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.netmodel.kernels.state import with_own_room
 from gridweave.site.contract import RunsLate
 from gridweave.site.kernels.rates import late_end_ms, work_left
 from gridweave.site.kernels.state import NEVER_MS
@@ -47,9 +48,7 @@ class NetQueue(GridQueue):
         twin = super().copy()
         links = self._codes.net
         assert links is not None, "a network without links"
-        # Of the paths, which may be large, only the room to count in is written to.
-        room = {"load": links.paths.load.copy(), "messages": links.paths.messages.copy()}
-        apart = copied(links._replace(paths=None))._replace(paths=links.paths._replace(**room))  # type: ignore[arg-type]
+        apart = copied(links._replace(paths=None))._replace(paths=with_own_room(links.paths))  # type: ignore[arg-type]
         twin._codes = self._codes._replace(net=apart)
         twin._late = self._late.copy()
         return twin

@@ -16,9 +16,10 @@ from gridweave.errors import InputError, OptionError
 from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import GRIDS_BY_NAME, PATTERNS, Communication, rank_grid
 from gridweave.netmodel.kernels.overhead import split_factor
-from gridweave.netmodel.kernels.state import PART
+from gridweave.netmodel.kernels.state import PART, with_own_room
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.routing import find_paths
+from net_builders import drawn_model
 
 SENDING = [pattern for pattern in PATTERNS if pattern != "none"]
 LOCAL = {"local_latency_ms": 0.01, "local_bandwidth_bps": 1e10}
@@ -347,3 +348,17 @@ def test_paths_that_are_no_mirror_are_known() -> None:
     for graph in (triangle, there_and_back):
         topology = topology_of_graph(graph, bandwidth_bps=1e9)
         assert not NetworkModel(topology, find_paths(topology)).arrays.mirrored
+
+
+def test_paths_with_room_of_their_own_can_be_asked_beside() -> None:
+    """Whatever kernels write to while they count is written to in the one alone; all that is large is shared."""
+    first = drawn_model(np.random.default_rng(1), 4).arrays
+    second = with_own_room(first)
+    record = Communication(pattern="all-to-all", fraction=0.5, message_bytes=1e6).records([9])[0]
+    parts = np.array([(0, 3), (1, 3), (3, 3)], PART)
+    before = [np.copy(each) for each in first]
+    assert split_factor(second, record, parts, 3) > 1.0
+    for each, was in zip(first, before, strict=True):
+        assert np.array_equal(each, was)
+    assert second.messages.any()
+    assert second.links is first.links
