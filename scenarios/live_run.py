@@ -149,7 +149,8 @@ class _Play:
         self._open = {target: {} for target in targets}
         works = [self._hand_in(target, jobs) for target, jobs in targets.items()]
         try:
-            await asyncio.wait_for(_all_of(*works, self._watch()), patience_s)
+            async with asyncio.timeout(patience_s):
+                await _all_of(*works, self._watch())
         except TimeoutError:
             left = len(self._jobs) - len(self.records)
             raise UnavailableError(
@@ -226,7 +227,8 @@ class _Play:
         actor = self._grid.actors[GRID_ACTOR if target is None else site_actor(target)]
         for attempt in range(1, _TRIES + 1):
             try:
-                answer: bytes = await asyncio.wait_for(_result(getattr(actor, method).remote(argument)), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    answer: bytes = await _result(getattr(actor, method).remote(argument))
             except (ray.exceptions.RayError, TimeoutError) as error:
                 if attempt == _TRIES:
                     told = str(error).splitlines()[0] if str(error) else type(error).__name__

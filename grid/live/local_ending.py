@@ -120,8 +120,8 @@ async def _end_left(folder: Path, reason: str) -> None:
         if all(state is not None and state.phase == "ended" for state in states):
             continue
         with contextlib.suppress(GridweaveError, TimeoutError):
-            async with Runner(jobs.parent) as runner:
-                await asyncio.wait_for(_end_all(runner, reason), JOBS_S)
+            async with Runner(jobs.parent) as runner, asyncio.timeout(JOBS_S):
+                await _end_all(runner, reason)
 
 
 async def _end_all(runner: Runner, reason: str) -> None:

@@ -13,20 +13,25 @@ _POSTPONED = (signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP take down what was started, as Ctrl-C does."""
+    """Have SIGTERM and SIGHUP take down what was started, as Ctrl-C does, and end with 128 + the signal's number."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _terminated) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, hear) for number in _POSTPONED}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+        if heard:
+            # Where the exception passes through Ray, or through a callback, another one comes out of it, or none.
+            raise SystemExit(128 + heard[0])
 
 
 @contextlib.contextmanager

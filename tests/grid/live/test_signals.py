@@ -1,0 +1,36 @@
+"""What a command that starts a grid does when it is told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import pytest
+
+from gridweave.grid.live.signals import ended_in_order
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_whoever_makes_another_exception_of_it_changes_nothing(number: signal.Signals) -> None:
+    """The status is that of the signal, though Ray turns every SystemExit that reaches it into one with status 1."""
+    with pytest.raises(SystemExit) as end, ended_in_order(), ended_in_order():
+        try:
+            signal.raise_signal(number)
+        except SystemExit:
+            raise SystemExit(1) from None
+    assert end.value.code == 128 + number
+
+
+def test_whoever_swallows_it_cannot_keep_the_command_from_ending() -> None:
+    """A signal that was heard in a callback, where its exception is lost, ends the command with its block."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end, ended_in_order(), contextlib.suppress(SystemExit):
+        signal.raise_signal(signal.SIGTERM)
+    assert end.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_without_a_signal_nothing_is_changed() -> None:
+    """An error that no signal has led to is handed on."""
+    with pytest.raises(ZeroDivisionError), ended_in_order():
+        _ = 1 // 0
