@@ -20,13 +20,7 @@ from gridweave.grid.live.local_ending import end_marked, kill
 from gridweave.grid.live.local_state import HEAD, LocalGridState, node_of, read_state
 from gridweave.site.live.processes import strays
 
-# Some kill and interrupt at instants that the load of a machine moves: they are run on purpose, not with the others.
-WANTED = os.environ.get("GRIDWEAVE_UP_TESTS") == "1"
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.slow,
-    pytest.mark.skipif(not WANTED, reason="set GRIDWEAVE_UP_TESTS=1: kills and interrupts a grid at chosen instants"),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 PATIENCE_S = 400
 
