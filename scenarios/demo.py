@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.live.signals import uninterrupted
 from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.live_comparison import LiveRun
 from gridweave.scenarios.live_plan import Submission, submissions
@@ -194,32 +196,40 @@ def _scaled(run_ms: npt.NDArray[np.float64], width: IntArray, wanted: float) -> 
     return scaled
 
 
-def begin_forecast(demo: Demo) -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     """Have another process work out what the simulation forecasts; the first time it compiles for half a minute.
 
     Parameters
     ----------
     demo : Demo
 
-    Returns
-    -------
+    Yields
+    ------
     subprocess.Popen
-        For `end_forecast`; it may be killed.
+        For `end_forecast`; it is ended after the block.
     """
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "gridweave.scenarios.demo"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert child.stdin is not None
-    with child.stdin as orders:
-        orders.write(pickle.dumps(demo))
-    return child
+    child = None
+    try:
+        with uninterrupted():
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "gridweave.scenarios.demo"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        assert child.stdin is not None
+        with child.stdin as orders:
+            orders.write(pickle.dumps(demo))
+        yield child
+    finally:
+        if child is not None:
+            child.kill()
+            child.wait()
 
 
 def end_forecast(child: subprocess.Popen[bytes]) -> GridRun:
-    """Return what `begin_forecast` has begun.
+    """Return what `forecast_begun` has begun.
 
     Raises
     ------

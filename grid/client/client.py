@@ -44,6 +44,8 @@ class Client:
         Whether the token may be sent unencrypted to another machine; it is refused otherwise.
     profile : str, optional
         A table of the configuration.
+    grid : str, optional
+        The name of a grid that `gridweave up` has started here, in place of a URL.
     patience : Patience, optional
         How long it tries.
     rng : numpy.random.Generator, optional
@@ -73,11 +75,12 @@ class Client:
         site: str | None = None,
         plain_http: bool | None = None,
         profile: str | None = None,
+        grid: str | None = None,
         patience: Patience | None = None,
         rng: np.random.Generator | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.connection = configured(url, token, ca=ca, site=site, plain_http=plain_http, profile=profile)
+        self.connection = configured(url, token, ca=ca, site=site, plain_http=plain_http, profile=profile, grid=grid)
         self._pauses = Pauses(patience or Patience(), rng, sleep)
         self._transport: Transport | None = None
         self._ends = EndWatch(self._follow, self.record)

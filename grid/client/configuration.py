@@ -19,10 +19,11 @@ import platformdirs
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.gateway.settings import is_loopback
-from gridweave.grid.live.local_state import DEFAULT_NAME, known_grids, running_grid
+from gridweave.grid.live.local_state import DEFAULT_NAME, LocalGridState, known_grids, running_grid
 
 FILE_VARIABLE = "GRIDWEAVE_CONFIG"
 PROFILE_VARIABLE = "GRIDWEAVE_PROFILE"
+GRID_VARIABLE = "GRIDWEAVE_GRID"
 URL_VARIABLE = "GRIDWEAVE_URL"
 TOKEN_VARIABLE = "GRIDWEAVE_TOKEN"
 CA_VARIABLE = "GRIDWEAVE_CA"
@@ -83,6 +84,7 @@ def configured(
     site: str | None = None,
     plain_http: bool | None = None,
     profile: str | None = None,
+    grid: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Connection:
     """Return how to reach the grid.
@@ -93,6 +95,8 @@ def configured(
         What is given wins over environment and file.
     profile : str, optional
         The table ``[profile.NAME]`` of the file, in place of its first lines.
+    grid : str, optional
+        The name of a grid that runs on this machine, in place of ``url``.
     environment : mapping from str to str, optional
         That of the process, if left out.
 
@@ -103,23 +107,20 @@ def configured(
     Raises
     ------
     InputError
-        If the file cannot be used, or the address is none.
+        If the file cannot be used, or the address is none, or two are given.
     UnavailableError
-        If no grid is named, and none runs here.
+        If no grid is named, and none runs here; or not the one that is named.
     """
+    if url is not None and grid is not None:
+        raise OptionError("grid", f"names the grid {grid!r} of this machine beside a URL; give one of them")
     environment = os.environ if environment is None else environment
     in_file, warnings = _file_layer(environment, profile)
-    layers = [
-        _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http),
-        _Layer(
-            url=environment.get(URL_VARIABLE) or None,
-            token=environment.get(TOKEN_VARIABLE) or None,
-            ca=environment.get(CA_VARIABLE) or None,
-        ),
-        in_file,
-    ]
+    given = _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http)
+    # Whoever names a profile for one command may have another grid in the environment of all.
+    below = [in_file, _environment_layer(environment)] if profile else [_environment_layer(environment), in_file]
+    layers = [given if grid is None else _over(given, _layer_of(grid_here(grid))), *below]
     if not any(layer.url for layer in layers):
-        layers.append(_running_here())
+        layers.append(_layer_of(grid_here()))
     place = next((number for number, layer in enumerate(layers) if layer.url), None)
     if place is None:
         raise UnavailableError(NO_GRID)
@@ -176,14 +177,58 @@ def _check_secret(connection: Connection) -> None:
         )
 
 
-def _running_here() -> _Layer:
-    """Return where the grid is that `gridweave up` has started on this machine."""
-    running = [grid for name in known_grids() if (grid := running_grid(name)) is not None and grid.url]
-    named = [grid for grid in running if grid.name == DEFAULT_NAME] or running
-    if len(named) > 1:
-        known = ", ".join(f"{grid.name} ({grid.url})" for grid in named)
-        raise OptionError("url", f"several grids run here: {known}; name one with --url or {URL_VARIABLE}")
-    return _Layer(url=named[0].url, token=named[0].token) if named else _Layer()
+def _environment_layer(environment: Mapping[str, str]) -> _Layer:
+    """Return what the environment says."""
+    layer = _Layer(
+        url=environment.get(URL_VARIABLE) or None,
+        token=environment.get(TOKEN_VARIABLE) or None,
+        ca=environment.get(CA_VARIABLE) or None,
+    )
+    name = environment.get(GRID_VARIABLE)
+    return layer if layer.url or not name else _over(layer, _layer_of(grid_here(name)))
+
+
+def _over(upper: _Layer, lower: _Layer) -> _Layer:
+    """Return what two sources say of the same grid; the upper one counts where both say something."""
+    said = {name: getattr(upper, name) for name in _KEYS}
+    return msgspec.structs.replace(lower, **{name: value for name, value in said.items() if value is not None})
+
+
+def _layer_of(grid: LocalGridState | None) -> _Layer:
+    """Return how a grid of this machine is reached."""
+    return _Layer() if grid is None else _Layer(url=grid.url, token=grid.token)
+
+
+def grid_here(name: str | None = None) -> LocalGridState | None:
+    """Return a grid that `gridweave up` has started here: that of a name, else ``default``, else the only one.
+
+    Parameters
+    ----------
+    name : str, optional
+
+    Returns
+    -------
+    LocalGridState or None
+        None if none runs, and no name is given.
+
+    Raises
+    ------
+    UnavailableError
+        If the one of this name does not run.
+    OptionError
+        If it cannot be told which one is meant.
+    """
+    if name is not None:
+        grid = running_grid(name)
+        if grid is None or not grid.url:
+            raise UnavailableError(f"the grid {name!r} does not run here; start it with `gridweave up --name {name}`")
+        return grid
+    running = [grid for known in known_grids() if (grid := running_grid(known)) is not None and grid.url]
+    found = [grid for grid in running if grid.name == DEFAULT_NAME] or running
+    if len(found) > 1:
+        names = ", ".join(f"{grid.name} ({grid.url})" for grid in found)
+        raise OptionError("grid", f"several run here: {names}; name one of them, or set {GRID_VARIABLE}")
+    return found[0] if found else None
 
 
 # -- the file

@@ -150,7 +150,7 @@ class SyncClient:
 
     Parameters
     ----------
-    url, token, ca, site, plain_http, profile, patience, rng, sleep
+    url, token, ca, site, plain_http, profile, grid, patience, rng, sleep
         As for `Client`.
     """
 
@@ -163,6 +163,7 @@ class SyncClient:
         site: str | None = None,
         plain_http: bool | None = None,
         profile: str | None = None,
+        grid: str | None = None,
         patience: Patience | None = None,
         rng: np.random.Generator | None = None,
         sleep: Sleep = asyncio.sleep,
@@ -174,6 +175,7 @@ class SyncClient:
             site=site,
             plain_http=plain_http,
             profile=profile,
+            grid=grid,
             patience=patience,
             rng=rng,
             sleep=sleep,

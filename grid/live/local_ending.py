@@ -15,7 +15,7 @@ from gridweave.errors import GridweaveError
 from gridweave.grid.live.local_state import LocalProcess
 from gridweave.site.live.folders import JOBS, fragment_key, read_state
 from gridweave.site.live.launch import FragmentEnded
-from gridweave.site.live.processes import ProcessStat, open_process, process_stat, send_signal, strays
+from gridweave.site.live.processes import ProcessStat, process_stat, send_signal, strays
 from gridweave.site.live.runner import Runner
 
 MARKER_VARIABLE = "GRIDWEAVE_LOCAL_GRID"
@@ -90,10 +90,15 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
     """
     until = time.monotonic() + patience_s
     for pid, ticks in processes:
-        handle = open_process(pid, ticks)
-        if handle is None:
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
             continue
         try:
+            # The first thread of a process may be over while others still hold its files, and so its locks.
+            stat = process_stat(pid)
+            if stat is None or stat.start_ticks != ticks:
+                continue
             if not select.select([handle], [], [], max(0.0, until - time.monotonic()))[0]:
                 return False
         finally:

@@ -26,7 +26,7 @@ from gridweave.grid.live.local_ending import MARKER_VARIABLE
 from gridweave.grid.live.local_state import HEAD, LocalProcess, node_of, write_private
 from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, quietly
 from gridweave.grid.live.ray_nodes import Launched, Launching, RayNode
-from gridweave.grid.live.signals import postponed
+from gridweave.grid.live.signals import postponed, uninterrupted
 from gridweave.site.live.ray_names import MACHINE_LABEL, SITE_LABEL
 
 MOST_NODES = 8
@@ -109,14 +109,17 @@ class Launcher:
             self._said.seek(0)
             self.problem = self._said.read().decode(errors="replace")
 
-    def close(self) -> None:
-        """End it; what it has started goes on."""
-        self._process.kill()
+    def close(self) -> list[Launched]:
+        """End it; what it has started goes on. Return those of them that were not yielded."""
+        self._process.terminate()
         self._process.wait()
+        told = self._process.stdout
+        untold = [] if told is None or told.closed else [msgspec.json.decode(line, type=Launched) for line in told]
         for pipe in (self._process.stdin, self._process.stdout, self._said):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+        return untold
 
 
 class LocalRay:
@@ -169,12 +172,15 @@ class LocalRay:
             head=self._head() if head else None,
             nodes=tuple(self._node(machine) for machine in machines),
         )
-        launcher = launcher or Launcher(self._token, self._marker)
         try:
+            if launcher is None:
+                with uninterrupted():
+                    launcher = Launcher(self._token, self._marker)
             for one in launcher.launch(task):
                 told(LocalProcess(one.name, one.pid, one.start_ticks))
         finally:
-            launcher.close()
+            for one in launcher.close() if launcher is not None else ():
+                told(LocalProcess(one.name, one.pid, one.start_ticks))
         if launcher.problem is not None:
             raise UnavailableError(f"Ray cannot be started on this machine: {self._last_words(HEAD, launcher.problem)}")
 

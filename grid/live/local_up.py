@@ -45,7 +45,7 @@ from gridweave.grid.live.local_state import (
     write_state,
 )
 from gridweave.grid.live.ray_joining import knock
-from gridweave.grid.live.signals import ended_in_order, signals_held
+from gridweave.grid.live.signals import ended_in_order, signals_held, uninterrupted
 from gridweave.site.live.processes import boot_id
 from gridweave.site.live.ray_names import NAMESPACE, SITE_LABEL
 
@@ -166,19 +166,23 @@ def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str 
         elif address is None:
             tell("Starting Ray")
         launcher = None
-        if before is None and address is None:
-            check_ray()
-            make_ray_token(folder / RAY_TOKEN)
-            launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
         try:
+            if before is None and address is None:
+                check_ray()
+                make_ray_token(folder / RAY_TOKEN)
+                with uninterrupted():
+                    launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
             wanted = read()
             if before is not None:
                 _check_same(before, wanted)
-            work = _Work(wanted, folder, before, last_url, tell)
+            work = None
             try:
+                with uninterrupted():
+                    work = _Work(wanted, folder, before, last_url, tell)
                 work.run(launcher)
             except BaseException:
-                work.undo()
+                if work is not None:
+                    work.undo()
                 raise
         finally:
             if launcher is not None:
@@ -320,9 +324,10 @@ class _Work:
         state = self.done.state
         if state.process(GATEWAY) is not None:
             return
-        process, url = start_gateway(self._wanted.gateway, state, self._folder, ray_token)
-        self._change(url=url)
-        self._started(process)
+        with uninterrupted():
+            process, url = start_gateway(self._wanted.gateway, state, self._folder, ray_token)
+            self._change(url=url)
+            self._started(process)
         self._lap("gateway begun")
 
     def _await_gateway(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -87,13 +88,19 @@ def main() -> int:
 
 def _launch(node: RayNode) -> int:
     """Fork a process that becomes a node; tell of it, and return its number."""
-    pid = os.fork()
-    if pid == 0:
-        _become(node)
-    stat = process_stat(pid)
-    assert stat is not None, "a child that was not waited for has a number"
-    sys.stdout.buffer.write(msgspec.json.encode(Launched(node.name, pid, stat.start_ticks)) + b"\n")
-    sys.stdout.buffer.flush()
+    # Whoever ends this process hears of all that it has started.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        pid = os.fork()
+        if pid == 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _become(node)
+        stat = process_stat(pid)
+        assert stat is not None, "a child that was not waited for has a number"
+        sys.stdout.buffer.write(msgspec.json.encode(Launched(node.name, pid, stat.start_ticks)) + b"\n")
+        sys.stdout.buffer.flush()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return pid
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 _POSTPONED = (signal.SIGTERM, signal.SIGHUP)
+_ALL = (signal.SIGINT, *_POSTPONED)
 
 
 @contextlib.contextmanager
@@ -40,13 +41,32 @@ def signals_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _ALL}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hear of INT, TERM and HUP only after this: whoever is to end what is started in it has it in hand by then.
+
+    Blocking them would not do: a process that is started would never hear of them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = {number: signal.signal(number, lambda heard_of, frame: heard.append(heard_of)) for number in _ALL}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if heard:
+            signal.raise_signal(heard[0])
 
 
 @contextlib.contextmanager
@@ -71,7 +91,7 @@ def postponed() -> Iterator[None]:
 @contextlib.contextmanager
 def for_the_main_thread() -> Iterator[None]:
     """Leave signals to the thread that runs this: threads that are started in it hear of none."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *_POSTPONED))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
     try:
         yield
     finally:

@@ -88,6 +88,7 @@ def test_tokens_of_the_grid_that_runs_here(shell: Shell) -> None:
             namespace="gridweave",
             sites=(),
             processes=(me,),
+            url="http://127.0.0.1:8765",
             tokens=tokens,
         )
         write_state(state)

@@ -46,7 +46,7 @@ def demo(
 
 def _show(folder: Path) -> None:
     from gridweave.grid.live.local_up import bring_up
-    from gridweave.scenarios.demo import begin_forecast, end_forecast, grid_text, make_demo
+    from gridweave.scenarios.demo import end_forecast, forecast_begun, grid_text, make_demo
     from gridweave.scenarios.demo_play import play
     from gridweave.scenarios.grid_file.reading import grid_of_text
     from gridweave.scenarios.grid_file.wanted import wanted_grid
@@ -60,8 +60,7 @@ def _show(folder: Path) -> None:
         [*rows, ("gateway", state.url)], title=f"A grid is up after {sum(brought.seconds.values()):.0f} s", left=2
     )
     shown = make_demo(folder)
-    forecast = begin_forecast(shown)
-    try:
+    with forecast_begun(shown) as forecast:
         typer.echo(f"{len(shown.submissions)} jobs, shaped like those of {shown.source}, are handed in.")
         with delayed_progress("Playing") as report:
             played = play(state, shown, report)
@@ -69,9 +68,6 @@ def _show(folder: Path) -> None:
         with progress() as tell:
             tell("Setting it beside the simulation")
             done = shown.compared(end_forecast(forecast), played.records, played.origin_ms)
-    finally:
-        forecast.kill()
-        forecast.wait()
     print_live_run(done, verdict=False)
     typer.echo(
         "What differs is mostly time that the simulation does not know: sites agree on the start of a job on several"

@@ -23,6 +23,7 @@ Url = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Of the grid's gateway; docs/cli.md says what counts if it is left out."),
 ]
+Here = Annotated[str | None, typer.Option("--grid", metavar="NAME", help="The grid that runs here under this name.")]
 Profile = Annotated[
     str | None, typer.Option(metavar="NAME", help="Take address and token from this table of the configuration.")
 ]
@@ -36,12 +37,12 @@ _TRY_S, _CONNECT_S = 30.0, 2.0
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?", re.ASCII)
 
 
-def with_grid(url: str | None, profile: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
+def with_grid(url: str | None, here: str | None, profile: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
     """Return what comes of some work with the client of the grid.
 
     Parameters
     ----------
-    url, profile : str, optional
+    url, here, profile : str, optional
         As the user gave them.
     work : callable
         Takes the client, which is open while it runs.
@@ -56,8 +57,8 @@ def with_grid(url: str | None, profile: str | None, work: Callable[[Client], Awa
         async with client:
             return await work(client)
 
-    with named_as_typed(url="--url", profile="--profile", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
-        client = Client(url, profile=profile, patience=Patience(total_s=_TRY_S, connect_s=_CONNECT_S))
+    with named_as_typed(url="--url", grid="--grid", profile="--profile", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
+        client = Client(url, grid=here, profile=profile, patience=Patience(total_s=_TRY_S, connect_s=_CONNECT_S))
         for warning in client.connection.warnings:
             say(f"warning: {warning}")
         return asyncio.run(run())

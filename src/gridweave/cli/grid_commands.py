@@ -9,7 +9,7 @@ import typer
 
 from gridweave.cli.completion import complete_sites
 from gridweave.cli.explanation import print_forecast
-from gridweave.cli.grid_client import Json, Profile, Url, clock, now_ms, plain, relative, rounded, with_grid
+from gridweave.cli.grid_client import Here, Json, Profile, Url, clock, now_ms, plain, relative, rounded, with_grid
 from gridweave.cli.options import parse_time_ms, span_text
 from gridweave.cli.output import print_json, print_table, say
 
@@ -23,6 +23,7 @@ SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Its name.", autoc
 def sites(
     machines: Annotated[bool, typer.Option("--machines", "-m", help="Also the machines of each site.")] = False,
     url: Url = None,
+    here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -30,7 +31,7 @@ def sites(
 
     Example: gridweave sites --machines
     """
-    found = with_grid(url, profile, lambda grid: grid.sites())
+    found = with_grid(url, here, profile, lambda grid: grid.sites())
     if as_json:
         print_json([plain(site) for site in found])
         return
@@ -56,6 +57,7 @@ def site_state(site: SiteInfo) -> str:
 def queue(
     limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="The first N.")] = 20,
     url: Url = None,
+    here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -63,7 +65,7 @@ def queue(
 
     Example: gridweave queue --limit 100
     """
-    found = with_grid(url, profile, lambda grid: grid.queue(limit))
+    found = with_grid(url, here, profile, lambda grid: grid.queue(limit))
     if as_json:
         print_json(plain(found))
         return
@@ -95,6 +97,7 @@ def quote(
     nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", help="So many nodes.")] = 1,
     time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="For at most so long, such as 10m.")] = "1h",
     url: Url = None,
+    here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -103,38 +106,38 @@ def quote(
     Example: gridweave quote -n 4 -t 10m
     """
     limit = timedelta(milliseconds=parse_time_ms("--time", time))
-    forecast = with_grid(url, profile, lambda grid: grid.quote(nodes=nodes, limit=limit))
+    forecast = with_grid(url, here, profile, lambda grid: grid.quote(nodes=nodes, limit=limit))
     if as_json:
         print_json(plain(forecast))
     else:
         print_forecast(forecast)
 
 
-def drain(site: SiteName, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+def drain(site: SiteName, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
     """Have a site take nothing new of the grid; what runs there goes on.
 
     Example: gridweave drain north
     """
-    _drain(site, True, url, profile, as_json)
+    _drain(site, True, url, here, profile, as_json)
 
 
-def resume(site: SiteName, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+def resume(site: SiteName, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
     """Have a drained site take jobs of the grid again.
 
     Example: gridweave resume north
     """
-    _drain(site, False, url, profile, as_json)
+    _drain(site, False, url, here, profile, as_json)
 
 
-def _drain(site: str, draining: bool, url: str | None, profile: str | None, as_json: bool) -> None:
-    with_grid(url, profile, lambda grid: grid.drain(site) if draining else grid.resume(site))
+def _drain(site: str, draining: bool, url: str | None, here: str | None, profile: str | None, as_json: bool) -> None:
+    with_grid(url, here, profile, lambda grid: grid.drain(site) if draining else grid.resume(site))
     if as_json:
         print_json({"site": site, "draining": draining})
     else:
         typer.echo(f"{site} takes " + ("nothing new of the grid" if draining else "jobs of the grid again"))
 
 
-def whoami(url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+def whoami(url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
     """Say which grid is asked, for whom it takes you, and what you may do.
 
     Example: gridweave whoami
@@ -151,4 +154,4 @@ def whoami(url: Url = None, profile: Profile = None, as_json: Json = False) -> N
         rows += [("token", info.token_id)] if info.token_id else [("token", "none: this gateway asks for none")]
         print_table(rows, left=2)
 
-    with_grid(url, profile, work)
+    with_grid(url, here, profile, work)

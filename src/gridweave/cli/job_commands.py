@@ -11,6 +11,7 @@ import typer
 from gridweave.cli.completion import complete_outcomes, complete_sites, complete_states
 from gridweave.cli.explanation import print_forecast
 from gridweave.cli.grid_client import (
+    Here,
     Jobs,
     Json,
     Profile,
@@ -62,6 +63,7 @@ def jobs(
     ] = "",
     limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="The newest N.")] = 50,
     url: Url = None,
+    here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -87,7 +89,7 @@ def jobs(
         )
         return [record async for record in found]
 
-    records = with_grid(url, profile, work)
+    records = with_grid(url, here, profile, work)
     more, records = len(records) > limit, records[:limit]
     if as_json:
         print_json([plain(record) for record in records])
@@ -139,7 +141,7 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def show(job: OneJob, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+def show(job: OneJob, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
     """Show all that is known of a job, and what has happened to it.
 
     Example: gridweave show 17
@@ -148,7 +150,7 @@ def show(job: OneJob, url: Url = None, profile: Profile = None, as_json: Json = 
     async def work(grid: Client) -> tuple[JobRecord, Story]:
         return await grid.record(job), await grid.story(job)
 
-    record, story = with_grid(url, profile, work)
+    record, story = with_grid(url, here, profile, work)
     if as_json:
         print_json(plain(record) | {"story": plain(story)["entries"]})
         return
@@ -199,12 +201,12 @@ def _exit_text(rank: int, code: int | None, signal: int | None) -> str:
     return f"rank {rank}: {code}" if signal is None else f"rank {rank}: signal {signal}"
 
 
-def explain(job: OneJob, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+def explain(job: OneJob, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
     """Say when a job starts and where, and why not sooner: each site's reason, and what a split would cost and gain.
 
     Example: gridweave explain 17
     """
-    forecast = with_grid(url, profile, lambda grid: grid.explain(job))
+    forecast = with_grid(url, here, profile, lambda grid: grid.explain(job))
     if as_json:
         print_json(plain(forecast))
     else:
@@ -218,6 +220,7 @@ def cancel(
         str | None, typer.Option("--user", "-u", metavar="NAME", help="With --all: only this user's.")
     ] = None,
     url: Url = None,
+    here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -225,23 +228,23 @@ def cancel(
 
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
     """
-    _change("cancel", job, all_jobs, user, url, profile, as_json)
+    _change("cancel", job, all_jobs, user, url, here, profile, as_json)
 
 
-def hold(job: Jobs, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+def hold(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
     """Keep jobs that wait from starting.
 
     Example: gridweave hold 17
     """
-    _change("hold", job, False, None, url, profile, as_json)
+    _change("hold", job, False, None, url, here, profile, as_json)
 
 
-def release(job: Jobs, url: Url = None, profile: Profile = None, as_json: Json = False) -> None:
+def release(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
     """Let held jobs go into the queue again.
 
     Example: gridweave release 17
     """
-    _change("release", job, False, None, url, profile, as_json)
+    _change("release", job, False, None, url, here, profile, as_json)
 
 
 _DONE = {"cancel": "cancelled", "hold": "held", "release": "released"}
@@ -258,6 +261,7 @@ def _change(
     all_jobs: bool,
     user: str | None,
     url: str | None,
+    here: str | None,
     profile: str | None,
     as_json: bool,
 ) -> None:
@@ -276,7 +280,7 @@ def _change(
             wanted = await named_jobs(grid, texts or (), open_only=True)
         return wanted, await getattr(grid, verb)(wanted) if wanted else []
 
-    wanted, done = with_grid(url, profile, work)
+    wanted, done = with_grid(url, here, profile, work)
     if as_json:
         print_json({"job_ids": done})
         return
@@ -295,6 +299,7 @@ def logs(
     rank: Annotated[int, typer.Option(metavar="N", min=0, help="Of which rank.")] = 0,
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error in place of standard output.")] = False,
     url: Url = None,
+    here: Here = None,
     profile: Profile = None,
 ) -> None:
     """Print what a rank of a job has written.
@@ -310,7 +315,7 @@ def logs(
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
-    with_grid(url, profile, work)
+    with_grid(url, here, profile, work)
 
 
 def states() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from gridweave.cli.completion import complete_sites
 from gridweave.cli.grid_client import (
+    Here,
     Json,
     Profile,
     Url,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from gridweave.site.program import After, JobRecord, JobRequest
 
 _AFTER_DASHES = "gridweave.after_dashes"
-_OTHERS = ("url", "profile", "as_json", "wait", "ignore_unsupported", "command")
+_OTHERS = ("url", "here", "profile", "as_json", "wait", "ignore_unsupported", "command")
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
 
 # Base of typer's errors about how a command was called; it has no public name that all versions know.
@@ -108,6 +109,7 @@ def submit(
         bool, typer.Option("--ignore-unsupported", help="Warn of #SBATCH options that are not supported.")
     ] = False,
     url: Url = None,
+    here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -138,7 +140,7 @@ def submit(
         if wait:
             await _wait(jobs, as_json)
 
-    with_grid(url, profile, hand_in)
+    with_grid(url, here, profile, hand_in)
 
 
 async def _wanted(grid: Client, options: SubmitOptions, work: Work) -> tuple[list[JobRequest], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from gridweave.cli.grid_client import Here
 from gridweave.cli.options import named_as_typed, parse_time_ms
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, UnavailableError
@@ -41,6 +43,7 @@ def create(
         str | None, typer.Option(metavar="SPAN", help="How long, such as 12h or 30d; left out: until it is revoked.")
     ] = None,
     tokens: Place = None,
+    here: Here = None,
     as_json: Json = False,
 ) -> None:
     """Make a token, and print it: it is seen only now, as no more than a hash of it is kept.
@@ -48,7 +51,7 @@ def create(
     Example: gridweave token create anna --role submit --valid 30d --tokens tokens.db
     """
     days = None if valid is None else parse_time_ms("--valid", valid) / 86_400_000
-    with _store(tokens, create=True) as store, named_as_typed(user="USER", days="--valid"):
+    with _store(tokens, here, create=True) as store, named_as_typed(user="USER", days="--valid"):
         made = store.create(user, cast("Role", role), days=days)
     if as_json:
         print_json({"token": made.token, **_plain(made.info)})
@@ -59,9 +62,9 @@ def create(
 
 
 @app.command("list")
-def list_tokens(tokens: Place = None, as_json: Json = False) -> None:
+def list_tokens(tokens: Place = None, here: Here = None, as_json: Json = False) -> None:
     """List the tokens that can be used, without their secrets."""
-    with _store(tokens, create=False) as store:
+    with _store(tokens, here, create=False) as store:
         found = store.list()
     if as_json:
         print_json([_plain(info) for info in found])
@@ -76,12 +79,13 @@ def list_tokens(tokens: Place = None, as_json: Json = False) -> None:
 def revoke(
     token_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As gridweave token list shows them.")],
     tokens: Place = None,
+    here: Here = None,
 ) -> None:
     """Have tokens be usable no more, from now on; their streams end.
 
     Example: gridweave token revoke 1f0c9a77d2e4
     """
-    with _store(tokens, create=False) as store:
+    with _store(tokens, here, create=False) as store:
         unknown = [token_id for token_id in token_ids if not store.revoke(_id(token_id))]
     if unknown:
         names = ", ".join(repr(_id(token_id))[:60] for token_id in unknown)
@@ -96,12 +100,14 @@ def _id(given: str) -> str:
 
 
 @contextmanager
-def _store(place: str | None, *, create: bool) -> Iterator[TokenStore]:
+def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[TokenStore]:
     try:
         from gridweave.grid.gateway.tokens import TokenStore
     except ImportError as error:
         raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
-    place = _place_here() if place is None else place
+    if place is not None and here is not None:
+        raise OptionError("--grid", "names a grid, and --tokens, or GRIDWEAVE_TOKENS, a place; give one of them")
+    place = _place_here(here) if place is None else place
     with named_as_typed(tokens="--tokens"):
         store = TokenStore(place, create=create)
     try:
@@ -110,15 +116,17 @@ def _store(place: str | None, *, create: bool) -> Iterator[TokenStore]:
         store.close()
 
 
-def _place_here() -> str:
-    """Return where the tokens are of the grid that runs on this machine."""
-    from gridweave.grid.live.local_state import TOKENS, running_grid, state_folder
+def _place_here(name: str | None) -> str:
+    """Return where the tokens are of a grid that runs on this machine."""
+    from gridweave.grid.client.configuration import GRID_VARIABLE, grid_here
+    from gridweave.grid.live.local_state import TOKENS, state_folder
 
-    running = running_grid()
+    with named_as_typed():
+        running = grid_here(name or os.environ.get(GRID_VARIABLE) or None)
     if running is None:
         raise OptionError("--tokens", "is not given, and no grid runs here; name the place that its gateway was given")
     if not running.tokens:
-        raise OptionError("--tokens", "is not given, and the gateway of the grid that runs here asks for no tokens")
+        raise OptionError("--tokens", f"is not given, and the gateway of the grid {running.name} asks for no tokens")
     return str(state_folder(running.name) / TOKENS)
 
 

@@ -232,10 +232,8 @@ def _print(done: Brought) -> None:
 
         token = state_folder(state.name) / TOKEN
         if state.name != "default":
-            typer.echo(
-                f"For this grid: export GRIDWEAVE_URL={state.url}" + f" GRIDWEAVE_TOKEN=$(cat {token})" * state.tokens
-            )
-        elif state.tokens:
+            typer.echo(f"Commands ask it with --grid {state.name}, or: export GRIDWEAVE_GRID={state.name}")
+        if state.tokens:
             typer.echo(f"Your token is in {token}; commands of yours find it by themselves.")
         else:
             typer.echo("There are no tokens: everybody on this machine may do everything.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.grid_client import Json, Profile, Url, now_ms, plain, with_grid
+from gridweave.cli.grid_client import Here, Json, Profile, Url, now_ms, plain, with_grid
 from gridweave.cli.options import parse_time_ms
 from gridweave.cli.output import print_json
 from gridweave.errors import GridweaveError, OptionError
@@ -28,6 +28,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print one screen, and end.")] = False,
     every: Annotated[str, typer.Option(metavar="TIME", help="How often sites and queue are asked for.")] = "1s",
     url: Url = None,
+    here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -41,10 +42,10 @@ def watch(
     if every_ms < 100:
         raise OptionError("--every", f"{every!r} is too often; at least 100ms")
     if once or as_json or not sys.stdout.isatty():
-        with_grid(url, profile, lambda grid: _print_once(grid, as_json))
+        with_grid(url, here, profile, lambda grid: _print_once(grid, as_json))
         return
     with contextlib.suppress(KeyboardInterrupt):
-        with_grid(url, profile, lambda grid: _live(grid, every_ms / 1000))
+        with_grid(url, here, profile, lambda grid: _live(grid, every_ms / 1000))
 
 
 async def _print_once(grid: Client, as_json: bool) -> None:

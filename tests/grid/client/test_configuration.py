@@ -151,11 +151,50 @@ def test_a_grid_that_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     del grids["default"]
     assert configured().url == "http://127.0.0.1:2"
     grids["other"] = running("other", "http://127.0.0.1:4")
-    with pytest.raises(OptionError, match=r"several grids run here: campus .*, other .*; name one with --url"):
+    with pytest.raises(
+        OptionError, match=r"grid: several run here: campus .*, other .*; name one of them, or set GRIDWEAVE_GRID"
+    ):
         configured()
     grids.clear()
     with pytest.raises(UnavailableError, match="no grid runs here: start one with `gridweave up`, or name one"):
         configured()
+
+
+def test_a_grid_that_runs_here_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of several is named by an argument, or else by the environment; what is named must run."""
+    grids = {"default": running("default", "http://127.0.0.1:1"), "campus": running("campus", "http://127.0.0.1:2")}
+    monkeypatch.setattr(configuration, "running_grid", grids.get)
+    assert configured(grid="campus").url == "http://127.0.0.1:2"
+    monkeypatch.setenv("GRIDWEAVE_GRID", "campus")
+    assert configured().url == "http://127.0.0.1:2"
+    assert configured(grid="default").url == "http://127.0.0.1:1"
+    assert configured("http://127.0.0.1:3").url == "http://127.0.0.1:3"
+    monkeypatch.setenv("GRIDWEAVE_URL", "http://127.0.0.1:4")
+    assert configured().url == "http://127.0.0.1:4"
+    with pytest.raises(OptionError, match="grid: names the grid 'campus' of this machine beside a URL; give one"):
+        configured("http://127.0.0.1:3", grid="campus")
+    with pytest.raises(UnavailableError, match="the grid 'other' does not run here; start it with `gridweave up --na"):
+        configured(grid="other")
+
+
+def test_the_token_of_a_grid_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that is named by its name is asked with its own token, not with that of the environment or the file."""
+    monkeypatch.setattr(LocalGridState, "token", property(lambda grid: f"gw_{grid.name}"))
+    monkeypatch.setattr(configuration, "running_grid", lambda name: running(name, "http://127.0.0.1:2"))
+    monkeypatch.setenv("GRIDWEAVE_URL", "http://127.0.0.1:4")
+    monkeypatch.setenv("GRIDWEAVE_TOKEN", "gw_theirs")
+    assert configured(grid="campus").token == "gw_campus"
+    assert configured(grid="campus", token="gw_given").token == "gw_given"
+    assert configured().token == "gw_theirs"
+
+
+def test_a_named_profile_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Who names a table of the file means it, whatever the environment says."""
+    (tmp_path / "config.toml").write_text('[profile.work]\nurl = "http://127.0.0.1:7"\n')
+    monkeypatch.setenv("GRIDWEAVE_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("GRIDWEAVE_URL", "http://127.0.0.1:4")
+    assert configured(profile="work").url == "http://127.0.0.1:7"
+    assert configured().url == "http://127.0.0.1:4"
 
 
 def test_tokens_are_not_sent_for_all_to_read() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from gridweave.grid.live.signals import ended_in_order
+from gridweave.grid.live.signals import ended_in_order, uninterrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -39,3 +41,27 @@ def test_without_a_signal_nothing_is_changed() -> None:
     """An error that no signal has led to is handed on."""
     with pytest.raises(ZeroDivisionError), ended_in_order():
         _ = 1 // 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_started_is_in_hand_when_a_signal_is_heard(number: signal.Signals) -> None:
+    """A signal during a start is heard after it, and by whoever would have heard it before."""
+    started = []
+
+    def start() -> None:
+        with ended_in_order(), uninterrupted():
+            signal.raise_signal(number)
+            started.append("a process")
+
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
+        start()
+    assert started == ["a process"]
+
+
+def test_a_process_that_is_started_meanwhile_hears_signals() -> None:
+    """What keeps signals from the one that starts a process is not handed on to it."""
+    with uninterrupted():
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with child:
+        child.terminate()
+        assert child.wait() == -signal.SIGTERM
