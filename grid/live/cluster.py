@@ -103,6 +103,10 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         As for `SiteSettings`.
     first_port : int
         From which on ports are kept for the ranks of jobs to meet at; grids on the same machine have others each.
+    grid_labels : dict from str to str
+        What a Ray node must have for the meta-scheduler to be there.
+    grid_host : str
+        The IP address of the machine that it must be on; empty: any.
     """
 
     folder: str
@@ -119,6 +123,8 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     probes: ProbePlan | None = None
     rendezvous_ms: int = 30_000
     first_port: int = FIRST_PORT
+    grid_labels: dict[str, str] = {}
+    grid_host: str = ""
 
     def settings(self) -> GridSettings:
         """Return what its meta-scheduler is made of."""
@@ -176,14 +182,14 @@ class RunningGrid:
         self.actors = actors
         self.made: set[str] = set()
 
-    def make(self, kind: type[Any], name: str, labels: dict[str, str], *arguments: object) -> None:
+    def make(self, kind: type[Any], name: str, labels: dict[str, str], *arguments: object, host: str = "") -> None:
         """Make an actor of the grid, or find it if it runs."""
         import ray
 
         try:
             self.actors[name] = ray.get_actor(name, self.plan.namespace)
         except ValueError:
-            options = actor_options(name, self.plan.namespace, labels)
+            options = actor_options(name, self.plan.namespace, labels, host)
             self.actors[name] = ray.remote(kind).options(get_if_exists=True, **options).remote(*arguments)
             self.made.add(name)
 
@@ -320,7 +326,8 @@ def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(agent.name for agent in plan.site_settings(n).agents) for n in range(len(plan.sites)))
-    grid.make(MetaActor, GRID_ACTOR, {}, plan.settings(), journal, plan.clock, plan.namespace, machines)
+    what = (plan.settings(), journal, plan.clock, plan.namespace, machines)
+    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, host=plan.grid_host)
     for number, site in enumerate(plan.sites):
         _make_machines(grid, number, machine)
         settings = plan.site_settings(number)

@@ -47,7 +47,7 @@ from gridweave.grid.live.local_state import (
 from gridweave.grid.live.ray_joining import knock
 from gridweave.grid.live.signals import ended_in_order, signals_held, uninterrupted
 from gridweave.site.live.processes import boot_id
-from gridweave.site.live.ray_names import NAMESPACE, SITE_LABEL
+from gridweave.site.live.ray_names import GRID_LABEL, NAMESPACE, SITE_LABEL
 
 if TYPE_CHECKING:
     from gridweave.grid.live.cluster import GridPlan, RunningGrid
@@ -268,7 +268,7 @@ class _Work:
         knock(address)
         with connected(address) as ray:
             self._lap("connect")
-            plan = self._plan(self._labelled(ray))
+            plan = self._at_home(ray, self._plan(self._labelled(ray)))
             before = set(self._actors_there())
             try:
                 self._gateway(None)
@@ -296,6 +296,20 @@ class _Work:
         if not found:
             self.done.remarks.append(f"no node of the Ray cluster has the label {SITE_LABEL}: sites are put anywhere")
         return bool(found)
+
+    def _at_home(self, ray: Any, plan: GridPlan) -> GridPlan:
+        """Return a plan by which the meta-scheduler is where its journal is, also when all of Ray is started anew.
+
+        That is a node with its label; or else, if the journal is a file, this machine.
+        """
+        labels = {GRID_LABEL: self.done.state.name}
+        if any(labels.items() <= node["Labels"].items() for node in ray.nodes() if node["Alive"]):
+            return msgspec.structs.replace(plan, grid_labels=labels)
+        if "://" in plan.journal:
+            return plan
+        here = ray.get_runtime_context().get_node_id()
+        hosts = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here]
+        return msgspec.structs.replace(plan, grid_host=hosts[0]) if hosts else plan
 
     def _plan(self, labelled: bool) -> GridPlan:
         state, secret = self.done.state, kept_secret(self._folder, PROBE_SECRET).encode()

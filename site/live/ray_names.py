@@ -22,6 +22,9 @@ SITE_LABEL = "gridweave.io/site"
 MACHINE_LABEL = "gridweave.io/machine"
 """Labels of Ray nodes: which site a node belongs to, and which machine of it it is, if it has several."""
 
+GRID_LABEL = "gridweave.io/grid"
+"""Label of the Ray node on which the meta-scheduler of the grid of this name is to be."""
+
 CALL_S = 10.0
 """After so long a call between actors counts as lost."""
 
@@ -108,8 +111,17 @@ def encode(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def actor_options(name: str, namespace: str, labels: dict[str, str]) -> dict[str, Any]:
-    """Return with which options an actor of a grid is made: found by its name, outliving who made it, started anew."""
+def actor_options(name: str, namespace: str, labels: dict[str, str], host: str = "") -> dict[str, Any]:
+    """Return with which options an actor of a grid is made: found by its name, outliving who made it, started anew.
+
+    Parameters
+    ----------
+    name, namespace : str
+    labels : dict from str to str
+        What a Ray node must have for it.
+    host : str
+        The IP address of the machine that it must be on; empty: any.
+    """
     return {
         "name": name,
         "namespace": namespace,
@@ -120,4 +132,6 @@ def actor_options(name: str, namespace: str, labels: dict[str, str]) -> dict[str
         # Ray would keep an entry for each of the last hundred thousand calls; the stories of jobs are in the journals.
         "enable_task_events": False,
         "label_selector": labels,
+        # Every Ray node has a little of this. It is the same when Ray was started anew there, as a number would not be.
+        "resources": {f"node:{host}": 0.001} if host else {},
     }

@@ -31,6 +31,9 @@ def up(
         str | None, typer.Argument(metavar="[GRID.toml]", help="The grid; three small sites, if left out.")
     ] = None,
     name: Name = None,
+    grid: Annotated[
+        str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster that runs, such as auto; if left out, one is started here.")
     ] = None,
@@ -47,6 +50,8 @@ def up(
     Example: gridweave up
 
     Example: gridweave up --example > GRID.toml; gridweave up GRID.toml --name campus
+
+    Example: gridweave up --address auto --grid GRID.toml
     """
     from gridweave.grid.live.local_state import read_state
 
@@ -59,6 +64,9 @@ def up(
         raise OptionError("--yes", "goes with --fresh alone")
     if address is not None and not address.strip():
         raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
+    if grid is not None and file is not None:
+        raise OptionError("--grid", "names a GRID.toml, and another one stands behind the command; give one of them")
+    file = grid if file is None else file
     name = _name_of(file, name)
     if check:
         _check(file, name)

@@ -1,0 +1,205 @@
+"""A grid on a Ray cluster of several hosts, started by hand as docs/cluster.md says: each host is a Ray node here."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridweave.grid.client.client import Client
+from gridweave.grid.client.job import Job
+from gridweave.grid.live.cluster import GridPlan
+from gridweave.grid.live.local_ending import kill
+from gridweave.grid.live.local_ray import free_port
+from gridweave.grid.live.local_state import LocalGridState
+from gridweave.grid.live.local_up import first_port_of
+from gridweave.scenarios.grid_file.reading import read_grid
+from gridweave.scenarios.grid_file.wanted import wanted_grid
+from gridweave.site.live.processes import process_stat, strays
+from gridweave.site.program import JobRecord
+from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
+from up_world import PATIENCE_S, World
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+SITES = {"north": 3, "south": 2}
+HEAD = "north"
+
+GRID = """
+folder = "grid"
+
+[[sites]]
+name = "north"
+nodes = 3
+
+[[sites]]
+name = "south"
+nodes = 2
+
+[grid]
+retry_ms = 2_000
+
+[gateway]
+port = 0
+"""
+
+
+class Hosts:
+    """The hosts of a Ray cluster behind a token, and the commands of who works on the one with its head."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder)
+        self.folder, self.story = folder, folder / "story"
+        self.address = f"127.0.0.1:{free_port()}"
+        (folder / "grid.toml").write_text(GRID)
+        token = folder / "ray-token"
+        token.write_text(secrets.token_hex(32))
+        self.world.environment |= {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_ADDRESS": self.address,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "SPT_NOENV": "1",  # so that the processes of Ray are found by their environment
+        }
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, host: str) -> None:
+        """Start Ray on a host, with the label of its site."""
+        place = ["--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false"]
+        options = [
+            *(place if host == HEAD else [f"--address={self.address}"]),
+            f"--labels=gridweave.io/site={host}",
+            f"--temp-dir={self.world.temp / host}",
+            *("--block", "--num-cpus=0", f"--object-store-memory={80 << 20}"),
+            *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
+        ]
+        with (self.folder / f"{host}.log").open("ab") as log:
+            self.running[host] = subprocess.Popen(
+                [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
+                env={k: v for k, v in self.world.environment.items() if k != "RAY_ADDRESS"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self, host: str) -> None:
+        """End all of Ray on a host with SIGKILL; the processes of jobs are in sessions of their own."""
+        leader = self.running.pop(host)
+        stat = process_stat(leader.pid)
+        assert stat is not None
+        kill(strays("", [(stat.pid, stat.start_ticks)]))
+        leader.wait()
+
+    def plan(self) -> GridPlan:
+        """Return what was brought up."""
+        wanted = wanted_grid(read_grid(str(self.folder / "grid.toml")), name="default", address=self.address)
+        return wanted.make_plan(wanted.folder, "gridweave", True, first_port_of("default"), b"")
+
+    def up(self) -> None:
+        """Bring the grid up on the cluster, as soon as that is there."""
+        for _ in range(20):
+            status, printed = self.world.run("up", "--address", "auto", "--grid", "grid.toml")
+            if status == 0:
+                return
+            # The hosts are on their way: there is no head yet, or not all sites have a node.
+            assert "--address: " in printed or "no node of the Ray cluster has the label" in printed, printed
+        raise AssertionError(printed)
+
+    def close(self) -> None:
+        """End all."""
+        self.world.run("down")
+        for host in list(self.running):
+            self.kill(host)
+        self.world.close()
+
+    # -- its user
+
+    def state(self) -> LocalGridState:
+        """Return what is written down of the grid."""
+        import msgspec
+
+        path = self.folder / "state" / "gridweave" / "default" / "grid.json"
+        return msgspec.json.decode(path.read_bytes(), type=LocalGridState)
+
+    def ask(self, what: Any) -> Any:
+        """Return what comes of some work with a client."""
+        state = self.state()
+        token = (self.folder / "state" / "gridweave" / "default" / "token").read_text().strip()
+
+        async def work() -> Any:
+            async with Client(state.url, token=token) as grid, asyncio.timeout(PATIENCE_S):
+                return await what(grid)
+
+        return asyncio.run(work())
+
+    def submit(self, name: str, widths: Sequence[int], sleep_s: float) -> list[int]:
+        """Hand in jobs that write down what they do, and wait until one of them runs."""
+        argv = [*WRITES_ITS_OWN_STORY, str(self.story), str(sleep_s)]
+
+        async def hand_in(grid: Client) -> list[int]:
+            jobs = [
+                await grid.submit(argv, nodes=width, limit="5m", key=f"{name} {number}")
+                for number, width in enumerate(widths)
+            ]
+            while not self.wrote(jobs):
+                await asyncio.sleep(0.1)
+            return [job.id for job in jobs]
+
+        found: list[int] = self.ask(hand_in)
+        return found
+
+    def wrote(self, jobs: Sequence[Job]) -> bool:
+        """Return whether one of these jobs has written down that it began."""
+        lines = self.story.read_text().splitlines() if self.story.exists() else []
+        return any(int(line.split()[1]) in {job.id for job in jobs} for line in lines)
+
+    def settle(self, job_ids: Sequence[int]) -> list[JobRecord]:
+        """Wait until jobs have ended."""
+
+        async def wait(grid: Client) -> list[JobRecord]:
+            return [await grid.ended(job_id) for job_id in job_ids]
+
+        found: list[JobRecord] = self.ask(wait)
+        return found
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    """Return a cluster of two hosts, with the grid on it."""
+    pytest.importorskip("ray")
+    made = Hosts(tmp_path)
+    try:
+        for host in SITES:
+            made.start(host)
+        made.up()
+        yield made
+    finally:
+        made.close()
+
+
+def test_nothing_is_lost_when_hosts_and_the_head_are(hosts: Hosts) -> None:
+    """A host is killed, then all of Ray with its head: after the next `up` what was accepted runs, once and whole."""
+    jobs = hosts.submit("first", [5, 2, 3], 1.0)
+    hosts.kill("south")
+    hosts.start("south")
+    jobs += hosts.submit("second", [3, 5, 1], 2.0)
+    for host in SITES:
+        hosts.kill(host)
+    for host in SITES:
+        hosts.start(host)
+    hosts.up()
+    assert hosts.submit("second", [3, 5, 1], 2.0) == jobs[3:]
+    records = hosts.settle(jobs)
+    assert [record.outcome for record in records] == ["finished"] * len(jobs)
+    status, printed = hosts.world.run("down")
+    assert status == 0, printed
+    outcomes = check_history(hosts.plan())
+    assert outcomes == dict.fromkeys(jobs, "finished")
+    check_stories(hosts.story, outcomes, SITES)
