@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable
 
+from gridweave.errors import UnavailableError
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
@@ -14,6 +16,8 @@ from gridweave.grid.gateway.settings import GatewaySettings
 
 def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str], None]) -> None:
     """Serve a grid on the Ray cluster that this process is connected to, until a signal (INT or TERM) ends it.
+
+    When that Ray is gone the process ends with status 3: whoever keeps it going starts one that joins the next.
 
     Parameters
     ----------
@@ -29,8 +33,15 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
         If a setting cannot be used.
     """
     from gridweave.grid.live.ray_backend import RayBackend
+    from gridweave.grid.live.ray_joining import watch_ray
+
+    def lost() -> None:
+        say("gridweave: the Ray that was joined is gone; start it and the gateway again")
+        logging.shutdown()
+        os._exit(UnavailableError.exit_status)  # to leave it in order would be to wait for it
 
     log_requests()
+    watch_ray(lost)
     asyncio.run(serve(RayBackend(namespace), settings, say))
 
 

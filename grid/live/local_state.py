@@ -100,6 +100,8 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
         Of Ray.
     own_ray : bool
         Whether that was started for it alone.
+    ray_node : str
+        The id of the Ray node by which a cluster of others was joined; it is another after each start of Ray.
     temp : str
         Folder of the sockets and logs of its own Ray.
     processes : tuple of LocalProcess
@@ -120,6 +122,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     sites: tuple[LocalSite, ...]
     address: str = ""
     own_ray: bool = True
+    ray_node: str = ""
     temp: str = ""
     processes: tuple[LocalProcess, ...] = ()
     url: str = ""

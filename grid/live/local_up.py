@@ -268,6 +268,7 @@ class _Work:
         knock(address)
         with connected(address) as ray:
             self._lap("connect")
+            self._leave_lost_ray(ray.get_runtime_context().get_node_id())
             plan = self._at_home(ray, self._plan(self._labelled(ray)))
             before = set(self._actors_there())
             try:
@@ -279,6 +280,13 @@ class _Work:
                     stop_actors({name: there[name] for name in there if name not in before}, timeout_s=GIVE_UP_S)
                 raise
         self._await_gateway()
+
+    def _leave_lost_ray(self, node: str) -> None:
+        """End a gateway that has joined a Ray that is gone: it does not find its way to the one in its place."""
+        state = self.done.state
+        if node != state.ray_node:
+            end_processes([process for process in state.alive if process.name == GATEWAY])
+            self._change(ray_node=node)
 
     def _actors_there(self) -> dict[str, Any]:
         from gridweave.grid.live.actors import find_actors

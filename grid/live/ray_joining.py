@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from gridweave.errors import UnavailableError
 
@@ -13,6 +15,7 @@ RAY_ERRORS = (ConnectionError, TimeoutError, ValueError, RuntimeError, Assertion
 """What `ray.init` raises where there is no cluster, or none can be started."""
 
 _PATIENCE_S = 5.0
+_LOOK_EVERY_S, _MISSES = 5.0, 3
 _QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
@@ -48,6 +51,44 @@ def quietly() -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def watch_node(
+    node: str, nodes: Callable[[], Sequence[Mapping[str, Any]]], lost: Callable[[], None], pause: Callable[[], object]
+) -> None:
+    """Watch the Ray node by which this process has joined a cluster, until it is gone.
+
+    A process that is connected to Ray does not end with it, nor does it find its way to the Ray in its place.
+
+    Parameters
+    ----------
+    node : str
+        Its id.
+    nodes : callable
+        Returns the nodes of the cluster, as `ray.nodes` does.
+    lost : callable
+        Called when it was not there several times on end, or nobody could tell.
+    pause : callable
+        Waits until it is time to look.
+    """
+    missed = 0
+    while missed < _MISSES:
+        pause()
+        try:
+            is_there = any(one["NodeID"] == node and one["Alive"] for one in nodes())
+        except Exception:  # whatever Ray raises where there is none any more
+            is_there = False
+        missed = 0 if is_there else missed + 1
+    lost()
+
+
+def watch_ray(lost: Callable[[], None]) -> None:
+    """Have it heard when the Ray node by which this process has joined is gone; a thread of its own looks."""
+    import ray
+
+    node, pause = ray.get_runtime_context().get_node_id(), threading.Event()
+    work = (node, ray.nodes, lost, lambda: pause.wait(_LOOK_EVERY_S))
+    threading.Thread(target=watch_node, args=work, name="gridweave-ray-watch", daemon=True).start()
 
 
 def join_problem(where: str, error: Exception) -> UnavailableError:
