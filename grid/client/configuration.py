@@ -196,7 +196,7 @@ def _over(upper: _Layer, lower: _Layer) -> _Layer:
 
 def _layer_of(grid: LocalGridState | None) -> _Layer:
     """Return how a grid of this machine is reached."""
-    return _Layer() if grid is None else _Layer(url=grid.url, token=grid.token)
+    return _Layer() if grid is None else _Layer(url=grid.url, token=grid.token, ca=grid.cert or None)
 
 
 def grid_here(name: str | None = None) -> LocalGridState | None:

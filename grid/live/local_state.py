@@ -109,6 +109,8 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
         Of the gateway; empty: there is none.
     tokens : bool
         Whether the gateway wants one.
+    cert : str
+        The file of its certificate; empty: it speaks plain HTTP.
     file, text, base : str
         The GRID.toml that it was started by: its path, what it said, and the folder from which paths in it count.
     """
@@ -127,6 +129,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[LocalProcess, ...] = ()
     url: str = ""
     tokens: bool = True
+    cert: str = ""
     file: str = ""
     text: str = ""
     base: str = ""

@@ -129,7 +129,7 @@ async def _ask(state: LocalGridState) -> _Said:
     if state.process(GATEWAY) is None:
         return _Said(problem="it does not run; `gridweave up` starts it again")
     try:
-        async with asyncio.timeout(ASK_S), Client(state.url, token=state.token) as grid:
+        async with asyncio.timeout(ASK_S), Client(state.url, token=state.token, ca=state.cert or None) as grid:
             health = await grid.health()
             if health.status != "ok":
                 return _Said(health, problem="the meta-scheduler does not answer")

@@ -348,7 +348,7 @@ class _Work:
             return
         with uninterrupted():
             process, url = start_gateway(self._wanted.gateway, state, self._folder, ray_token)
-            self._change(url=url)
+            self._change(url=url, cert=self._wanted.gateway.cert or "")
             self._started(process)
         self._lap("gateway begun")
 

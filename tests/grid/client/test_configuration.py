@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,6 +176,14 @@ def test_a_grid_that_runs_here_by_its_name(monkeypatch: pytest.MonkeyPatch) -> N
         configured("http://127.0.0.1:3", grid="campus")
     with pytest.raises(UnavailableError, match="the grid 'other' does not run here; start it with `gridweave up --na"):
         configured(grid="other")
+
+
+def test_the_certificate_of_a_grid_here_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid of this machine that speaks TLS is known by its own certificate, unless another authority is named."""
+    grid = msgspec.structs.replace(running("campus", "https://127.0.0.1:2"), cert="/etc/grid.pem")
+    monkeypatch.setattr(configuration, "running_grid", {"campus": grid}.get)
+    assert configured(grid="campus").ca == "/etc/grid.pem"
+    assert configured(grid="campus", ca="other.pem").ca == "other.pem"
 
 
 def test_the_token_of_a_grid_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
