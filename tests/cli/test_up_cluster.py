@@ -29,7 +29,8 @@ from gridweave.site.program import JobRecord
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
 from up_world import PATIENCE_S, World
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+# It brings a grid up three times: a minute each on a machine that does much else.
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SITES = {"north": 3, "south": 2}
 HEAD = "north"
