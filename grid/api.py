@@ -319,6 +319,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     draining : bool
         Whether it takes nothing new of the grid.
     machines : tuple of MachineInfo
+    policy : str
+        How it schedules by itself, in words that tell apart any two policies; empty: not known.
     """
 
     name: str
@@ -330,12 +332,45 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     draining: bool = False
     machines: tuple[MachineInfo, ...] = ()
+    policy: str = ""
 
 
 class Sites(msgspec.Struct, frozen=True, kw_only=True):
     """All sites of the grid, in their order."""
 
     sites: list[SiteInfo]
+
+
+class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the grid schedules.
+
+    Attributes
+    ----------
+    now_ms : int
+        What its clock shows.
+    mode, control, order, backfill, selection : str
+    overhead : tuple of float
+        In 2, 3, ... fragments; the last one holds for more.
+    lower_bound : int
+    max_fragments : tuple of (int, int)
+        As for `gridweave.grid.policy.GridPolicy`.
+    links : bool
+        Whether it knows the links between its sites, from which the cost of a split follows then.
+    margin_ms : int
+        So much after its sites were asked a job on several of them starts.
+    """
+
+    now_ms: int
+    mode: str
+    control: str
+    order: str
+    backfill: str
+    selection: str
+    overhead: tuple[float, ...]
+    lower_bound: int
+    max_fragments: tuple[tuple[int, int], ...]
+    links: bool
+    margin_ms: int
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.workload import MS_PER_S, BoolArray, IntArray
 
 MAKESPAN_TOLERANCE = 0.03
-"""A live schedule is as the simulation says if its makespan is no further off."""
+"""A live schedule on Ray is as the simulation says if its makespan is no further off."""
 
 BEHIND = 0.01
 """A machine cannot keep up if jobs hold their nodes by more than such a part longer than they need them."""
@@ -38,7 +38,7 @@ _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LiveRun:
-    """A scenario as it was simulated and as it was played on Ray.
+    """A scenario as it was simulated and as it was played live.
 
     Attributes
     ----------
@@ -54,6 +54,10 @@ class LiveRun:
         How many attempts each took; one that was withdrawn from a queue, or not agreed on in time, counts.
     remarks : tuple of str
         For people.
+    where : str
+        On what it was played, for people.
+    tolerance : float
+        The live schedule is as simulated if its makespan differs by no more than such a part.
     """
 
     simulated: GridRun
@@ -63,6 +67,8 @@ class LiveRun:
     outcomes: tuple[str, ...]
     attempts: IntArray
     remarks: tuple[str, ...]
+    where: str = "Ray"
+    tolerance: float = MAKESPAN_TOLERANCE
 
     @property
     def ran(self) -> BoolArray:
@@ -120,12 +126,12 @@ class LiveRun:
     def is_within_tolerance(self) -> bool:
         """Whether every job came to its end, and the makespan is as simulated."""
         ended = all(outcome in ("finished", "limit") for outcome in self.outcomes)
-        return ended and abs(self.makespan_difference) <= MAKESPAN_TOLERANCE
+        return ended and abs(self.makespan_difference) <= self.tolerance
 
     def verdict(self) -> str:
         """Return what came out, in one line for people."""
         word = "yes" if self.is_within_tolerance else "no"
-        text = f"makespan within {MAKESPAN_TOLERANCE:.0%} of the simulated: {word} ({self.makespan_difference:+.2%})"
+        text = f"makespan within {self.tolerance:.0%} of the simulated: {word} ({self.makespan_difference:+.2%})"
         others = Counter(outcome for outcome in self.outcomes if outcome not in ("finished", "limit"))
         return "; ".join([text, *(f"{count:,} jobs {outcome}" for outcome, count in sorted(others.items()))])
 
@@ -200,6 +206,7 @@ class LiveRun:
             if len(values)
         }
         return {
+            "on": self.where,
             "speed": self.speed,
             "remarks": [*self.remarks, *self.warnings()],
             "within_tolerance": self.is_within_tolerance,

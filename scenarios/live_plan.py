@@ -99,12 +99,14 @@ def first_jobs(built: Built, jobs: int | None) -> Built:
     )
 
 
-def check_playable(built: Built) -> list[str]:
+def check_playable(built: Built, on: str = "ray") -> list[str]:
     """Check that a live run can play a scenario; return what it plays otherwise than the simulation.
 
     Parameters
     ----------
     built : Built
+    on : str
+        What it is to be played on, as the user says it.
 
     Returns
     -------
@@ -131,10 +133,10 @@ def check_playable(built: Built) -> list[str]:
         problems.append("faults: sites and connections fail in the simulation only; leave [faults] out")
     if problems:
         name = built.scenario.header.name or "scenario"
-        raise ScenarioError([f"{name}: --on ray: {problem}" for problem in problems])
+        raise ScenarioError([f"{name}: --on {on}: {problem}" for problem in problems])
     remarks = []
     if network != Network():
-        remarks.append("messages take on Ray what they take: [network] counts in the simulation alone")
+        remarks.append("messages take live what they take: [network] counts in the simulation alone")
     if built.policy.mode != "local" and built.policy.selection == "random":
         remarks.append("selection random: the live grid draws other numbers than the simulation")
     return remarks

@@ -106,7 +106,7 @@ def run_on_ray(
         grid = _started(plan)
         try:
             play = _Play(grid, submissions(built, speed), tell)
-            asyncio.run(play.run(_patience_s(simulated.result, speed)))
+            asyncio.run(play.run(patience_s(simulated.result, speed)))
         finally:
             grid.stop()
     records = [play.records[row] for row in range(count)]
@@ -122,8 +122,15 @@ def run_on_ray(
     )
 
 
-def _patience_s(simulated: GridResult, speed: float) -> float:
-    """Return how long to wait for the end of all jobs."""
+def patience_s(simulated: GridResult, speed: float) -> float:
+    """Return how long to wait for the end of all jobs.
+
+    Parameters
+    ----------
+    simulated : GridResult
+        What is played.
+    speed : float
+    """
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())
     return _LEAST_PATIENCE_S + _PATIENCE * span_ms / speed / 1000
 

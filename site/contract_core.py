@@ -97,6 +97,25 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return math.floor(nodes * self.grid_share + 1e-9)
 
 
+def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
+    """Return how a site schedules, in words that tell apart any two that do so differently.
+
+    Parameters
+    ----------
+    policy : SitePolicy or SharedNodes
+    owner : OwnerPolicy
+
+    Examples
+    --------
+    >>> from gridweave.site.policy import SitePolicy
+    >>> policy_label(SitePolicy(order="sjf"), OwnerPolicy(own_users_first=True))
+    'sjf easy, own users first'
+    """
+    # A discipline of somebody's own may have no more than its name.
+    label = str(getattr(policy, "label", policy.discipline))
+    return f"{label}, own users first" if owner.own_users_first else label
+
+
 class _Part(msgspec.Struct):
     """What the site has of a job of the grid."""
 

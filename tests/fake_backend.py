@@ -22,6 +22,7 @@ from gridweave.grid.api import (
     OutputPart,
     Queue,
     QueuedJob,
+    Scheduling,
     SiteInfo,
     SiteReason,
     StoryEntry,
@@ -279,6 +280,23 @@ class FakeBackend(Backend):
                 )
                 for record in waiting[:limit]
             ],
+        )
+
+    async def scheduling(self) -> Scheduling:
+        """Return how it schedules."""
+        self._check()
+        return Scheduling(
+            now_ms=self.now_ms,
+            mode="multi-site",
+            control="full",
+            order="fcfs",
+            backfill="easy",
+            selection="best-fit",
+            overhead=(0.0,),
+            lower_bound=0,
+            max_fragments=(),
+            links=False,
+            margin_ms=500,
         )
 
     async def health(self) -> Health:

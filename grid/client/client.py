@@ -378,6 +378,10 @@ class Client:
         """Return the first of the jobs that wait, and how many there are in each state."""
         return await self.transport.call("GET", "/v1/queue", api.Queue, query={"limit": str(limit)})
 
+    async def scheduling(self) -> api.Scheduling:
+        """Return how the grid schedules, and what its clock shows."""
+        return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
+
     async def quote(self, what: Runnable = ("true",), *, nodes: int = 1, limit: Limit = HOUR) -> api.Forecast:
         """Return when such a job would start, and where; nothing is handed in.
 

@@ -359,6 +359,10 @@ class SyncClient:
         """See `Client.queue`."""
         return self._loop.run(self._client.queue(limit))
 
+    def scheduling(self) -> api.Scheduling:
+        """See `Client.scheduling`."""
+        return self._loop.run(self._client.scheduling())
+
     def quote(self, what: Runnable = ("true",), *, nodes: int = 1, limit: Limit = HOUR) -> api.Forecast:
         """See `Client.quote`."""
         return self._loop.run(self._client.quote(what, nodes=nodes, limit=limit))

@@ -13,6 +13,7 @@ from gridweave.grid.api import (
     JobQuery,
     OutputPart,
     Queue,
+    Scheduling,
     SiteInfo,
     StoryEntry,
 )
@@ -83,6 +84,9 @@ class Backend(Protocol):
 
     async def queue(self, limit: int) -> Queue:
         """Return the first of the jobs that wait."""
+
+    async def scheduling(self) -> Scheduling:
+        """Return how the grid schedules."""
 
     async def health(self) -> Health:
         """Return whether the grid works; raises nothing."""

@@ -20,6 +20,7 @@ from gridweave.grid.api import (
     MadeToken,
     NewToken,
     Queue,
+    Scheduling,
     SiteInfo,
     Sites,
     TokenInfo,
@@ -67,6 +68,11 @@ async def queue(call: Call) -> Queue:
     """Return the first of the jobs that wait."""
     query: QueueQuery = call.query
     return await call.backend.queue(query.limit)
+
+
+async def scheduling(call: Call) -> Scheduling:
+    """Return how the grid schedules."""
+    return await call.backend.scheduling()
 
 
 async def whoami(call: Call) -> TokenInfo:

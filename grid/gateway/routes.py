@@ -15,6 +15,7 @@ from gridweave.grid.api import (
     NewToken,
     Queue,
     QuoteJob,
+    Scheduling,
     Sites,
     Story,
     SubmitJobs,
@@ -200,6 +201,15 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         query=grid_routes.QueueQuery,
         answer=Queue,
+    ),
+    Route(
+        method="GET",
+        path="/v1/scheduling",
+        name="scheduling",
+        summary="Show how the grid schedules",
+        handler=grid_routes.scheduling,
+        role="read",
+        answer=Scheduling,
     ),
     Route(
         method="POST",

@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from gridweave.grid.api import Forecast, JobEvent, JobEvents, Queue, QueuedJob
+from gridweave.grid.api import Forecast, JobEvent, JobEvents, Queue, QueuedJob, Scheduling
 from gridweave.grid.forecast_words import record_forecast
 from gridweave.grid.live.events import Events
 from gridweave.grid.live.grid_driver import GridDriver
@@ -17,7 +17,7 @@ from gridweave.site.live.desk_messages import SiteNames
 from gridweave.site.live.journal_records import NumberedNote
 from gridweave.site.program import JobRecord, JobRequest
 
-GRID_METHODS = (*DESK_METHODS, "about", "events", "queue", "forecast", "quote")
+GRID_METHODS = (*DESK_METHODS, "about", "events", "queue", "forecast", "quote", "scheduling")
 """What may be asked at the desk of the grid through a `Door`."""
 
 MOST_EVENTS = 1_000
@@ -120,6 +120,24 @@ class GridDesk(Desk[GridDriver]):
             forecast = await asyncio.to_thread(quoter)
         large_enough = (site.site for site in forecast.sites if site.nodes >= request.nodes)
         return Foretold(forecast, tuple(large_enough) if self._delegates else ())
+
+    async def scheduling(self) -> Scheduling:
+        """Return how the grid schedules."""
+        settings = self.driver.settings
+        policy = settings.policy
+        return Scheduling(
+            now_ms=self.driver.clock.now_ms(),
+            mode=policy.mode,
+            control=policy.control,
+            order=policy.order,
+            backfill=policy.backfill,
+            selection=policy.selection,
+            overhead=policy.overheads,
+            lower_bound=policy.lower_bound,
+            max_fragments=policy.max_fragments,
+            links=settings.network is not None,
+            margin_ms=settings.margin_ms,
+        )
 
     @property
     def _delegates(self) -> bool:

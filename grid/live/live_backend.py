@@ -20,6 +20,7 @@ from gridweave.grid.api import (
     MachineInfo,
     OutputPart,
     Queue,
+    Scheduling,
     SiteInfo,
     StoryEntry,
 )
@@ -320,6 +321,10 @@ class LiveBackend:
         """Return the first of the jobs that wait."""
         return await self._ask(GRID_ACTOR, "queue", Queue, limit)
 
+    async def scheduling(self) -> Scheduling:
+        """Return how the grid schedules."""
+        return await self._ask(GRID_ACTOR, "scheduling", Scheduling)
+
     async def health(self) -> Health:
         """Return whether the grid works; raises nothing."""
         try:
@@ -364,4 +369,5 @@ def _info_of(status: SiteStatus) -> SiteInfo:
         running=status.running,
         draining=status.draining,
         machines=machines,
+        policy=status.policy,
     )

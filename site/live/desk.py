@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from gridweave.site.contract_core import policy_label
 from gridweave.site.eligibility import Eligibility
 from gridweave.site.live.desk_messages import OVER, JobList, MachineStatus, SiteStatus
 from gridweave.site.live.driver import Driver
@@ -180,6 +181,7 @@ class SiteDesk(Desk[SiteDriver]):
             sum(1 for _ in core.running()),
             site.core.draining,
             machines,
+            policy_label(settings.policy, settings.owner),
         )
 
     async def drain(self, draining: bool) -> None:

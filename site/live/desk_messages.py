@@ -46,6 +46,8 @@ class SiteStatus(msgspec.Struct, frozen=True):
     draining : bool
         Whether it takes in nothing new for the grid.
     machines : tuple of MachineStatus
+    policy : str
+        How it schedules by itself, in words.
     """
 
     name: str
@@ -56,6 +58,7 @@ class SiteStatus(msgspec.Struct, frozen=True):
     running: int
     draining: bool = False
     machines: tuple[MachineStatus, ...] = ()
+    policy: str = ""
 
 
 class SiteNames(msgspec.Struct, frozen=True):

@@ -20,8 +20,8 @@ Shell = Callable[..., tuple[int, str, str]]
         (("--on", "ray", "--speed", "nan"), "--speed: is nan;"),
         (("--on", "ray", "--jobs", "0"), "--jobs: is 0;"),
         (("--on", "ray", "--address", " "), "--address: is empty"),
-        (("--speed", "10"), "--speed: goes with --on ray alone"),
-        (("--jobs", "10"), "--jobs: goes with --on ray alone"),
+        (("--speed", "10"), "--speed: goes with --on ray, --on grid or --on URL"),
+        (("--jobs", "10"), "--jobs: goes with --on ray, --on grid or --on URL"),
         (("--address", "auto"), "--address: goes with --on ray alone"),
     ],
 )

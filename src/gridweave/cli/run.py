@@ -32,15 +32,24 @@ def run_scenario(
     plots: Annotated[bool, typer.Option(help="Whether --out draws plots too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines what summary.json says.")] = False,
     on: Annotated[
-        str, typer.Option(metavar="WHERE", help="simulation; or ray: real processes that sleep, beside the simulation.")
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="simulation; or, with processes that sleep, beside the simulation: ray; URL of a grid that is up; "
+            "grid: the one that all commands find.",
+        ),
     ] = "simulation",
     speed: Annotated[
-        float | None, typer.Option(help="With --on ray: seconds of the scenario in one; 1000, if left out.")
+        float | None,
+        typer.Option(
+            help="Live: seconds of the scenario in one. If left out: 1000 on ray; on a grid one at which starting "
+            "processes takes little."
+        ),
     ] = None,
     address: Annotated[
         str | None, typer.Option(help="With --on ray: of a Ray cluster, such as auto; if left out, one is started.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", help="With --on ray: the first N jobs only.")] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="Live: the first N jobs only.")] = None,
 ) -> None:
     """Run a scenario and print what became of its sites and its jobs.
 
@@ -49,6 +58,10 @@ def run_scenario(
     With --on ray it is played against real sites on Ray, with time compressed, and set beside the simulation.
 
     Example: gridweave run two-sites --on ray --speed 1000 --jobs 300
+
+    With --on URL it is played on a grid that is up, if that has the sites and the policy of the scenario.
+
+    Example: gridweave run three-sites --on http://127.0.0.1:8765
     """
     live = check_where(on, speed=speed, address=address, jobs=jobs)
     if out is not None:
@@ -58,6 +71,7 @@ def run_scenario(
             run_live(
                 scenario,
                 overrides or [],
+                on=on,
                 speed=speed,
                 address=address,
                 jobs=jobs,

@@ -1,4 +1,4 @@
-"""``gridweave run --on ray``: a scenario played on Ray, beside what the simulation says."""
+"""``gridweave run --on``: a scenario played on Ray, or on a grid that is up, beside what the simulation says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SPEED = 1000.0
 
-WHERE = ("simulation", "ray")
+WHERE = ("simulation", "ray", "grid")
+"""Beside the address of a gateway."""
 
 
 def check_where(on: str, *, speed: float | None, address: str | None, jobs: int | None) -> bool:
@@ -26,7 +27,7 @@ def check_where(on: str, *, speed: float | None, address: str | None, jobs: int 
     Parameters
     ----------
     on : str
-        One of `WHERE`.
+        One of `WHERE`, or the address of a gateway.
     speed, address, jobs
         As given by the user; None: not given.
 
@@ -39,13 +40,16 @@ def check_where(on: str, *, speed: float | None, address: str | None, jobs: int 
     OptionError
         If `on` is none of them, or an option does not go with it.
     """
-    if on not in WHERE:
-        raise OptionError("--on", f"{on!r} is not known; one of {', '.join(WHERE)}")
-    if on == "ray":
+    if on not in WHERE and "://" not in on:
+        known = ", ".join(WHERE)
+        raise OptionError("--on", f"{on!r} is not known; one of {known}, or the address of a gateway")
+    if address is not None and on != "ray":
+        raise OptionError("--address", "goes with --on ray alone")
+    if on != "simulation":
         return True
-    for option, value in (("--speed", speed), ("--address", address), ("--jobs", jobs)):
+    for option, value in (("--speed", speed), ("--jobs", jobs)):
         if value is not None:
-            raise OptionError(option, "goes with --on ray alone")
+            raise OptionError(option, "goes with --on ray, --on grid or --on URL")
     return False
 
 
@@ -53,6 +57,7 @@ def run_live(
     scenario: str,
     overrides: Sequence[str],
     *,
+    on: str,
     speed: float | None,
     address: str | None,
     jobs: int | None,
@@ -60,12 +65,18 @@ def run_live(
     plots: bool,
     as_json: bool,
 ) -> None:
-    """Play a scenario on Ray and print what became of it beside what the simulation says."""
-    from gridweave.scenarios.live_run import run_on_ray
+    """Play a scenario and print what became of it beside what the simulation says."""
+    with named_as_typed(url="--on", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"), delayed_progress("Reading") as report:
+        if on == "ray":
+            from gridweave.scenarios.live_run import run_on_ray
 
-    speed = SPEED if speed is None else speed
-    with named_as_typed(), delayed_progress("Reading") as report:
-        done = run_on_ray(scenario, overrides=overrides, speed=speed, address=address, jobs=jobs, progress=report)
+            speed = SPEED if speed is None else speed
+            done = run_on_ray(scenario, overrides=overrides, speed=speed, address=address, jobs=jobs, progress=report)
+        else:
+            from gridweave.scenarios.gateway_run import run_on_gateway
+
+            url = None if on == "grid" else on
+            done = run_on_gateway(scenario, url, overrides=overrides, speed=speed, jobs=jobs, progress=report)
     for remark in done.remarks:
         say(remark)
     for warning in done.warnings():
@@ -82,9 +93,9 @@ def run_live(
 
 def print_live_run(done: LiveRun, *, verdict: bool = True) -> None:
     """Print what became of a live run beside the simulation, and whether that is as it should be."""
-    typer.echo(f"{done.live.name}: {done.live.label}, on Ray at {done.speed:g} times real time")
+    typer.echo(f"{done.live.name}: {done.live.label}, on {done.where} at {done.speed:g} times real time")
     print_table(done.count_rows())
     print_table(done.difference_rows(), headings=("seconds", "least", "5%", "median", "95%", "most"))
-    print_table(done.metric_rows(), headings=("whole grid", "simulated", "on Ray", "difference"))
+    print_table(done.metric_rows(), headings=("whole grid", "simulated", f"on {done.where}", "difference"))
     if verdict:
         typer.echo(done.verdict())

@@ -67,6 +67,7 @@ def test_a_script(elsewhere: Elsewhere) -> None:
             assert [next(events).kind for _ in range(3)] == ["submitted", "runs", "ended"]
         assert grid.quote(nodes=2).places == (("north", 2),)
         assert grid.queue().waiting == 0
+        assert grid.scheduling().mode == "multi-site"
         grid.drain("north")
         assert [site.draining for site in grid.sites()] == [True, False]
         grid.resume("north")

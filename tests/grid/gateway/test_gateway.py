@@ -75,6 +75,8 @@ async def test_story_forecast_quote_queue_sites() -> None:
         assert (status, wrong["detail"]) == (422, "nodes is 0; a whole number from 1 to 10000000")
         _, queue, _ = await grid.ask("GET", "/v1/queue?limit=10")
         assert (queue["waiting"], queue["jobs"][0]["user"]) == (1, "anna")
+        _, scheduling, _ = await grid.ask("GET", "/v1/scheduling")
+        assert (scheduling["mode"], scheduling["overhead"], scheduling["links"]) == ("multi-site", [0.0], False)
         assert (await grid.ask("POST", "/v1/sites/north/drain"))[0] == 200
         _, sites, _ = await grid.ask("GET", "/v1/sites")
         assert [(site["name"], site["draining"]) for site in sites["sites"]] == [("north", True), ("south", False)]
