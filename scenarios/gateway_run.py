@@ -131,6 +131,8 @@ class _Play:
         self.name = f"run-{built.scenario.header.name or 'scenario'}-{uuid.uuid4().hex[:12]}"
         self._jobs = compressed(built, speed, self.name)
         self._ids: dict[int, int] = {}
+        # The newest job that was there before: of the grid (by an empty name) and of each site.
+        self._newest = dict.fromkeys(("", *built.site_names), 0)
         self.origin_ms = 0
         self.records: list[JobRecord] = []
         self.remarks: list[str] = []
@@ -214,6 +216,9 @@ class _Play:
                 "earlier release"
             ) from None
         self.remarks += check_grid(self._built, sites, scheduling)
+        for name in ("", *self._built.site_names):
+            async for record in self._grid.jobs(own=name, limit=1):
+                self._newest[name] = record.job_id
         queue = await self._grid.queue(0)
         busy = [f"{site.nodes - site.free} nodes of {site.name}" for site in sites if site.free < site.nodes]
         waiting = queue.waiting + sum(site.waiting for site in sites)
@@ -222,18 +227,23 @@ class _Play:
             self.remarks.append(f"warning: others used the grid at the start: {', '.join(what)}")
 
     async def _others(self) -> list[str]:
-        """Return whether others have handed in jobs meanwhile: numbers are given out one after the other."""
-        strangers = 0
-        by_giver: dict[int, list[int]] = {}
-        for job_id in self._ids.values():
-            by_giver.setdefault(job_id // OWN_IDS, []).append(job_id)
-        for ids in by_giver.values():
-            strangers += max(ids) - min(ids) + 1 - len(ids)
+        """Return whether others have handed in jobs meanwhile: those that may be seen, and numbers between our own."""
+        own = set(self._ids.values())
+        strangers: set[int] = set()
+        for site in self._newest:
+            async for record in self._grid.jobs(own=site):
+                if record.job_id <= self._newest[site]:
+                    break
+                strangers.add(record.job_id)
+        for giver in {job_id // OWN_IDS for job_id in own}:
+            numbers = [job_id for job_id in own if job_id // OWN_IDS == giver]
+            strangers.update(range(min(numbers), max(numbers)))
+        strangers -= own
         sites, queue = await self._grid.sites(), await self._grid.queue(0)
         left = queue.waiting + queue.starting + queue.running + sum(site.waiting + site.running for site in sites)
         if not strangers and not left:
             return []
-        seen = [f"{strangers} handed in meanwhile"] * bool(strangers) + [f"{left} there at the end"] * bool(left)
+        seen = [f"{len(strangers)} handed in meanwhile"] * bool(strangers) + [f"{left} there at the end"] * bool(left)
         return [f"warning: jobs of others were on the grid ({', '.join(seen)}); the schedule is theirs as well"]
 
     async def _clock_ahead_ms(self) -> int:
