@@ -54,9 +54,14 @@ class Run:
     report: dict[str, Any]
 
     @property
-    def iteration_s(self) -> float:
-        """The median."""
+    def median_s(self) -> float:
+        """Of an iteration."""
         return float(median(self.report["iteration_s"]))
+
+    @property
+    def quickest_s(self) -> float:
+        """The iteration that other work on the machines has disturbed least."""
+        return float(min(self.report["iteration_s"]))
 
     @property
     def job_s(self) -> float:
@@ -226,7 +231,8 @@ def compare(grid: gridweave.SyncClient, *, ranks: int, sites: Sequence[str], opt
         "traffic": msgspec.structs.asdict(traffic),
         "links": {name: getattr(links, name) for name in Links.__slots__},
         "overhead": {
-            "measured": two.iteration_s / one.iteration_s - 1,
+            "measured": two.quickest_s / one.quickest_s - 1,
+            "measured_of_medians": two.median_s / one.median_s - 1,
             "measured_of_jobs": two.job_s / one.job_s - 1,
             "forecast_by_grid": None if quote is None else quote - 1,
             "forecast_by_timed_links": model_factor(traffic, links, [nodes for _, nodes in two.record.places]) - 1,
@@ -239,7 +245,8 @@ def _plain(run: Run) -> dict[str, Any]:
         "job": run.record.job_id,
         "places": places_text(run.record),
         "job_s": run.job_s,
-        "median_iteration_s": run.iteration_s,
+        "quickest_s": run.quickest_s,
+        "median_s": run.median_s,
     } | run.report
 
 
@@ -249,21 +256,22 @@ def print_report(found: dict[str, Any]) -> None:
     for run in (one, two):
         print(
             f"job {run['job']} on {run['places']}: {run['iterations']} iterations, "
-            f"{run['median_iteration_s']:.4f} s each (median), {run['job_s']:.2f} s in all; every sum is exact"
+            f"{run['quickest_s']:.4f} s the quickest, {run['median_s']:.4f} s the median; every sum is exact"
         )
     print(
-        f"messages: {found['traffic']['fraction']:.1%} of the time on one site; an exchange of "
+        f"messages: {found['traffic']['fraction']:.1%} of the quickest iteration on one site; an exchange of "
         f"{one['part_bytes']:,} bytes takes {one['part_exchange_ms']:.3f} ms there, "
         f"{two['part_exchange_ms']:.3f} ms on two sites"
     )
     print(f"between the sites: {links['latency_ms']:.2f} ms, {links['bandwidth_bps'] / 1e6:,.0f} Mbit/s, as timed")
     for label, value in (
-        ("overhead of an iteration, measured", over["measured"]),
+        ("overhead of the quickest iteration, measured", over["measured"]),
+        ("... of the median, measured", over["measured_of_medians"]),
         ("... of the whole job, measured", over["measured_of_jobs"]),
         ("... forecast, links as the grid has them", over["forecast_by_grid"]),
         ("... forecast, links as timed", over["forecast_by_timed_links"]),
     ):
-        print(f"{label:42} {'none' if value is None else f'{value:+.1%}':>8}")
+        print(f"{label:46} {'none' if value is None else f'{value:+.1%}':>8}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -274,8 +282,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sites", default="", help="two names with a comma; left out: those with the most free nodes")
     parser.add_argument("--json", action="store_true", help="print for machines")
     parser.add_argument("--elements", type=int, default=100_000)
-    parser.add_argument("--iterations", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=100_000)
+    parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--stand-in", help="MS,MBPS: hold back what crosses sites, as such a link would")
     given = parser.parse_args(arguments)
     options = [f"--{name}={getattr(given, name)}" for name in ("elements", "iterations", "rounds")]

@@ -357,7 +357,7 @@ def test_on_a_real_grid(tmp_path: Path) -> None:
     assert two["sites"] == ["alpha", "beta"]
     assert left == []
     # Half of the six exchanges of an iteration wait for the link.
-    assert two["median_iteration_s"] > 0.06
+    assert two["quickest_s"] > 0.05
     assert found["links"]["latency_ms"] > 15
     assert found["overhead"]["measured"] > 0
     assert found["overhead"]["forecast_by_grid"] == 0  # this grid knows of no links, and of no overhead

@@ -96,6 +96,6 @@ def print_live_run(done: LiveRun, *, verdict: bool = True) -> None:
     typer.echo(f"{done.live.name}: {done.live.label}, on {done.where} at {done.speed:g} times real time")
     print_table(done.count_rows())
     print_table(done.difference_rows(), headings=("seconds", "least", "5%", "median", "95%", "most"))
-    print_table(done.metric_rows(), headings=("whole grid", "simulated", f"on {done.where}", "difference"))
+    print_table(done.metric_rows(), headings=("whole grid", "simulated", "live", "difference"))
     if verdict:
         typer.echo(done.verdict())
