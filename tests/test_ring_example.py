@@ -356,10 +356,10 @@ def test_on_a_real_grid(tmp_path: Path) -> None:
     assert two["places"] == "alpha 2 + beta 2"
     assert two["sites"] == ["alpha", "beta"]
     assert left == []
-    # Half of the six exchanges of an iteration wait for the link.
-    assert two["quickest_s"] > 0.05
+    # Three of the six exchanges of an iteration wait for the link, but for what was sent before rank 0 began.
+    assert two["median_s"] > 0.03
     assert found["links"]["latency_ms"] > 15
-    assert found["overhead"]["measured"] > 0
+    assert found["overhead"]["forecast_by_timed_links"] > 0
     assert found["overhead"]["forecast_by_grid"] == 0  # this grid knows of no links, and of no overhead
     two_sites.print_report(found)
 
