@@ -11,6 +11,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+# What desks of sites tell as well.
+from gridweave.site.live.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
+from gridweave.site.live.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
+from gridweave.site.live.desk_messages import Queue as Queue  # noqa: PLC0414
+from gridweave.site.live.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
 from gridweave.site.program import JobRecord, JobRequest, State
 
 Role = Literal["read", "submit", "operate"]
@@ -149,44 +154,6 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
     job_id: int
     entries: list[StoryEntry]
-
-
-class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a job, as it is told to those who watch.
-
-    Attributes
-    ----------
-    number : int
-        Ascending; whoever was cut off asks for what came after it.
-    at_ms, job_id : int
-    kind, detail : str
-        As in `StoryEntry`.
-    user, name : str
-        Of the job.
-    """
-
-    number: int
-    at_ms: int
-    job_id: int
-    kind: str
-    detail: str = ""
-    user: str = ""
-    name: str = ""
-
-
-class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """What has happened after an event.
-
-    Attributes
-    ----------
-    events : list of JobEvent
-        In ascending order.
-    last : int
-        With which the next ones are asked for; there may be no event of that number.
-    """
-
-    events: list[JobEvent]
-    last: int
 
 
 class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -371,35 +338,6 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     max_fragments: tuple[tuple[int, int], ...]
     links: bool
     margin_ms: int
-
-
-class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that waits, as everybody may see it."""
-
-    job_id: int
-    user: str = ""
-    nodes: int
-    limit_ms: int
-    submit_ms: int
-    state: State = "waiting"
-
-
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of the grid that wait, the first first.
-
-    Attributes
-    ----------
-    waiting, held, starting, running : int
-        How many jobs of the grid there are in each state.
-    jobs : list of QueuedJob
-        The first of those that wait.
-    """
-
-    waiting: int = 0
-    held: int = 0
-    starting: int = 0
-    running: int = 0
-    jobs: list[QueuedJob] = []
 
 
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):

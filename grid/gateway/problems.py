@@ -22,8 +22,10 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "bad-http": Kind(400, "The request is not well-formed HTTP"),
     "malformed-body": Kind(400, "The body cannot be read"),
+    "link-version": Kind(400, "The other end of the link is of another version"),
     "unauthenticated": Kind(401, "A token is needed"),
     "forbidden": Kind(403, "The token may not do this"),
+    "link-refused": Kind(401, "The other end of the link is not known"),
     "foreign-origin": Kind(403, "The request was made by a page of another origin"),
     "unknown-route": Kind(404, "There is nothing at this path"),
     "unknown-job": Kind(404, "There is no such job"),

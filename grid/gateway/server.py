@@ -20,6 +20,7 @@ from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.call import Call, Parts, Route
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, Rates, Slots
+from gridweave.grid.gateway.link import LinkDoor, is_of_link
 from gridweave.grid.gateway.metrics import Metrics
 from gridweave.grid.gateway.open_jobs import OpenJobs
 from gridweave.grid.gateway.problems import RefusalError
@@ -51,6 +52,8 @@ class Gateway:
     ----------
     backend : Backend
     settings : GatewaySettings
+    link : LinkDoor, optional
+        Where the other ends of links knock; None: there are none.
     now_ms, now_s : callable
         The clock of tokens and logs, and one that never goes back.
     random_bytes : callable
@@ -69,15 +72,17 @@ class Gateway:
         backend: Backend,
         settings: GatewaySettings,
         *,
+        link: LinkDoor | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         now_s: Callable[[], float] = time.monotonic,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.settings = settings
+        self._link = link
         self._now_ms, self._now_s, self._random_bytes = now_ms, now_s, random_bytes
         self._certificate: Certificate | None = None
         if settings.cert is not None and settings.key is not None:
-            self._certificate = Certificate(settings.cert, settings.key)
+            self._certificate = Certificate(settings.cert, settings.key, settings.client_ca)
         tokens: Tokens | None = None
         if settings.tokens is not None:
             tokens = Tokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
@@ -213,6 +218,8 @@ class Gateway:
 
     async def _dispatch(self, call: Call) -> web.StreamResponse:
         request, parts = call.request, self._parts
+        if self._link is not None and is_of_link(request.path):
+            return self._finished(call, await self._link.handle(call))
         if parts.tokens is None:
             check_browser(request)
         route = find_route(call, request.path, request.method)
@@ -244,6 +251,11 @@ class Gateway:
         answer = await route.handler(call)
         if not isinstance(answer, web.StreamResponse):
             answer = web.Response(body=encode(answer, call.answer_form), content_type=call.answer_form)
+        return self._finished(call, answer)
+
+    @staticmethod
+    def _finished(call: Call, answer: web.StreamResponse) -> web.StreamResponse:
+        """Return an answer with the headers that all have, unless it is on its way already."""
         if isinstance(answer, web.Response) and not answer.prepared:
             call.bytes_out += len(answer.body) if isinstance(answer.body, bytes) else 0
             answer.headers.update(call.headers)

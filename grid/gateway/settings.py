@@ -25,6 +25,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         operator, so that it listens on loopback alone.
     cert, key : str, optional
         Files with the certificate (and those that it is signed with) and its key, for TLS.
+    client_ca : str, optional
+        A file of certificates: who shows one that is signed by one of them is known by it. The other ends of links must
+        then, users need not.
     max_body_bytes, max_jobs : int
         Of a request that hands in jobs.
     max_job_bytes : int
@@ -63,6 +66,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     tokens: str | None = None
     cert: str | None = None
     key: str | None = None
+    client_ca: str | None = None
     max_body_bytes: int = 32 << 20
     max_jobs: int = 10_000
     max_job_bytes: int = 1 << 20
@@ -90,6 +94,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         if (self.cert is None) != (self.key is None):
             given, missing = ("cert", "key") if self.key is None else ("key", "cert")
             raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")
+        if self.client_ca is not None and self.cert is None:
+            raise OptionError("client_ca", "is given without cert and key; without TLS nobody shows a certificate")
         if self.tokens is None and not is_loopback(self.host):
             raise OptionError(
                 "host",

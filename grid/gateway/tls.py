@@ -16,6 +16,8 @@ class Certificate:
     Parameters
     ----------
     cert, key : str
+    client_ca : str, optional
+        A file of certificates; whoever connects may show one that is signed by one of them.
 
     Raises
     ------
@@ -23,8 +25,8 @@ class Certificate:
         If one cannot be used.
     """
 
-    def __init__(self, cert: str, key: str) -> None:
-        self._cert, self._key = cert, key
+    def __init__(self, cert: str, key: str, client_ca: str | None = None) -> None:
+        self._cert, self._key, self._client_ca = cert, key, client_ca
         self.context = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         self._seen = self._state()
 
@@ -49,6 +51,14 @@ class Certificate:
                 raise OptionError("key", f"{self._key} is not the key of {self._cert}") from None
             problem = f"{self._cert} or {self._key} cannot be used: {error.reason or error}; PEM files of a certificate"
             raise OptionError("cert", f"{problem} and its key are asked for") from None
+        if self._client_ca is not None:
+            try:
+                context.load_verify_locations(self._client_ca)
+            except OSError as error:
+                problem = f"{self._client_ca}: {getattr(error, 'reason', None) or error.strerror}"
+                raise OptionError("client_ca", f"{problem}; name a file with certificates (PEM)") from None
+            # Users have tokens, and show none.
+            context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
     def _state(self) -> tuple[object, ...]:

@@ -26,6 +26,7 @@ from sqlalchemy import (
     String,
     Table,
     create_engine,
+    delete,
     event,
     insert,
     select,
@@ -40,6 +41,11 @@ from gridweave.site.live.database import checked_url, explained
 PREFIX = "gw"
 ROLES: tuple[Role, ...] = ("read", "submit", "operate")
 """Each may do what those before it may, and more."""
+
+FROM_FILE = "0" * 12
+"""The id of the token that was made elsewhere, and given in a file."""
+
+LEAST_LENGTH = 32
 
 _ID_BYTES = 6
 _SECRET_BYTES = 32
@@ -164,6 +170,30 @@ class TokenStore:
             connection.execute(insert(_tokens).values(**row, made_ms=now_ms, until_ms=until_ms))
         return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
 
+    def adopt(self, token: str, user: str, role: Role) -> TokenInfo:
+        """Take in a token that was made elsewhere; it takes the place of the one that was taken in before.
+
+        Parameters
+        ----------
+        token : str
+            Any text of 32 characters or more that nobody can guess.
+        user, role : str
+
+        Raises
+        ------
+        OptionError
+            If it is too short, or cannot be sent.
+        """
+        if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not all("!" <= letter <= "~" for letter in token):
+            right = f"{LEAST_LENGTH} to {_MOST_LENGTH} characters of ASCII without blanks: openssl rand -hex 32"
+            raise OptionError("token", f"can be none; {right}")
+        info = TokenInfo(token_id=FROM_FILE, user=user, role=role, made_ms=self._now_ms())
+        row = {"secret_sha256": _hash(token), "user_name": user, "role": role, "made_ms": info.made_ms}
+        with self._transaction() as connection:
+            connection.execute(delete(_tokens).where(_tokens.c.token_id == FROM_FILE))
+            connection.execute(insert(_tokens).values(token_id=FROM_FILE, **row))
+        return info
+
     def find(self, token: str) -> TokenInfo | None:
         """Return what a token stands for; None if it is none, or can be used no more.
 
@@ -172,14 +202,18 @@ class TokenStore:
         token : str
             As its user sends it.
         """
-        parts = token.split("_", 2)
-        if len(token) > _MOST_LENGTH or len(parts) != 3 or parts[0] != PREFIX or not _ID.fullmatch(parts[1]):
+        if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH:
             return None
+        parts = token.split("_", 2)
+        is_ours = len(parts) == 3 and parts[0] == PREFIX and _ID.fullmatch(parts[1])
+        return (self._find(parts[1], parts[2]) if is_ours else None) or self._find(FROM_FILE, token)
+
+    def _find(self, token_id: str, secret: str) -> TokenInfo | None:
         with self._transaction() as connection:
-            row = connection.execute(select(_tokens).where(_tokens.c.token_id == parts[1])).one_or_none()
+            row = connection.execute(select(_tokens).where(_tokens.c.token_id == token_id)).one_or_none()
         # A token that is not there takes as long as one with another secret.
         kept = b"\0" * 32 if row is None else bytes(row.secret_sha256)
-        if not hmac.compare_digest(kept, _hash(parts[2])) or row is None or not self._is_usable(row):
+        if not hmac.compare_digest(kept, _hash(secret)) or row is None or not self._is_usable(row):
             return None
         return _info(row)
 

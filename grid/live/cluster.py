@@ -147,50 +147,53 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return what a site of it is made of."""
         site = self.sites[number]
         before = sum(other.machines for other in self.sites[:number])
-        agents = []
-        for machine in range(site.machines):
-            nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
-            low = self.first_port + (before + machine) * PORTS_EACH
-            ports = (low, low + PORTS_EACH) if low + PORTS_EACH <= 65_536 else (0, 0)
-            agents.append(Agent(name=f"m{machine}", nodes=nodes, ports=ports))
         return SiteSettings(
             name=site.name,
             number=number,
-            agents=tuple(agents),
+            agents=agents_of(site, self.first_port + before * PORTS_EACH),
             policy=site.policy,
             owner=site.owner,
             rendezvous_ms=self.rendezvous_ms,
         )
 
 
-class RunningGrid:
-    """A grid that runs on Ray; made by `start_grid`.
+class RunningActors:
+    """Actors that run on Ray, of a grid or of a site alone.
 
     Parameters
     ----------
-    plan : GridPlan
-    actors : dict from str to actor handle
+    namespace : str
 
     Attributes
     ----------
+    actors : dict from str to actor handle
     made : set of str
         The names of those that did not run before.
     """
 
-    def __init__(self, plan: GridPlan, actors: dict[str, Any]) -> None:
-        self.plan = plan
-        self.actors = actors
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.actors: dict[str, Any] = {}
         self.made: set[str] = set()
 
-    def make(self, kind: type[Any], name: str, labels: dict[str, str], *arguments: object, host: str = "") -> None:
-        """Make an actor of the grid, or find it if it runs."""
+    def make(
+        self,
+        kind: type[Any],
+        name: str,
+        labels: dict[str, str],
+        *arguments: object,
+        host: str = "",
+        **options: object,
+    ) -> None:
+        """Make an actor, or find it if it runs."""
         import ray
 
         try:
-            self.actors[name] = ray.get_actor(name, self.plan.namespace)
+            self.actors[name] = ray.get_actor(name, self.namespace)
         except ValueError:
-            options = actor_options(name, self.plan.namespace, labels, host)
-            self.actors[name] = ray.remote(kind).options(get_if_exists=True, **options).remote(*arguments)
+            how = actor_options(name, self.namespace, labels, host)
+            maker = ray.remote(kind).options(get_if_exists=True, **how)
+            self.actors[name] = maker.remote(*arguments, **options)
             self.made.add(name)
 
     def wait_for(self, names: Sequence[str], timeout_s: float) -> None:
@@ -241,6 +244,32 @@ class RunningGrid:
         self.wait_for(machines, timeout_s)
         self.wait_for([name for name in self.actors if name not in machines], max(timeout_s, COMPILE_S))
 
+    def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
+        """End the actors, and what they run, unless that is to go on.
+
+        Parameters
+        ----------
+        end_jobs : bool
+        timeout_s : float
+            How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
+            journal is whole at every instant.
+        """
+        stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
+        self.actors = {}
+
+
+class RunningGrid(RunningActors):
+    """A grid that runs on Ray; made by `start_grid`.
+
+    Parameters
+    ----------
+    plan : GridPlan
+    """
+
+    def __init__(self, plan: GridPlan) -> None:
+        super().__init__(plan.namespace)
+        self.plan = plan
+
     def submit(
         self, requests: Sequence[tuple[str, JobRequest]], *, site: str | None = None
     ) -> list[Accepted | Declined]:
@@ -270,19 +299,6 @@ class RunningGrid:
 
         data = ray.get(self.actors[GRID_ACTOR].records.remote(list(job_ids)), timeout=START_S)
         return msgspec.msgpack.decode(data, type=Page).jobs
-
-    def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-        """Take the grid down: its actors, and what it runs, unless that is to go on.
-
-        Parameters
-        ----------
-        end_jobs : bool
-        timeout_s : float
-            How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
-            journal is whole at every instant.
-        """
-        stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
-        self.actors = {}
 
 
 def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any] = NodeAgent) -> RunningGrid:
@@ -322,35 +338,94 @@ def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
     -------
     RunningGrid
     """
-    grid = RunningGrid(plan, {})
+    grid = RunningGrid(plan)
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(agent.name for agent in plan.site_settings(n).agents) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, plan.clock, plan.namespace, machines)
     grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, host=plan.grid_host)
+    place = Place(folder=plan.folder, clock=plan.clock, labelled=plan.labelled)
     for number, site in enumerate(plan.sites):
-        _make_machines(grid, number, machine)
-        settings = plan.site_settings(number)
-        journal = site.journal or str(Path(plan.folder) / site.name / "site.journal")
-        labels = _labels(plan, site, settings.agents[0].name)
-        grid.make(SiteActor, site_actor(site.name), labels, settings, journal, plan.clock, plan.namespace)
+        make_site(grid, site, plan.site_settings(number), place, machine=machine, probing=plan.probing(number))
     return grid
 
 
-def _make_machines(grid: RunningGrid, number: int, machine: type[Any]) -> None:
-    """Make the agents of the machines of a site."""
-    plan, site = grid.plan, grid.plan.sites[number]
-    settings = plan.site_settings(number)
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the actors of sites are made.
+
+    Attributes
+    ----------
+    folder, clock, labelled
+        As for `GridPlan`.
+    host : str
+        By which name other sites reach a machine; empty: that which Ray has.
+    """
+
+    folder: str
+    clock: Clock = Clock()
+    labelled: bool = True
+    host: str = ""
+
+
+def make_site(
+    found: RunningActors,
+    site: SitePlan,
+    settings: SiteSettings,
+    place: Place,
+    *,
+    machine: type[Any] = NodeAgent,
+    probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]] = (None, ()),
+    **options: object,
+) -> None:
+    """Make the actors of a site: those of its machines, and its own.
+
+    Parameters
+    ----------
+    found : RunningActors
+        Gets them.
+    site : SitePlan
+    settings : SiteSettings
+    place : Place
+    machine : type
+        What is to be the agent of a machine.
+    probing : tuple
+        As of `GridPlan.probing`.
+    **options
+        Of `SiteActor`.
+    """
+    folder = Path(place.folder) / site.name
     for agent in settings.agents:
-        probing = plan.probing(number) if agent is settings.agents[0] else (None, ())
-        folder = str(Path(plan.folder) / site.name / agent.name)
-        what = (site.name, agent, folder, plan.namespace, site.virtual, *probing, plan.clock)
-        grid.make(machine, agent_actor(site.name, agent.name), _labels(plan, site, agent.name), *what)
+        probes = probing if agent is settings.agents[0] else (None, ())
+        what = (site.name, agent, str(folder / agent.name), found.namespace, site.virtual, *probes, place.clock)
+        labels = _labels(place.labelled, site, agent.name)
+        named = {"host": place.host} if place.host else {}
+        found.make(machine, agent_actor(site.name, agent.name), labels, *what, **named)
+    journal = site.journal or str(folder / "site.journal")
+    labels = _labels(place.labelled, site, settings.agents[0].name)
+    found.make(SiteActor, site_actor(site.name), labels, settings, journal, place.clock, found.namespace, **options)
 
 
-def _labels(plan: GridPlan, site: SitePlan, machine: str) -> dict[str, str]:
+def _labels(labelled: bool, site: SitePlan, machine: str) -> dict[str, str]:
     """Return which labels a Ray node must have for an actor of this machine."""
-    if not plan.labelled:
+    if not labelled:
         return {}
     labels = {SITE_LABEL: site.name}
     return labels | {MACHINE_LABEL: machine} if site.machines > 1 else labels
+
+
+def agents_of(site: SitePlan, first_port: int) -> tuple[Agent, ...]:
+    """Return the machines of a site, each with its nodes and ports of its own.
+
+    Parameters
+    ----------
+    site : SitePlan
+    first_port : int
+        From which on ports are kept, `PORTS_EACH` for each machine.
+    """
+    agents = []
+    for machine in range(site.machines):
+        nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
+        low = first_port + machine * PORTS_EACH
+        ports = (low, low + PORTS_EACH) if low + PORTS_EACH <= 65_536 else (0, 0)
+        agents.append(Agent(name=f"m{machine}", nodes=nodes, ports=ports))
+    return tuple(agents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Hashable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from gridweave.site.live.agent import OutputRead
 from gridweave.site.live.desk_messages import OVER, JobList, SiteNames, SiteStatus
 from gridweave.site.live.door import answer_of, question
 from gridweave.site.live.journal_records import JobFilter, Note
-from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, agent_actor, site_actor
+from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, Calls, agent_actor, site_actor
 from gridweave.site.live_forecast import SiteForecast
 from gridweave.site.program import OWN_IDS, Accepted, Declined, JobRecord, JobRequest
 
@@ -41,19 +41,6 @@ LOOK_S = 3.0
 """So long it is waited for what a site or the grid says of itself."""
 
 T = TypeVar("T")
-
-
-class Calls(Protocol):
-    """Carries questions to the desks of a grid: `Handles` on Ray."""
-
-    async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor by its name.
-
-        Raises
-        ------
-        UnavailableError
-            If there is no answer.
-        """
 
 
 @functools.cache
@@ -74,6 +61,9 @@ class LiveBackend:
     told: any number of them can be made, anywhere.
     """
 
+    home = GRID_ACTOR
+    """The actor at whose desk is asked what is asked of the whole."""
+
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._names: list[SiteNames] = []
@@ -83,7 +73,10 @@ class LiveBackend:
         """Ask something at a desk."""
         data = await self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
         known: Any = kind
-        answer: T = answer_of(data, _decoder_of(known))
+        try:
+            answer: T = answer_of(data, _decoder_of(known))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise UnavailableError(f"{actor}: its answer cannot be read ({error}); is it of another version?") from None
         return answer
 
     # -- who there is -------------------------------------------------------------------------------------------------
@@ -91,7 +84,7 @@ class LiveBackend:
     async def _sites(self) -> list[SiteNames]:
         """Return of which sites the grid is made; that does not change."""
         if not self._names:
-            self._names = await self._ask(GRID_ACTOR, "about", list[SiteNames], timeout_s=LOOK_S)
+            self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
         return self._names
 
     async def _site(self, name: str) -> str:
@@ -106,6 +99,10 @@ class LiveBackend:
         if name not in names:
             raise InputError(f"there is no site {name!r:.100}; the grid has {', '.join(names)}")
         return site_actor(name)
+
+    async def _owner(self, job_id: int) -> str:
+        """Return the site whose own user's a job is."""
+        return (await self._sites())[job_id // OWN_IDS - 1].name
 
     async def _desk_of(self, job_id: int) -> str | None:
         """Return the actor at whose desk a job is known; None if there can be no such job."""
@@ -202,7 +199,7 @@ class LiveBackend:
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
         """Return what happened to jobs of the grid after an event; wait that long for something to happen."""
-        return await self._ask(GRID_ACTOR, "events", JobEvents, after, timeout_s, timeout_s=timeout_s + CALL_S)
+        return await self._ask(self.home, "events", JobEvents, after, timeout_s, timeout_s=timeout_s + CALL_S)
 
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts, and why it waits; None if it is unknown."""
@@ -232,8 +229,7 @@ class LiveBackend:
         record = await self._record(job_id)
         if record is None:
             return None
-        sites = await self._sites()
-        name = sites[job_id // OWN_IDS - 1].name
+        name = await self._owner(job_id)
         kind: Any = SiteForecast | None
         said: SiteForecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
         return record_forecast(record, record.end_ms or 0, "") if said is None else of_site(name, said)
@@ -319,7 +315,7 @@ class LiveBackend:
 
     async def queue(self, limit: int) -> Queue:
         """Return the first of the jobs that wait."""
-        return await self._ask(GRID_ACTOR, "queue", Queue, limit)
+        return await self._ask(self.home, "queue", Queue, limit)
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
@@ -328,7 +324,7 @@ class LiveBackend:
     async def health(self) -> Health:
         """Return whether the grid works; raises nothing."""
         try:
-            self._names = await self._ask(GRID_ACTOR, "about", list[SiteNames], timeout_s=LOOK_S)
+            self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
             sites = {site.name: site.answers for site in await self.sites()}
         except UnavailableError:
             sites = {site.name: False for site in self._names}

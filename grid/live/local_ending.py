@@ -106,7 +106,7 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
     return True
 
 
-def end_jobs(folder: Path, reason: str) -> None:
+def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
     """End what the agents of machines have left running on this one, and wait for the ends.
 
     Parameters
@@ -115,17 +115,19 @@ def end_jobs(folder: Path, reason: str) -> None:
         Of the grid: each machine of a site has a folder there. Their agents must be gone.
     reason : str
         Why, in one line: the next agents tell it to their sites.
+    patience_s : float
+        For the jobs of each machine.
     """
-    asyncio.run(_end_left(folder, reason))
+    asyncio.run(_end_left(folder, reason, patience_s))
 
 
-async def _end_left(folder: Path, reason: str) -> None:
+async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
     for jobs in sorted(folder.glob(f"*/*/{JOBS}")):
         states = [read_state(fragment) for fragment in jobs.iterdir() if fragment_key(fragment) is not None]
         if all(state is not None and state.phase == "ended" for state in states):
             continue
         with contextlib.suppress(GridweaveError, TimeoutError):
-            async with Runner(jobs.parent) as runner, asyncio.timeout(JOBS_S):
+            async with Runner(jobs.parent) as runner, asyncio.timeout(patience_s):
                 await _end_all(runner, reason)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.grid.gateway.settings import DEFAULT_PORT
+from gridweave.grid.gateway.settings import DEFAULT_PORT, GatewaySettings
 from gridweave.grid.live.local_ending import MARKER_VARIABLE
 from gridweave.grid.live.local_ray import free_port, token_environment
 from gridweave.grid.live.local_state import GATEWAY, LOGS, TOKEN, TOKENS, LocalGridState, LocalProcess
@@ -36,6 +36,10 @@ class GatewayPlan(msgspec.Struct, frozen=True, kw_only=True):
         Whether who asks must have a token.
     cert, key : str, optional
         Files for TLS.
+    client_ca : str, optional
+        A file of certificates by which the other ends of links are known.
+    operator_token_file : str, optional
+        A file with a token that was made elsewhere.
     limits : dict from str to int or float
         By their names in `GatewaySettings`.
     """
@@ -45,7 +49,30 @@ class GatewayPlan(msgspec.Struct, frozen=True, kw_only=True):
     tokens: bool = True
     cert: str | None = None
     key: str | None = None
+    client_ca: str | None = None
+    operator_token_file: str | None = None
     limits: dict[str, float] = {}
+
+    def settings(self, tokens: str) -> GatewaySettings:
+        """Return how the gateway is set up.
+
+        Parameters
+        ----------
+        tokens : str
+            Where they are kept, if there are any.
+        """
+        return msgspec.convert(
+            {
+                "host": self.host,
+                "port": DEFAULT_PORT if self.port is None else self.port,
+                "tokens": tokens if self.tokens else None,
+                "cert": self.cert,
+                "key": self.key,
+                "client_ca": self.client_ca,
+                **self.limits,
+            },
+            GatewaySettings,
+        )
 
 
 class GatewayTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import msgspec
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.door import Door
 from gridweave.site.live.ray_driven import DrivenActor
-from gridweave.site.live.ray_names import GRID_ACTOR, Handles, encode, journal_place, site_actor
+from gridweave.site.live.ray_names import GRID_ACTOR, Calls, Handles, encode, journal_place, site_actor
 from gridweave.site.live_messages import Probed
 from gridweave.site.program import JobRecord
 
@@ -48,6 +48,10 @@ class MetaActor(DrivenActor["GridDriver"]):
         Of the actors of the grid.
     machines : tuple of tuple of str
         The machines of each site, in site order.
+    calls : Calls, optional
+        By which it reaches its sites; those of actors on Ray, if left out.
+    password_file : str
+        Of the file with the password of the journal's database; empty: there is none.
     """
 
     def __init__(
@@ -57,8 +61,12 @@ class MetaActor(DrivenActor["GridDriver"]):
         clock: Clock,
         namespace: str,
         machines: tuple[tuple[str, ...], ...] = (),
+        *,
+        calls: Calls | None = None,
+        password_file: str = "",
     ) -> None:
-        self._handles = Handles(namespace)
+        self._calls: Calls = Handles(namespace) if calls is None else calls
+        self._password_file = password_file
         # Ray hands over arrays that cannot be written to, which to compiled code are of other types.
         self._settings, self._machines = copy.deepcopy(settings), machines
         self._journal, self._clock = journal, clock
@@ -69,16 +77,17 @@ class MetaActor(DrivenActor["GridDriver"]):
         from gridweave.grid.live.desk import GRID_METHODS, GridDesk
         from gridweave.grid.live.grid_driver import GridDriver
 
-        driver = GridDriver(self._settings, journal_place(self._journal), self._clock, to_site=self._to_site)
+        place = journal_place(self._journal, self._password_file)
+        driver = GridDriver(self._settings, place, self._clock, to_site=self._to_site)
         self.door = Door(GridDesk(driver, self._machines), GRID_METHODS)
         return driver
 
     async def _to_site(self, site: str, data: bytes) -> None:
-        await self._handles.call(site_actor(site), "packet", data)
+        await self._calls.call(site_actor(site), "packet", data)
 
-    async def packet(self, site: str, data: bytes) -> None:
-        """Take in a packet from a site."""
-        self.driver_now().packet(site, data)
+    async def packet(self, site: str, data: bytes) -> str | None:
+        """Take in a packet from a site; return why it was dropped, if it was."""
+        return self.driver_now().packet(site, data)
 
     async def probed(self, data: bytes) -> None:
         """Take in what a site has measured of the way to another."""

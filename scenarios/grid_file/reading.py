@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gridweave.errors import InputError
 from gridweave.scenarios.grid_file.structs import GridFile, LiveSite
@@ -88,15 +88,31 @@ def read_grid(path: str | Path | None) -> ReadGrid:
     """
     if path is None:
         return grid_of_text(default_text(), DEFAULT, "")
+    return grid_of_text(*file_text(path, "`gridweave up --example` prints one"))
+
+
+def file_text(path: str | Path, right: str) -> tuple[str, str, str]:
+    """Return the text of a file, what it is called, and its folder.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+    right : str
+        Where there is a file to begin with.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    """
     file = Path(path)
     try:
         there = file.is_file()
     except (OSError, ValueError):
         there = False
     if not there:
-        right = "`gridweave up --example` prints one"
         raise InputError(f"{path}: {'is not a file' if file.exists() else 'there is no such file'}; {right}")
-    return grid_of_text(text_of_file(file), str(path), str(file.absolute().parent))
+    return text_of_file(file), str(path), str(file.absolute().parent)
 
 
 def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
@@ -119,14 +135,38 @@ def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
     ScenarioError
         With all that is wrong.
     """
-    from gridweave.scenarios.scenario.networks import read_network
-
     raw, report = parse_toml(source, text)
     file = convert_table(raw, GridFile, (), report)
     if file is BROKEN:
         left = {name: value for name, value in raw.items() if not report.stands_at((name,))}
         file = convert_table({"sites": []} | left, GridFile, (), report)
-    whole = [site for site in file.sites if isinstance(site, LiveSite)]
+    return checked_grid(file, report, text, source, base)
+
+
+def checked_grid(file: GridFile, report: Report, text: str, source: str, base: str) -> ReadGrid:
+    """Check what has been read of a grid, as far as it could be.
+
+    Parameters
+    ----------
+    file : GridFile
+    report : Report
+        With what is wrong so far.
+    text, source, base : str
+        As for `grid_of_text`.
+
+    Returns
+    -------
+    ReadGrid
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong.
+    """
+    from gridweave.scenarios.scenario.networks import read_network
+
+    sites: list[Any] = list(file.sites)
+    whole = [site for site in sites if isinstance(site, LiveSite)]
     draft = Draft(_as_scenario(file), report, Path(base) if base else None)
     _check(file, whole, draft.scenario, report)
     network = read_network(draft) if len(whole) == len(file.sites) else None

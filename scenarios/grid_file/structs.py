@@ -10,13 +10,13 @@ from msgspec import Meta
 from gridweave.netmodel.tables import NetTable
 from gridweave.scenarios.scenario.structs import GridTable, Nodes, Site, SiteName
 
-_Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
+Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 _Seconds = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1, le=2**40)]
 _Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of all tables: unknown keys are refused."""
 
 
@@ -38,12 +38,12 @@ class LiveSite(Site, frozen=True, kw_only=True):
     journal: str = ""
 
 
-class LiveGridTable(GridTable, frozen=True, kw_only=True):
-    """The table ``[grid]``: as in a scenario, and what only a live grid has.
+class MetaTable(GridTable, frozen=True, kw_only=True):
+    """The table ``[grid]``: as in a scenario, and what a live meta-scheduler has.
 
     Attributes
     ----------
-    margin_ms, retry_ms, rendezvous_ms
+    margin_ms, retry_ms
         As for `gridweave.grid.live.cluster.GridPlan`.
     seed : int
         Of the selection ``random``.
@@ -51,14 +51,25 @@ class LiveGridTable(GridTable, frozen=True, kw_only=True):
         URL of the meta-scheduler's journal; a file in the folder, if left out.
     """
 
-    margin_ms: _Ms = 500
-    retry_ms: _Ms = 10_000
-    rendezvous_ms: _Ms = 30_000
+    margin_ms: Ms = 500
+    retry_ms: Ms = 10_000
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     journal: str = ""
 
 
-class ProbesTable(_Table, frozen=True, kw_only=True):
+class LiveGridTable(MetaTable, frozen=True, kw_only=True):
+    """The table ``[grid]`` of a whole grid: also what its sites have in common.
+
+    Attributes
+    ----------
+    rendezvous_ms : int
+        As for `gridweave.grid.live.cluster.GridPlan`.
+    """
+
+    rendezvous_ms: Ms = 30_000
+
+
+class ProbesTable(Table, frozen=True, kw_only=True):
     """The table ``[probes]``: without it the ways between sites are not measured.
 
     Attributes
@@ -71,7 +82,7 @@ class ProbesTable(_Table, frozen=True, kw_only=True):
     bandwidth_every_s: _Seconds = 3_600.0
 
 
-class GatewayTable(_Table, frozen=True, kw_only=True):
+class GatewayTable(Table, frozen=True, kw_only=True):
     """The table ``[gateway]``: where it listens, who may ask, and how much.
 
     Attributes
@@ -105,7 +116,7 @@ class GatewayTable(_Table, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-class RayTable(_Table, frozen=True, kw_only=True):
+class RayTable(Table, frozen=True, kw_only=True):
     """The table ``[ray]``: the local Ray.
 
     Attributes
@@ -123,7 +134,7 @@ class RayTable(_Table, frozen=True, kw_only=True):
     object_store_mb: Annotated[int, Meta(ge=76, le=2**20)] = 80
 
 
-class GridFile(_Table, frozen=True, kw_only=True):
+class GridFile(Table, frozen=True, kw_only=True):
     """A whole GRID.toml.
 
     Attributes

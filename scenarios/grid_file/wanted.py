@@ -46,13 +46,13 @@ def wanted_grid(grid: ReadGrid, *, name: str | None = None, address: str | None 
         name=check_name(name or file.name or DEFAULT_NAME),
         sites=tuple(LocalSite(site.name, site.nodes, site.machines) for site in file.sites),
         make_plan=make_plan,
-        folder="" if file.folder is None else _placed(file.folder, grid.base),
+        folder="" if file.folder is None else placed(file.folder, grid.base),
         gateway=GatewayPlan(
             host=gateway.host,
             port=gateway.port,
             tokens=gateway.tokens,
-            cert=None if gateway.cert is None else _placed(gateway.cert, grid.base),
-            key=None if gateway.key is None else _placed(gateway.key, grid.base),
+            cert=None if gateway.cert is None else placed(gateway.cert, grid.base),
+            key=None if gateway.key is None else placed(gateway.key, grid.base),
             limits=gateway.limits(),
         ),
         ray_port=file.ray.port,
@@ -65,6 +65,6 @@ def wanted_grid(grid: ReadGrid, *, name: str | None = None, address: str | None 
     )
 
 
-def _placed(path: str, base: str) -> str:
+def placed(path: str, base: str) -> str:
     """Return where a path in a file is, seen from anywhere."""
     return str((Path(base) / Path(path).expanduser()).absolute())

@@ -7,24 +7,41 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from gridweave.site.contract_core import policy_label
 from gridweave.site.eligibility import Eligibility
-from gridweave.site.live.desk_messages import OVER, JobList, MachineStatus, SiteStatus
+from gridweave.site.live.desk_messages import (
+    OVER,
+    JobEvent,
+    JobEvents,
+    JobList,
+    LinkStatus,
+    MachineStatus,
+    Queue,
+    QueuedJob,
+    SiteNames,
+    SiteStatus,
+)
 from gridweave.site.live.driver import Driver
-from gridweave.site.live.journal_reader import JournalReader
-from gridweave.site.live.journal_records import JobFilter, Note
+from gridweave.site.live.events import Events
+from gridweave.site.live.journal import Journal
+from gridweave.site.live.journal_records import JobFilter, Note, NumberedNote
 from gridweave.site.live.site_driver import SiteDriver
 from gridweave.site.live_forecast import SiteForecast
 from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
 
-DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story")
-SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "forecast", "quote")
+DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story", "events")
+SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")
 """What may be asked at a desk through a `Door`."""
+
+MOST_EVENTS = 1_000
+"""So many events are told at one time."""
 
 
 class DeskCore(Protocol):
@@ -56,14 +73,17 @@ class Desk(Generic[D]):
     Parameters
     ----------
     driver : Driver
+        It has taken no turn yet.
     core : DeskCore
-    journal : JournalReader
+    journal : Journal
     """
 
-    def __init__(self, driver: D, core: DeskCore, journal: JournalReader) -> None:
+    def __init__(self, driver: D, core: DeskCore, journal: Journal) -> None:
         self.driver = driver
         self._core, self._journal = core, journal
         self._wishes: DeskDriver = driver  # type: ignore[assignment]
+        self._events = Events(journal.last_note)
+        driver.on_notes = self._noted
 
     async def submit(self, jobs: list[tuple[str, JobRequest]], origin: str) -> list[Accepted | Declined]:
         """Hand in jobs; return what became of each when that is durable."""
@@ -127,6 +147,40 @@ class Desk(Generic[D]):
         """Return what happened to a job here, the oldest first."""
         return await asyncio.to_thread(self._journal.story, job_id)
 
+    def _noted(self, notes: list[NumberedNote], ended: dict[int, JobRecord]) -> None:
+        """Take in what was written into the stories of jobs, and is durable."""
+        self._events.add(self._event(note, ended) for note in notes)
+
+    def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
+        record = self._core.records.get(note.job_id) or others.get(note.job_id)
+        # Of a job that was declined at that very instant nothing is known.
+        user, name = ("", "") if record is None else (record.request.user, record.request.name)
+        return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
+
+    async def events(self, after: int, timeout_s: float) -> JobEvents:
+        """Return what happened to jobs after an event; wait that long for something to happen.
+
+        Parameters
+        ----------
+        after : int
+            -1, or one that there is not yet: none is wanted but the number of the last one, at once.
+        timeout_s : float
+        """
+        if not 0 <= after <= self._events.last:
+            return JobEvents(events=[], last=self._events.last)
+        await self._events.wait(after, timeout_s)
+        found = self._events.after(after, MOST_EVENTS)
+        if found is None:
+            found = await self._old_events(after)
+        return JobEvents(events=found, last=found[-1].number if found else self._events.last)
+
+    async def _old_events(self, after: int) -> list[JobEvent]:
+        """Return events from the journal."""
+        notes = await asyncio.to_thread(lambda: self._journal.notes(after=after, limit=MOST_EVENTS))
+        rest = sorted({note.job_id for note in notes} - self._core.records.keys())
+        others = await asyncio.to_thread(self._journal.ended, rest)
+        return [self._event(note, others) for note in notes]
+
     def _is_open(self, job_id: int) -> bool:
         record = self._core.records.get(job_id)
         return record is not None and record.state not in OVER
@@ -146,12 +200,27 @@ def is_asked_for(record: JobRecord, wanted: JobFilter) -> bool:
     )
 
 
+def queued(record: JobRecord) -> QueuedJob:
+    """Return a job that waits, as everybody may see it."""
+    request = record.request
+    return QueuedJob(
+        job_id=record.job_id,
+        user=request.user,
+        nodes=request.nodes,
+        limit_ms=request.limit_ms,
+        submit_ms=record.submit_ms,
+        state=record.state,
+    )
+
+
 class SiteDesk(Desk[SiteDriver]):
     """What is asked of a site: of its own users' jobs, and of itself.
 
     Parameters
     ----------
     driver : SiteDriver
+    uplink : callable, optional
+        Returns how the way to the grid is.
 
     Attributes
     ----------
@@ -159,8 +228,9 @@ class SiteDesk(Desk[SiteDriver]):
         The machines that do not answer, as far as whoever carries orders knows.
     """
 
-    def __init__(self, driver: SiteDriver) -> None:
+    def __init__(self, driver: SiteDriver, *, uplink: Callable[[], LinkStatus] | None = None) -> None:
         super().__init__(driver, driver.site, driver.journal)
+        self._uplink = uplink
         self.away: Collection[str] = ()
 
     async def status(self) -> SiteStatus:
@@ -182,6 +252,29 @@ class SiteDesk(Desk[SiteDriver]):
             site.core.draining,
             machines,
             policy_label(settings.policy, settings.owner),
+            None if self._uplink is None else self._uplink(),
+        )
+
+    async def about(self) -> list[SiteNames]:
+        """Return of what it is made, as the grid's desk does."""
+        settings = self.driver.settings
+        machines = tuple(agent.name for agent in settings.agents)
+        return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
+
+    async def queue(self, limit: int) -> Queue:
+        """Return how many jobs there are here in each state, and the first of those of own users that wait."""
+        await self.driver.durable()
+        site, records = self.driver.site.core.site, self._core.records
+        states = Counter(record.state for record in records.values())
+        waiting = [job.job_id for job, _ in site.waiting()]
+        running = sum(1 for _ in site.running()) - states["starting"]
+        first = islice((records[job_id] for job_id in waiting if job_id in records), limit)
+        return Queue(
+            waiting=len(waiting),
+            held=states["held"],
+            starting=states["starting"],
+            running=max(0, running),
+            jobs=[queued(record) for record in first],
         )
 
     async def drain(self, draining: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gridweave.site.program import JobRecord
+from gridweave.site.program import JobRecord, State
 
 OVER = ("ended", "refused")
 """States in which nothing becomes of a job any more."""
@@ -33,6 +33,34 @@ class MachineStatus(msgspec.Struct, frozen=True):
     here: bool
 
 
+class LinkStatus(msgspec.Struct, frozen=True):
+    """How the way to the other end of a link is, as this end has seen it since it was started.
+
+    Attributes
+    ----------
+    site : str
+        The site whose link it is.
+    url : str
+        Of the other end.
+    answered, failed : int
+        Requests that had an answer, and that had none, or were refused.
+    answered_ms : int
+        Unix time of the last answer; 0: there was none.
+    seconds : float
+        How long that took.
+    problem : str
+        What was wrong with the last request; empty: nothing.
+    """
+
+    site: str
+    url: str
+    answered: int = 0
+    failed: int = 0
+    answered_ms: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+
+
 class SiteStatus(msgspec.Struct, frozen=True):
     """How a site is.
 
@@ -48,6 +76,8 @@ class SiteStatus(msgspec.Struct, frozen=True):
     machines : tuple of MachineStatus
     policy : str
         How it schedules by itself, in words.
+    uplink : LinkStatus, optional
+        How the way to the grid is, if it is one over HTTP.
     """
 
     name: str
@@ -59,6 +89,7 @@ class SiteStatus(msgspec.Struct, frozen=True):
     draining: bool = False
     machines: tuple[MachineStatus, ...] = ()
     policy: str = ""
+    uplink: LinkStatus | None = None
 
 
 class SiteNames(msgspec.Struct, frozen=True):
@@ -67,3 +98,70 @@ class SiteNames(msgspec.Struct, frozen=True):
     name: str
     for_grid: int
     machines: tuple[str, ...] = ()
+
+
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a job, as it is told to those who watch.
+
+    Attributes
+    ----------
+    number : int
+        Ascending; whoever was cut off asks for what came after it.
+    at_ms, job_id : int
+    kind, detail : str
+        As in the story of the job.
+    user, name : str
+        Of the job.
+    """
+
+    number: int
+    at_ms: int
+    job_id: int
+    kind: str
+    detail: str = ""
+    user: str = ""
+    name: str = ""
+
+
+class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """What has happened after an event.
+
+    Attributes
+    ----------
+    events : list of JobEvent
+        In ascending order.
+    last : int
+        With which the next ones are asked for; there may be no event of that number.
+    """
+
+    events: list[JobEvent]
+    last: int
+
+
+class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that waits, as everybody may see it."""
+
+    job_id: int
+    user: str = ""
+    nodes: int
+    limit_ms: int
+    submit_ms: int
+    state: State = "waiting"
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of a grid, or of a site, that wait, the first first.
+
+    Attributes
+    ----------
+    waiting, held, starting, running : int
+        How many jobs there are in each state.
+    jobs : list of QueuedJob
+        The first of those that wait.
+    """
+
+    waiting: int = 0
+    held: int = 0
+    starting: int = 0
+    running: int = 0
+    jobs: list[QueuedJob] = []

@@ -210,8 +210,13 @@ class Driver(ABC, Generic[Incoming]):
         self._asked.set()
         return list(await asyncio.gather(*waiting))
 
-    def packet(self, peer: str, data: bytes) -> None:
+    def packet(self, peer: str, data: bytes) -> str | None:
         """Take in a packet from another end; what cannot be read is dropped, as if it had been lost.
+
+        Returns
+        -------
+        str or None
+            Why it was dropped; None: it was taken in.
 
         Raises
         ------
@@ -223,17 +228,21 @@ class Driver(ABC, Generic[Incoming]):
         try:
             packet = self._decoder.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            logger.warning("a packet from %s cannot be read: %s", peer, error)
-            return
+            return self._dropped(peer, f"cannot be read: {error}")
         if packet.first < 0 or packet.received < 0:
-            logger.warning("a packet from %s has numbers below 0", peer)
-            return
+            return self._dropped(peer, "has numbers below 0")
         if packet.received > self._channels[peer].sent:
             lost = "one of both ends lost its journal: bring it back, or begin anew at both"
-            logger.error("%s has received %d messages, more than were sent; %s", peer, packet.received, lost)
-            return
+            return self._dropped(peer, f"acknowledges {packet.received} messages, more than were sent; {lost}")
         self._packets.append((peer, packet))
         self._news.set()
+        return None
+
+    @staticmethod
+    def _dropped(peer: str, problem: str) -> str:
+        """Return why a packet is not taken in; it is told as well."""
+        logger.warning("a packet from %s %s", peer, problem)
+        return f"the packet {problem}"
 
     # -- what a kind of driver adds -----------------------------------------------------------------------------------
 

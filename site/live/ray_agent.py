@@ -35,6 +35,8 @@ class NodeAgent:
         The sites to measure the ways to, and the machine of each that answers.
     clock : Clock, optional
         Of the grid.
+    host : str
+        By which name other machines reach it; empty: that which Ray has.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class NodeAgent:
         probes: ProbePlan | None = None,
         peers: tuple[tuple[str, str], ...] = (),
         clock: Clock | None = None,
+        *,
+        host: str = "",
     ) -> None:
         import ray
 
         self._handles, self._site = Handles(namespace), site
         threads = () if virtual else node_threads(agent.nodes)
-        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        host = host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         self._driver = AgentDriver(agent.name, Path(folder), self._report, host=host, threads=threads)
         self._door = Door(self, ("part",))
         self._opened = asyncio.Event()

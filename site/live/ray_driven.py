@@ -114,6 +114,11 @@ class DrivenActor(ABC, Generic[D]):
             raise UnavailableError(f"{self._name} is starting")
         return self._driver
 
+    @property
+    def problem(self) -> GridweaveError | None:
+        """What keeps the journal from being open; None: nothing is known to."""
+        return self._problem
+
     async def process(self) -> int:
         """Return the number of the process that it is."""
         return os.getpid()

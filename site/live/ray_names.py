@@ -7,11 +7,11 @@ import logging
 import os
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from gridweave.errors import InputError, UnavailableError
+from gridweave.errors import InputError, OptionError, UnavailableError
 
 logger = logging.getLogger("gridweave.live")
 
@@ -37,6 +37,19 @@ def site_actor(site: str) -> str:
 def agent_actor(site: str, agent: str) -> str:
     """Return the name of the actor of a machine."""
     return f"agent:{site}/{agent}"
+
+
+class Calls(Protocol):
+    """Carries calls to the actors of a grid, wherever they are: `Handles` on Ray."""
+
+    async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
+        """Call a method of an actor by its name.
+
+        Raises
+        ------
+        UnavailableError
+            If there is no answer.
+        """
 
 
 class Handles:
@@ -96,14 +109,39 @@ def _ended(name: str, task: asyncio.Task[Any]) -> None:
         os._exit(1)
 
 
-def journal_place(place: str) -> str:
-    """Return where a journal is to be; the folder of a file is made."""
+def journal_place(place: str, password_file: str = "") -> str:
+    """Return where a journal is to be; the folder of a file is made.
+
+    Parameters
+    ----------
+    place : str
+        A path or a URL.
+    password_file : str
+        Of the file with the password of a database; empty: there is none, or it is in the URL.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be made, or the password not be read.
+    """
     if "://" not in place:
         try:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{place}: {error.strerror}; name a place in a folder that can be written") from error
-    return place
+        return place
+    if not password_file:
+        return place
+    from gridweave.site.live.database import checked_url
+
+    try:
+        password = Path(password_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "is no text"
+        raise OptionError(
+            "journal_password_file", f"{password_file}: {problem}; name a file that can be read"
+        ) from None
+    return checked_url("journal", place).set(password=password).render_as_string(hide_password=False)
 
 
 def encode(value: object) -> bytes:

@@ -14,6 +14,7 @@ from gridweave.site.live.ray_names import GRID_ACTOR, Handles, agent_actor, enco
 
 if TYPE_CHECKING:
     from gridweave.site.live.desk import SiteDesk
+    from gridweave.site.live.link import Link, LinkEnd
     from gridweave.site.live.site_driver import SiteDriver
     from gridweave.site.live_settings import SiteSettings
 
@@ -32,12 +33,28 @@ class SiteActor(DrivenActor["SiteDriver"]):
     clock : Clock
     namespace : str
         Of the actors of its grid.
+    uplink : LinkEnd, optional
+        How the grid is reached if it is elsewhere; if left out, it is an actor beside this one.
+    password_file : str
+        Of the file with the password of the journal's database; empty: there is none.
     """
 
-    def __init__(self, settings: SiteSettings, journal: str, clock: Clock, namespace: str) -> None:
+    def __init__(
+        self,
+        settings: SiteSettings,
+        journal: str,
+        clock: Clock,
+        namespace: str,
+        uplink: LinkEnd | None = None,
+        *,
+        password_file: str = "",
+    ) -> None:
         self._handles = Handles(namespace)
         self._settings, self._journal, self._clock = settings, journal, clock
+        self._password_file = password_file
         self._at_desk: SiteDesk | None = None
+        self._uplink_end = uplink
+        self._uplink: Link | None = None
         super().__init__(site_actor(settings.name))
 
     def make_driver(self) -> SiteDriver:
@@ -45,9 +62,14 @@ class SiteActor(DrivenActor["SiteDriver"]):
         from gridweave.site.live.desk import SITE_METHODS, SiteDesk
         from gridweave.site.live.site_driver import SiteDriver
 
-        place = journal_place(self._journal)
+        if self._uplink_end is not None:
+            from gridweave.site.live.link import Link
+
+            self._uplink = Link(self._uplink_end)
+        place = journal_place(self._journal, self._password_file)
         driver = SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_agent=self._to_agent)
-        self._at_desk = SiteDesk(driver)
+        uplink = self._uplink
+        self._at_desk = SiteDesk(driver, uplink=None if uplink is None else lambda: uplink.status)
         self.door = Door(self._at_desk, SITE_METHODS)
         return driver
 
@@ -56,16 +78,19 @@ class SiteActor(DrivenActor["SiteDriver"]):
         return [driver.run(), driver.repeat_orders(), self._look_after_machines()]
 
     async def _to_grid(self, peer: str, data: bytes) -> None:
-        await self._handles.call(GRID_ACTOR, "packet", self._settings.name, data)
+        if self._uplink is not None:
+            await self._uplink.packet(data)
+        else:
+            await self._handles.call(GRID_ACTOR, "packet", self._settings.name, data)
 
     async def _to_agent(self, agent: str, data: bytes) -> None:
         await self._handles.call(agent_actor(self._settings.name, agent), "order", data)
 
-    async def packet(self, data: bytes) -> None:
-        """Take in a packet from the grid."""
+    async def packet(self, data: bytes) -> str | None:
+        """Take in a packet from the grid; return why it was dropped, if it was."""
         from gridweave.site.live.site_driver import GRID
 
-        self.driver_now().packet(GRID, data)
+        return self.driver_now().packet(GRID, data)
 
     async def report(self, data: bytes) -> None:
         """Take in what a machine tells; return when it is durable."""
@@ -111,6 +136,12 @@ class SiteActor(DrivenActor["SiteDriver"]):
         except UnavailableError:
             return False
         return True
+
+    async def stop(self) -> None:
+        """Let go of the journal, and of the connections to the grid; what runs goes on."""
+        await super().stop()
+        if self._uplink is not None:
+            await self._uplink.close()
 
     async def check(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

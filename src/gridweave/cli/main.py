@@ -22,6 +22,7 @@ from gridweave.cli.net import app as net_app
 from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
+from gridweave.cli.serve import serve
 from gridweave.cli.simulate import simulate
 from gridweave.cli.status import status
 from gridweave.cli.submit import SubmitCommand, submit
@@ -52,7 +53,7 @@ app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_a
 )
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     _JOBS: (jobs, show, explain, cancel, hold, release, logs),
-    _GRID: (up, down, status, demo, watch, sites, queue, quote, drain, resume, whoami, gateway, experience),
+    _GRID: (up, down, status, demo, serve, watch, sites, queue, quote, drain, resume, whoami, gateway, experience),
     _SIMULATION: (simulate, coschedule, sweep, reproduce),
 }
 for heading, commands in _COMMANDS.items():

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
-from gridweave.grid.api import JobEvent
+from gridweave.site.live.desk_messages import JobEvent
 
 KEEP_EVENTS = 20_000
 """So many events are known without the journal."""

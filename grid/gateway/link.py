@@ -1,0 +1,173 @@
+"""The end of a link that takes what the other one sends (docs/link.md): who it is, which version, and then what.
+
+A link has nothing to do with users: their tokens do not open it, and its secrets open nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from gridweave.grid.gateway.call import Call, Route
+from gridweave.grid.gateway.limits import Slots
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.wire import read_body
+from gridweave.site.live.link import (
+    BODY_FORM,
+    CALL_PATH,
+    LINK_PATH,
+    LINK_VERSION,
+    PACKET_PATH,
+    SITE_HEADER,
+    VERSION_HEADER,
+    Secrets,
+)
+
+MOST_BYTES = 64 << 20
+"""Of a body; a packet is cut before it has a few (`gridweave.site.live.driver.MOST_PACKET_BYTES`), but for one job."""
+
+_MOST_AT_ONCE = 200
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
+
+TakePacket = Callable[[str, bytes], Awaitable[str | None]]
+"""Takes a packet of a site's link; returns why it was dropped, if it was."""
+
+Answer = Callable[[str, str, str, bytes], Awaitable[bytes]]
+"""Answers what is asked: site, machine (empty: the site itself), method and arguments."""
+
+
+class LinkDoor:
+    """Where the other ends of links knock.
+
+    Parameters
+    ----------
+    accepts : mapping from str to Secrets
+        By the sites whose links they are, what is expected of the other end.
+    take : callable
+    answer : callable, optional
+        None: nothing can be asked here.
+    wants_certificate : bool
+        Whether the other end must have shown a certificate that is trusted.
+
+    Attributes
+    ----------
+    heard_ms : dict from str to int
+        When the other end of each link was heard last, in Unix time.
+    """
+
+    def __init__(
+        self,
+        accepts: Mapping[str, Secrets],
+        take: TakePacket,
+        answer: Answer | None = None,
+        *,
+        wants_certificate: bool = False,
+    ) -> None:
+        self._accepts, self._take, self._answer = dict(accepts), take, answer
+        self._wants_certificate = wants_certificate
+        self._slots = Slots(_MOST_AT_ONCE, "too-many-at-once", "requests of this link")
+        self.heard_ms: dict[str, int] = {}
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites whose links end here."""
+        return list(self._accepts)
+
+    def route(self, call: Call) -> Route:
+        """Return what a request is for.
+
+        Raises
+        ------
+        RefusalError
+            If there is no such thing.
+        """
+        path, method = call.request.path, call.request.method
+        if path == PACKET_PATH:
+            route = _PACKET
+        elif self._answer is not None and path.startswith(f"{CALL_PATH}/"):
+            route = _CALL
+        else:
+            raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; docs/link.md tells what there is")
+        if method != "POST":
+            raise RefusalError("wrong-method", f"{method!r:.50} at {path!r:.200}; POST", headers={"Allow": "POST"})
+        return route
+
+    async def handle(self, call: Call) -> web.Response:
+        """Answer a request of the other end.
+
+        Raises
+        ------
+        RefusalError
+            If it is not who it says, or of another version, or cannot be understood.
+        """
+        call.route = self.route(call)
+        site = self._identify(call)
+        call.target = site
+        if (form := call.request.headers.get("Content-Type", "")) != BODY_FORM:
+            raise RefusalError("unsupported-media-type", f"Content-Type is {form!r:.100}; {BODY_FORM} is understood")
+        settings = call.parts.settings
+        with self._slots.one(site), call.parts.memory.holding() as held:
+            data = await read_body(call.request, MOST_BYTES, settings.body_timeout_s, held)
+            self.heard_ms[site] = time.time_ns() // 1_000_000
+            if call.route is _PACKET:
+                problem = await self._take(site, data)
+                if problem is not None:
+                    raise RefusalError("malformed-body", problem)
+                return web.Response(status=204)
+            answer = await self._ask(call.request.path, site, data)
+            return web.Response(body=answer, content_type=BODY_FORM)
+
+    async def _ask(self, path: str, site: str, data: bytes) -> bytes:
+        assert self._answer is not None, "a route without an answer"
+        parts = path.removeprefix(f"{CALL_PATH}/").split("/")
+        if len(parts) > 2 or not all(_NAME.fullmatch(part) for part in parts):
+            raise RefusalError("unknown-route", f"{path!r:.200} names nothing; {CALL_PATH}/[MACHINE/]METHOD")
+        return await self._answer(site, parts[0] if len(parts) == 2 else "", parts[-1], data)
+
+    def _identify(self, call: Call) -> str:
+        """Return the site whose link it is, if the other end has its secret and speaks as this one does."""
+        headers = call.request.headers
+        site = headers.get(SITE_HEADER, "")
+        scheme, _, secret = headers.get("Authorization", "").partition(" ")
+        known = self._accepts.get(site)
+        # What is not known takes as long, and is told no other thing, than what is wrong.
+        fits = (known or next(iter(self._accepts.values()))).accepts(secret.strip())
+        if known is None or not fits or scheme.lower() != "bearer":
+            detail = f"{SITE_HEADER} {site!r:.100} and the secret do not fit: see token_file there, accepts_file here"
+            raise RefusalError("link-refused", detail, headers={"WWW-Authenticate": 'Bearer realm="gridweave link"'})
+        if self._wants_certificate and not _certificate(call.request):
+            problem = "no certificate was shown: cert and key there, signed by client_ca here"
+            raise RefusalError("link-refused", problem, headers={"Connection": "close"})
+        if (version := headers.get(VERSION_HEADER, "")) != LINK_VERSION:
+            problem = (
+                f"{VERSION_HEADER} is {version!r:.50}, and this end speaks {LINK_VERSION}: bring both to one release"
+            )
+            raise RefusalError("link-version", problem)
+        return site
+
+
+def _certificate(request: web.BaseRequest) -> bool:
+    """Return whether the other end has shown a certificate; TLS has found it good then."""
+    tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
+    return tls is not None and bool(tls.getpeercert())
+
+
+async def _never(call: Call) -> object:
+    raise AssertionError("a link is not answered by the table of routes")
+
+
+_PACKET, _CALL = (
+    Route(method="POST", path=path, name=name, summary=summary, handler=_never, role=None)
+    for path, name, summary in (
+        (PACKET_PATH, "link_packet", "A packet of a link"),
+        (f"{CALL_PATH}/{{method}}", "link_call", "A question over a link"),
+    )
+)
+
+
+def is_of_link(path: str) -> bool:
+    """Return whether a path is one of a link."""
+    return path.startswith(f"{LINK_PATH}/")
