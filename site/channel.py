@@ -12,6 +12,9 @@ import msgspec
 
 M = TypeVar("M")
 
+WINDOW = 1_000
+"""So many messages at most are on their way in one direction, and so in one packet."""
+
 
 class Packet(msgspec.Struct, Generic[M], frozen=True):
     """What is sent at one time.
@@ -38,25 +41,39 @@ class Channel:
     resend_ms : int
         After how long without an acknowledgement what was sent is sent again; an acknowledgement that has nothing to
         travel with is sent after half of that.
+    window : int
+        So many messages at most are on their way without an acknowledgement.
 
     Notes
     -----
     This is the sliding window of every reliable protocol, going back to the first message that is missing: a packet
     that leaves a gap is dropped and comes again. Numbers start at 0 and never begin anew.
+
+    Of what is not acknowledged no more than a window is on its way. So a packet stays small however much has come
+    together while the connection was cut, and nothing is sent again and again that the other end cannot take in yet.
     """
 
-    def __init__(self, resend_ms: int) -> None:
-        self._resend_ms = resend_ms
+    def __init__(self, resend_ms: int, *, window: int = WINDOW) -> None:
+        self._resend_ms, self._window = resend_ms, window
         self._unacknowledged: list[Any] = []
         self._first = 0
-        self._unsent = 0
+        # So many of them, from the first on, are on their way.
+        self._under_way = 0
         self._received = 0
         self._owed_since_ms: int | None = None
         self._sent_ms = 0
         self.heard_ms = 0
 
     @classmethod
-    def restored(cls, resend_ms: int, *, first: int, unacknowledged: tuple[Any, ...], received: int) -> Channel:
+    def restored(
+        cls,
+        resend_ms: int,
+        *,
+        first: int,
+        unacknowledged: tuple[Any, ...],
+        received: int,
+        window: int = WINDOW,
+    ) -> Channel:
         """Return an end that goes on after a failure where its journal says that it stood.
 
         Parameters
@@ -68,11 +85,11 @@ class Channel:
             That message and all after it; they are sent again.
         received : int
             How many messages of the other end were taken in.
+        window : int
         """
-        channel = cls(resend_ms)
+        channel = cls(resend_ms, window=window)
         channel._first, channel._received = first, received
         channel._unacknowledged = list(unacknowledged)
-        channel._unsent = len(unacknowledged)
         return channel
 
     @property
@@ -88,23 +105,37 @@ class Channel:
     def send(self, message: Any) -> None:
         """Put a message at the end of what is to be sent."""
         self._unacknowledged.append(message)
-        self._unsent += 1
 
     def packet(self, now_ms: int) -> Packet[Any] | None:
         """Return what is to be sent at this instant, if anything."""
-        if self._unacknowledged and not self._unsent and now_ms >= self._sent_ms + self._resend_ms:
-            self._unsent = len(self._unacknowledged)
+        if self._under_way and now_ms >= self._sent_ms + self._resend_ms:
+            self._under_way = 0
+        count = self._under_way
+        new = tuple(self._unacknowledged[count : self._window])
         owed = self._owed_since_ms is not None and now_ms >= self._owed_since_ms + self._resend_ms // 2
-        if not self._unsent and not owed:
+        if not new and not owed:
             return None
-        count = len(self._unacknowledged) - self._unsent
-        packet = Packet(self._first + count, tuple(self._unacknowledged[count:]), self._received)
-        if self._unsent and not count:
+        if new and not count:
             # The clock runs for the first that is missing: what is sent after it must not put off its repetition.
             self._sent_ms = now_ms
-        self._unsent = 0
+        self._under_way = count + len(new)
         self._owed_since_ms = None
-        return packet
+        return Packet(self._first + count, new, self._received)
+
+    def shortened(self, packet: Packet[Any], count: int) -> Packet[Any]:
+        """Return the packet that was made just now with its first messages alone; the others follow with the next ones.
+
+        Parameters
+        ----------
+        packet : Packet
+            Of this instant.
+        count : int
+            How many of its messages, at least 1.
+        """
+        assert packet.first + len(packet.messages) == self._first + self._under_way, "not the packet of this instant"
+        assert 0 < count <= len(packet.messages), "a packet that was shortened has some of its messages"
+        self._under_way -= len(packet.messages) - count
+        return Packet(packet.first, packet.messages[:count], packet.received)
 
     def receive(self, now_ms: int, packet: Packet[Any]) -> tuple[Any, ...]:
         """Take in a packet from the other end; return the messages that are new, in order."""
@@ -113,12 +144,15 @@ class Channel:
         if known > 0:
             del self._unacknowledged[:known]
             self._first = packet.received
-            self._unsent = min(self._unsent, len(self._unacknowledged))
+            self._under_way = max(0, self._under_way - known)
             self._sent_ms = now_ms
         if not packet.messages:
             return ()
         if self._owed_since_ms is None:
             self._owed_since_ms = now_ms
+        if 2 * len(packet.messages) >= self._window:
+            # The other end may wait with what it has to send until it hears of this.
+            self._owed_since_ms = now_ms - self._resend_ms
         new = self._received - packet.first
         if new < 0 or new >= len(packet.messages):
             return ()

@@ -64,6 +64,9 @@ RESEND_MS = 1_000
 SNAPSHOT_EVERY = 20_000
 """After so many inputs the state of the core is kept, so that a replay is short."""
 
+MOST_PACKET_BYTES = 1 << 20
+"""What a packet has more messages than one for; a single one may be longer."""
+
 MOST_KEY = 1_000
 """Characters of an idempotency key at most."""
 
@@ -474,7 +477,7 @@ class Driver(ABC, Generic[Incoming]):
         for peer, channel in self._channels.items():
             packet = channel.packet(real_ms)
             if packet is not None:
-                self.spawn(self._send(peer, msgspec.msgpack.encode(packet)))
+                self.spawn(self._send(peer, _encoded(channel, packet)))
 
     def spawn(self, work: Awaitable[None]) -> None:
         """Do something that may fail without harm, besides."""
@@ -535,6 +538,16 @@ class Driver(ABC, Generic[Incoming]):
         if self._sending:
             await asyncio.wait(self._sending)
         self._journal.close()
+
+
+def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:
+    """Return a packet as it is sent: with fewer messages if these are too long for one."""
+    data = msgspec.msgpack.encode(packet)
+    while len(data) > MOST_PACKET_BYTES and len(packet.messages) > 1:
+        fitting = len(packet.messages) * MOST_PACKET_BYTES // (2 * len(data))
+        packet = channel.shortened(packet, max(1, fitting))
+        data = msgspec.msgpack.encode(packet)
+    return data
 
 
 async def _harmless(work: Awaitable[None]) -> None:
