@@ -315,6 +315,8 @@ class Gateway:
         route = call.route
         timed = None if route is not None and route.is_stream else seconds
         self._parts.metrics.answered(route.name if route else "", call.request.method, status, timed)
+        if route is not None and is_of_link(route.path) and not problem:
+            return  # there are many each second; what is wrong with one is told
         request_log.write(
             request_log.Line(
                 time=request_log.time_text(self._now_ms()),

@@ -181,7 +181,8 @@ class GridSide:
             password_file=service.password_file,
         )
         door = LinkDoor(accepts, self.meta.packet, wants_certificate=settings.client_ca is not None)
-        self.gateway = Gateway(LiveBackend(calls), settings, link=door)
+        self.backend = LiveBackend(calls)
+        self.gateway = Gateway(self.backend, settings, link=door)
 
     async def ready(self, say: Say) -> None:
         """Return when the journal is open.

@@ -10,7 +10,7 @@ from gridweave.errors import UnavailableError
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.door import Door
 from gridweave.site.live.ray_driven import DrivenActor
-from gridweave.site.live.ray_names import GRID_ACTOR, Handles, agent_actor, encode, journal_place, site_actor
+from gridweave.site.live.ray_names import GRID_ACTOR, Calls, Handles, agent_actor, encode, journal_place, site_actor
 
 if TYPE_CHECKING:
     from gridweave.site.live.desk import SiteDesk
@@ -37,6 +37,8 @@ class SiteActor(DrivenActor["SiteDriver"]):
         How the grid is reached if it is elsewhere; if left out, it is an actor beside this one.
     password_file : str
         Of the file with the password of the journal's database; empty: there is none.
+    calls : Calls, optional
+        By which it reaches its machines; those of actors on Ray, if left out.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class SiteActor(DrivenActor["SiteDriver"]):
         uplink: LinkEnd | None = None,
         *,
         password_file: str = "",
+        calls: Calls | None = None,
     ) -> None:
-        self._handles = Handles(namespace)
+        self._calls: Calls = Handles(namespace) if calls is None else calls
         self._settings, self._journal, self._clock = settings, journal, clock
         self._password_file = password_file
         self._at_desk: SiteDesk | None = None
@@ -81,10 +84,10 @@ class SiteActor(DrivenActor["SiteDriver"]):
         if self._uplink is not None:
             await self._uplink.packet(data)
         else:
-            await self._handles.call(GRID_ACTOR, "packet", self._settings.name, data)
+            await self._calls.call(GRID_ACTOR, "packet", self._settings.name, data)
 
     async def _to_agent(self, agent: str, data: bytes) -> None:
-        await self._handles.call(agent_actor(self._settings.name, agent), "order", data)
+        await self._calls.call(agent_actor(self._settings.name, agent), "order", data)
 
     async def packet(self, data: bytes) -> str | None:
         """Take in a packet from the grid; return why it was dropped, if it was."""
@@ -132,7 +135,7 @@ class SiteActor(DrivenActor["SiteDriver"]):
 
     async def _answers(self, machine: str) -> bool:
         try:
-            await self._handles.call(agent_actor(self._settings.name, machine), "process", timeout_s=LOOK_S)
+            await self._calls.call(agent_actor(self._settings.name, machine), "process", timeout_s=LOOK_S)
         except UnavailableError:
             return False
         return True

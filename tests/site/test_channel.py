@@ -137,7 +137,7 @@ def test_a_dead_connection_keeps_everything(end: int) -> None:
 
 
 def test_what_has_come_together_goes_in_parts_one_after_the_other() -> None:
-    """However much waits, a packet has no more than the window, and the next part follows the acknowledgement at once."""
+    """However much waits, a packet has no more than the window; the next part follows the acknowledgement at once."""
     here, there = Channel(RESEND_MS, window=10), Channel(RESEND_MS, window=10)
     for number in range(25):
         here.send(number)

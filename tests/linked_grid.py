@@ -1,0 +1,208 @@
+"""A grid whose sites are linked over HTTP, in one event loop: the real sides of `gridweave serve`, but for Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.gateway.server import Gateway
+from gridweave.grid.live.cluster import SitePlan
+from gridweave.grid.live.live_backend import LiveBackend
+from gridweave.grid.live.local_gateway import GatewayPlan
+from gridweave.grid.live.local_ray import free_port
+from gridweave.grid.live.serve_grid import FarSitePlan, GridService, GridSide
+from gridweave.grid.live.serve_site import SiteService, make_gateway
+from gridweave.grid.live.site_backend import SiteBackend
+from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.live import ray_names
+from gridweave.site.live.agent import AgentDriver
+from gridweave.site.live.door import Door
+from gridweave.site.live.link import LinkEnd
+from gridweave.site.live.ray_names import CALL_S
+from gridweave.site.live.ray_site import SiteActor
+from gridweave.site.live_messages import Agent
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.policy import SitePolicy
+from wire import Wire
+
+SITES = (("alpha", 4), ("beta", 2))
+
+
+def write_secret(folder: Path, name: str) -> str:
+    """Write a secret into a file, and return where."""
+    path = folder / name
+    path.write_text(f"  {name}-{'s' * 40}\n")
+    return str(path)
+
+
+class LinkedSite:
+    """A site with its gateway; its machine runs real processes.
+
+    Parameters
+    ----------
+    service : SiteService
+    """
+
+    def __init__(self, service: SiteService) -> None:
+        self.service, self.name = service, service.settings.name
+        self.backend = SiteBackend(self, self.name)
+
+    async def start(self) -> None:
+        """Start it; what runs of its jobs is found again."""
+        root = Path(self.service.folder) / "m0"
+        root.mkdir(parents=True, exist_ok=True)
+        self.agent = AgentDriver("m0", root, self._report)
+        await self.agent.open()
+        self._door = Door(self.agent, ("part",))
+        self._watching = asyncio.create_task(self.agent.run())
+        journal = str(Path(self.service.folder) / "site.journal")
+        self.actor = SiteActor(self.service.settings, journal, self.service.clock, "", self.service.uplink, calls=self)
+        self.gateway: Gateway = make_gateway(self.service, self.service.gateway.settings(""), self)
+        await self.gateway.start()
+
+    async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
+        """Call a method of an actor of the site."""
+        kind = actor.partition(":")[0]
+        try:
+            async with asyncio.timeout(timeout_s):
+                if kind == "site":
+                    return await getattr(self.actor, method)(*arguments)
+                assert kind == "agent", f"{actor} is not of this site"
+                if method == "order":
+                    return await self.agent.order(*arguments)
+                return 0 if method == "process" else await self._door.ask(*arguments)
+        except TimeoutError as error:
+            raise UnavailableError(f"actor {actor} does not answer") from error
+
+    async def _report(self, data: bytes) -> None:
+        await self.actor.report(data)
+
+    async def stop(self, *, end_jobs: bool = True) -> None:
+        """End it, as far as it lives in this process."""
+        await self.gateway.stop()
+        await self.actor.stop()
+        if end_jobs:
+            await self.agent.end_all()
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
+        await self.agent.close()
+
+
+class LinkedGrid:
+    """A grid's side and its sites, with a wire for each direction of each link.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+    **options
+        Of `GridSettings`.
+
+    Attributes
+    ----------
+    down, up : dict from str to Wire
+        To each site, and from it.
+    grid : GridSide
+    sites : dict from str to LinkedSite
+    """
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder = folder
+        options = {"policy": GridPolicy(mode="multi-site"), "margin_ms": 500, "retry_ms": 1_000} | options
+        self.settings = GridSettings(sites=SITES, **options)
+        self.port = free_port()
+        self.down: dict[str, Wire] = {}
+        self.up: dict[str, Wire] = {}
+        self.sites: dict[str, LinkedSite] = {}
+        self.errors: list[BaseException] = []
+
+    @property
+    def backend(self) -> LiveBackend:
+        """The grid, as its gateway sees it."""
+        return self.grid.backend
+
+    def _site_service(self, number: int, port: int) -> SiteService:
+        name, nodes = SITES[number]
+        ports = (24_000 + 100 * number, 24_100 + 100 * number)
+        agents = (Agent(name="m0", nodes=nodes, ports=ports),)
+        return SiteService(
+            folder=str(self.folder / name),
+            plan=SitePlan(name=name, nodes=nodes),
+            settings=SiteSettings(name=name, number=number, agents=agents, policy=SitePolicy()),
+            namespace="",
+            gateway=GatewayPlan(port=port, tokens=False),
+            uplink=LinkEnd(site=name, url=self.up[name].url, token_file=write_secret(self.folder, f"{name}-to-grid")),
+            accepts_file=write_secret(self.folder, f"grid-to-{name}"),
+        )
+
+    def _grid_service(self) -> GridService:
+        sites = tuple(
+            FarSitePlan(
+                end=LinkEnd(site=name, url=self.down[name].url, token_file=str(self.folder / f"grid-to-{name}")),
+                accepts_file=str(self.folder / f"{name}-to-grid"),
+                machines=("m0",),
+            )
+            for name, _ in SITES
+        )
+        return GridService(
+            folder=str(self.folder / "grid"),
+            settings=self.settings,
+            sites=sites,
+            gateway=GatewayPlan(port=self.port, tokens=False),
+            journal=str(self.folder / "grid.journal"),
+        )
+
+    async def start_grid(self) -> None:
+        """Start the grid's side."""
+        service = self._grid_service()
+        self.grid = GridSide(service, service.gateway.settings(""))
+        await self.grid.gateway.start()
+        await self.grid.meta.ready()
+
+    async def stop_grid(self) -> None:
+        """End the grid's side."""
+        await self.grid.gateway.stop()
+        await self.grid.stop()
+
+    async def restart_site(self, name: str) -> None:
+        """End a site and start it again; its jobs run on."""
+        await self.sites[name].stop(end_jobs=False)
+        await self.sites[name].start()
+
+    def cut(self, name: str, how: Any, *, down: bool = True, up: bool = True) -> None:
+        """Cut the link of a site, or mend it (``""``); in one direction alone, if wished."""
+        for wires, is_meant in ((self.down, down), (self.up, up)):
+            if is_meant:
+                wires[name].set(how)
+
+
+@contextlib.asynccontextmanager
+async def linked_grid(folder: Path, **options: Any) -> AsyncIterator[LinkedGrid]:
+    """Yield a linked grid that runs; all of it ends in the end, and an error that ended a part of it is raised."""
+    grid = LinkedGrid(folder, **options)
+
+    def ended(_name: str, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            grid.errors.append(task.exception() or AssertionError())
+
+    async with contextlib.AsyncExitStack() as stack:
+        # A part whose work ends by an error ends its process; here that is this one.
+        stack.enter_context(mock.patch.object(ray_names, "_ended", ended))
+        ports = {name: free_port() for name, _ in SITES}
+        for name, port in ports.items():
+            grid.down[name] = await stack.enter_async_context(Wire(port))
+            grid.up[name] = await stack.enter_async_context(Wire(grid.port))
+        for number, (name, _) in enumerate(SITES):
+            site = grid.sites[name] = LinkedSite(grid._site_service(number, ports[name]))
+            await site.start()
+            stack.push_async_callback(site.stop)
+        await grid.start_grid()
+        stack.push_async_callback(grid.stop_grid)
+        yield grid
+    if grid.errors:
+        raise grid.errors[0]

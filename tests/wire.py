@@ -1,0 +1,89 @@
+"""A wire between two ends of TCP that can be cut: connections end, or nothing passes any more, in this direction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Literal
+
+Cut = Literal["", "refused", "silent"]
+
+
+class Wire:
+    """Passes connections on to a port of this machine.
+
+    Parameters
+    ----------
+    port : int
+        Where they go.
+
+    Attributes
+    ----------
+    cut : str
+        Empty: it works. ``refused``: connections are closed at once. ``silent``: what is sent goes nowhere, and nobody
+        is told, as with a cable that was pulled out.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self.cut: Cut = ""
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Wire:
+        """Listen."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def set(self, cut: Cut) -> None:
+        """Cut it, or mend it; connections that were open through it are of no use any more."""
+        self.cut = cut
+        if cut != "silent":
+            for task in self._tasks:
+                task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if self.cut == "refused":
+                return
+            with contextlib.suppress(OSError):
+                there, back = await asyncio.open_connection("127.0.0.1", self._to)
+                try:
+                    await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
+                finally:
+                    back.close()
+        except asyncio.CancelledError:
+            pass
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if self.cut != "silent":
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
