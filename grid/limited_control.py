@@ -61,6 +61,11 @@ class LimitedControl:
         As for `gridweave.grid.full_control.FullControl`.
     network : GridNetwork, optional
         The links between the sites.
+
+    Attributes
+    ----------
+    lease_ms : int
+        How long a job may wait at a site that hears nothing of the grid.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class LimitedControl:
         self._patience_ms: dict[int, int] = {}
         self._retry_at_ms: int | None = None
         self._renew_at_ms: int | None = None
+        self.lease_ms = LEASE_MS
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not be placed on the idle grid, or None."""
@@ -327,8 +333,8 @@ class LimitedControl:
         delegation.end_ms = now_ms + job.estimate_ms if end_ms is None else end_ms
         delegation.number += 1
         if self._renew_at_ms is None:
-            self._renew_at_ms = now_ms + LEASE_MS // 3
-        return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + LEASE_MS))]
+            self._renew_at_ms = now_ms + self.lease_ms // 3
+        return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self.lease_ms))]
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""
@@ -411,8 +417,8 @@ class LimitedControl:
 
     def _renew(self, now_ms: int) -> list[GridCommand]:
         sites = sorted({d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)})
-        self._renew_at_ms = now_ms + LEASE_MS // 3 if sites else None
-        return [ToSite(site, RenewLeases(now_ms + LEASE_MS)) for site in sites]
+        self._renew_at_ms = now_ms + self.lease_ms // 3 if sites else None
+        return [ToSite(site, RenewLeases(now_ms + self.lease_ms)) for site in sites]
 
     def _done(self, job_id: int, outcome: str) -> list[GridCommand]:
         del self._jobs[job_id]

@@ -105,6 +105,7 @@ class LiveGrid(KeepsJobs):
             rng=rng,
             margin_ms=settings.margin_ms,
             retry_ms=settings.retry_ms,
+            lease_ms=settings.lease_ms,
             network=settings.network,
         )
         self.measured = Measurements()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gridweave.grid.limited_control import LEASE_MS
 from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.contract import FragmentsMet, Request
@@ -22,7 +23,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     policy : GridPolicy
     seed : int
         For the selection ``random``.
-    margin_ms, retry_ms : int
+    margin_ms, retry_ms, lease_ms : int
     network : GridNetwork, optional
         As for `gridweave.grid.meta_core.MetaCore`.
     """
@@ -32,6 +33,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     margin_ms: int = 500
     retry_ms: int = 10_000
+    lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
 
 

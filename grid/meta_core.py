@@ -13,7 +13,7 @@ from numpy.random import Generator
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.forecast import Forecaster, GridForecast
 from gridweave.grid.full_control import FullControl
-from gridweave.grid.limited_control import LimitedControl
+from gridweave.grid.limited_control import LEASE_MS, LimitedControl
 from gridweave.grid.messages import (
     FromSite,
     GridCommand,
@@ -125,6 +125,9 @@ class MetaCore:
         How far ahead the start of a job on several sites is agreed; 0 if messages take no time.
     retry_ms : int
         After how long a site that refused, or was silent, is asked again though nothing was heard of it.
+    lease_ms : int
+        How long a job that was delegated under limited control may wait at a site that hears nothing of the grid; it is
+        renewed at a third of that.
     network : GridNetwork, optional
         The links between the sites. The overhead of a split then comes from them and from what each job sends, in the
         place of the policy's own and of the sensitivities.
@@ -150,6 +153,7 @@ class MetaCore:
         rng: Generator | None = None,
         margin_ms: int = 0,
         retry_ms: int = RETRY_MS,
+        lease_ms: int = LEASE_MS,
         network: GridNetwork | None = None,
     ) -> None:
         if not len(nodes) or min(nodes) < 0 or sum(nodes) < 1:
@@ -163,6 +167,8 @@ class MetaCore:
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
         self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms, network)
+        if isinstance(self._control, LimitedControl):
+            self._control.lease_ms = lease_ms
         self._now_ms = 0
 
     def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:

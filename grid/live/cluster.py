@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.limited_control import LEASE_MS
 from gridweave.grid.live.actors import GIVE_UP_S, START_S, stop_actors
 from gridweave.grid.live.ray_grid import MetaActor
 from gridweave.grid.live_messages import GridSettings
@@ -95,7 +96,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         Whether the Ray nodes carry labels that say which site they belong to; otherwise all is put anywhere.
     journal : str
         URL of the meta-scheduler's journal; empty: a file in the folder.
-    seed, margin_ms, retry_ms, network
+    seed, margin_ms, retry_ms, lease_ms, network
         As for `GridSettings`.
     probes : ProbePlan, optional
         How often the ways between sites are measured; None: never.
@@ -119,6 +120,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     margin_ms: int = 500
     retry_ms: int = 10_000
+    lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
     probes: ProbePlan | None = None
     rendezvous_ms: int = 30_000
@@ -135,6 +137,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             seed=self.seed,
             margin_ms=self.margin_ms,
             retry_ms=self.retry_ms,
+            lease_ms=self.lease_ms,
             network=self.network,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from gridweave.grid.limited_control import LEASE_MS
 from gridweave.grid.live_grid import LiveGrid
 from gridweave.grid.live_messages import (
     FromLiveSite,
@@ -33,7 +34,8 @@ from gridweave.site.program import Accepted, Declined, JobRequest
 
 def configuration_of(settings: GridSettings) -> str:
     """Return what the journal knows the settings by; of the network its links alone."""
-    known = repr(msgspec.structs.replace(settings, network=None))
+    # Journals from before a lease could be chosen know of none.
+    known = repr(msgspec.structs.replace(settings, network=None)).replace(f", lease_ms={LEASE_MS},", ",")
     if settings.network is None:
         return known
     topology = settings.network.model.topology

@@ -253,6 +253,7 @@ def plan_of(grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
         seed=table.seed,
         margin_ms=table.margin_ms,
         retry_ms=table.retry_ms,
+        lease_ms=table.lease_ms,
         rendezvous_ms=table.rendezvous_ms,
         network=network,
         probes=None

@@ -43,7 +43,7 @@ class MetaTable(GridTable, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    margin_ms, retry_ms
+    margin_ms, retry_ms, lease_ms
         As for `gridweave.grid.live.cluster.GridPlan`.
     seed : int
         Of the selection ``random``.
@@ -53,6 +53,7 @@ class MetaTable(GridTable, frozen=True, kw_only=True):
 
     margin_ms: Ms = 500
     retry_ms: Ms = 10_000
+    lease_ms: Ms = 3_600_000
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     journal: str = ""
 

@@ -1,4 +1,4 @@
-"""A grid whose sites are linked over HTTP: what a cut, a restart or a wrong end leads to; real processes over loopback."""
+"""A grid whose sites are linked over HTTP: what cuts and restarts lead to; real processes over loopback."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_site_that_is_cut_off_goes_on(tmp_path: Path, how: str) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("direction", ["down", "up"])
 async def test_a_cut_in_one_direction_neither_loses_nor_doubles_a_job(tmp_path: Path, direction: str) -> None:
-    """While one direction is cut a job that needs the site waits for it, or runs elsewhere; each runs once in the end."""
+    """While one direction is cut a job that needs the site waits, or runs elsewhere; each runs once in the end."""
     async with linked_grid(tmp_path) as grid:
         grid.cut("alpha", "silent", down=direction == "down", up=direction == "up")
         jobs = [shell(f"echo {nodes} >> {tmp_path}/ran-{nodes}", nodes=nodes) for nodes in (6, 1, 2)]
@@ -174,3 +174,35 @@ async def test_the_grid_tells_who_does_not_answer(tmp_path: Path) -> None:
             await link.ask("", "status", b"\x90")
         assert (link.status.answered, link.status.failed) == (0, 1)
         await link.close()
+
+
+@pytest.mark.asyncio
+async def test_what_was_delegated_is_placed_anew_after_its_lease_and_not_before(tmp_path: Path) -> None:
+    """A job that waits at a site that is cut off stays there; its lease over, the site gives it back when it is heard."""
+    options = {"policy": GridPolicy(mode="sharing", control="limited"), "lease_ms": 3_000}
+    async with linked_grid(tmp_path, **options) as grid:
+        alpha = grid.sites["alpha"].backend
+        wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+        (own,) = await submit(alpha, shell(wait, nodes=4))
+        await in_state(alpha, own, "running")
+        # Only alpha is large enough, and has no room: the job waits there.
+        (job_id,) = await submit(grid.backend, shell(f"echo x >> {tmp_path}/ran", nodes=3))
+
+        async def is_there() -> bool:
+            return (await alpha.queue(1)).waiting == 1
+
+        await until(is_there)
+        grid.cut("alpha", "silent")
+        attempt = (await grid.backend.records([job_id]))[0].attempt
+
+        async def is_given_back() -> bool:
+            return (await alpha.queue(1)).waiting == 0
+
+        await until(is_given_back)
+        (record,) = await grid.backend.records([job_id])
+        assert record.attempt == attempt, await grid.backend.story(job_id)
+        (tmp_path / "go").touch()
+        grid.cut("alpha", "")
+        ended = await in_state(grid.backend, job_id, "ended")
+        assert (ended.outcome, ended.attempt > attempt) == ("finished", True)
+        assert ran(tmp_path, "ran") == ["x"] * 3
