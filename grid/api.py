@@ -14,6 +14,7 @@ from msgspec import Meta
 # What desks of sites tell as well.
 from gridweave.site.live.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
 from gridweave.site.live.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
+from gridweave.site.live.desk_messages import LinkStatus
 from gridweave.site.live.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.live.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
 from gridweave.site.program import JobRecord, JobRequest, State
@@ -288,6 +289,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     machines : tuple of MachineInfo
     policy : str
         How it schedules by itself, in words that tell apart any two policies; empty: not known.
+    uplink : LinkStatus, optional
+        How it reaches the grid, by its own word, if it does so over HTTP.
     """
 
     name: str
@@ -300,6 +303,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     machines: tuple[MachineInfo, ...] = ()
     policy: str = ""
+    uplink: LinkStatus | None = None
 
 
 class Sites(msgspec.Struct, frozen=True, kw_only=True):

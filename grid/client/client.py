@@ -13,7 +13,7 @@ from urllib.parse import quote
 from gridweave.errors import InputError, RefusedError
 from gridweave.grid import api
 from gridweave.grid.client import streams
-from gridweave.grid.client.configuration import configured
+from gridweave.grid.client.configuration import Connection, configured, gateway_of
 from gridweave.grid.client.job import Job
 from gridweave.grid.client.mapping import Results
 from gridweave.grid.client.requests import Afters, Limit, Runnable, checked, chunks, job_request
@@ -52,6 +52,8 @@ class Client:
         By which the pauses between tries vary.
     sleep : callable, optional
         What waits between tries.
+    connection : Connection, optional
+        In place of all that says how the gateway is reached.
 
     Raises
     ------
@@ -79,8 +81,13 @@ class Client:
         patience: Patience | None = None,
         rng: np.random.Generator | None = None,
         sleep: Sleep = asyncio.sleep,
+        connection: Connection | None = None,
     ) -> None:
-        self.connection = configured(url, token, ca=ca, site=site, plain_http=plain_http, profile=profile, grid=grid)
+        self.connection = connection or configured(
+            url, token, ca=ca, site=site, plain_http=plain_http, profile=profile, grid=grid
+        )
+        self._made_with: dict[str, Any] = {"patience": patience, "rng": rng, "sleep": sleep}
+        self._at_sites: dict[str, Client] = {}
         self._pauses = Pauses(patience or Patience(), rng, sleep)
         self._transport: Transport | None = None
         self._ends = EndWatch(self._follow, self.record)
@@ -92,6 +99,9 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for client in self._at_sites.values():
+            await client.__aexit__(None, None, None)
+        self._at_sites = {}
         await self._ends.close()
         await self.transport.close()
         self._transport = None
@@ -102,6 +112,15 @@ class Client:
         if self._transport is None:
             raise InputError("the client is not open; write: async with gridweave.Client() as grid")
         return self._transport
+
+    async def _at_site(self, site: str) -> Client | None:
+        """Return a client of the site's own gateway; None if that is not known."""
+        found = gateway_of(self.connection, site)
+        if found is None:
+            return None
+        if site not in self._at_sites:
+            self._at_sites[site] = await Client(connection=found, **self._made_with).__aenter__()
+        return self._at_sites[site]
 
     # -- handing in
 
@@ -207,6 +226,9 @@ class Client:
             If one was not taken in: the first such, with its place. All others have been handed in; the same keys find
             them again.
         """
+        site = site or self.connection.site
+        if site is not None and (own := await self._at_site(site)) is not None:
+            return await own.submit_many(requests, site=site, keys=keys)
         asked = [checked(request) for request in requests]
         if keys is None:
             stem = uuid.uuid4().hex
@@ -216,7 +238,7 @@ class Client:
         new = [api.NewJob(request=request, key=key) for request, key in zip(asked, keys, strict=True)]
         answers: list[api.SubmitAnswer] = []
         for part in chunks(new):
-            body = api.SubmitJobs(jobs=part, site=site or self.connection.site)
+            body = api.SubmitJobs(jobs=part, site=site)
             answers += (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
         for number, answer in enumerate(answers):
             if answer.job_id is None:

@@ -7,9 +7,10 @@ nowhere when another address is named on the command line.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +28,8 @@ GRID_VARIABLE = "GRIDWEAVE_GRID"
 URL_VARIABLE = "GRIDWEAVE_URL"
 TOKEN_VARIABLE = "GRIDWEAVE_TOKEN"
 CA_VARIABLE = "GRIDWEAVE_CA"
+SITE_VARIABLE = "GRIDWEAVE_SITE_{}_{}"
+"""Of the gateway of a site: its name in capitals, with underscores, and URL, TOKEN or CA."""
 
 NO_GRID = "no grid runs here: start one with `gridweave up`, or name one with --url or GRIDWEAVE_URL"
 
@@ -47,6 +50,8 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         Whether a token may be sent unencrypted to another machine.
     warnings : tuple of str
         What the user should know.
+    sites : dict from str to Connection
+        The sites' own gateways, as far as they are known: jobs for such a site are handed in there.
     """
 
     url: str
@@ -55,6 +60,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     site: str | None = None
     plain_http: bool = False
     warnings: tuple[str, ...] = ()
+    sites: dict[str, Connection] = {}
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,9 +71,13 @@ class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ca: str | None = None
     site: str | None = None
     plain_http: bool | None = None
+    sites: dict[str, _Layer] | None = None
 
 
-_KEYS = _Layer.__struct_fields__
+_KEYS = _Layer.__struct_fields__[:-1]
+TOKEN_FILE = "token_file"
+_TOKEN_LINE = re.compile(r"^\s*token\s*=", re.MULTILINE)
+_SITE_KEYS_IN_FILE = (*(name for name in _KEYS if name != "site"), TOKEN_FILE)
 
 
 def configuration_file(environment: Mapping[str, str] | None = None) -> Path:
@@ -139,9 +149,57 @@ def configured(
         site=values["site"],
         plain_http=bool(values["plain_http"]),
         warnings=tuple(warnings),
+        sites=_site_connections([layer.sites or {} for layer in heard]),
     )
-    _check_secret(found)
+    for one in (found, *found.sites.values()):
+        _check_secret(one)
     return found
+
+
+def _capitals(site: str) -> str:
+    """Return how the variables of a site are called."""
+    return re.sub(r"[^A-Z0-9]", "_", site.upper())
+
+
+def _sites_in(environment: Mapping[str, str]) -> dict[str, _Layer]:
+    """Return the gateways of sites that the environment names; they are called in capitals there."""
+    found = {}
+    for variable in environment:
+        named = re.fullmatch(SITE_VARIABLE.format("([A-Z0-9_]+)", "URL"), variable)
+        if named and environment[variable]:
+            token, ca = (environment.get(SITE_VARIABLE.format(named[1], what)) or None for what in ("TOKEN", "CA"))
+            found[named[1]] = _Layer(url=environment[variable], token=token, ca=ca)
+    return found
+
+
+def _site_connections(layers: Sequence[Mapping[str, _Layer]]) -> dict[str, Connection]:
+    """Return how the gateways of sites are reached; what comes first wins."""
+    found: dict[str, Connection] = {}
+    for layer in layers:
+        for name, one in layer.items():
+            # What the environment says of NORTH_1 counts for north-1 of the file.
+            if name not in found and _capitals(name) not in found:
+                found[name] = Connection(
+                    url=_clean_url(one.url or ""), token=one.token, ca=one.ca, plain_http=bool(one.plain_http)
+                )
+    return found
+
+
+def gateway_of(connection: Connection, site: str) -> Connection | None:
+    """Return how a site's own gateway is reached; None if that is not known.
+
+    Parameters
+    ----------
+    connection : Connection
+    site : str
+
+    Examples
+    --------
+    >>> north = Connection(url="https://north.example.org")
+    >>> gateway_of(Connection(url="https://grid.example.org", sites={"north": north}), "north").url
+    'https://north.example.org'
+    """
+    return connection.sites.get(site) or connection.sites.get(_capitals(site))
 
 
 def _clean_url(url: str) -> str:
@@ -183,6 +241,7 @@ def _environment_layer(environment: Mapping[str, str]) -> _Layer:
         url=environment.get(URL_VARIABLE) or None,
         token=environment.get(TOKEN_VARIABLE) or None,
         ca=environment.get(CA_VARIABLE) or None,
+        sites=_sites_in(environment),
     )
     name = environment.get(GRID_VARIABLE)
     return layer if layer.url or not name else _over(layer, _layer_of(grid_here(name)))
@@ -190,7 +249,7 @@ def _environment_layer(environment: Mapping[str, str]) -> _Layer:
 
 def _over(upper: _Layer, lower: _Layer) -> _Layer:
     """Return what two sources say of the same grid; the upper one counts where both say something."""
-    said = {name: getattr(upper, name) for name in _KEYS}
+    said = {name: getattr(upper, name) for name in _Layer.__struct_fields__}
     return msgspec.structs.replace(lower, **{name: value for name, value in said.items() if value is not None})
 
 
@@ -254,7 +313,7 @@ def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_L
         raise InputError(f"{path}: {os.strerror(error.errno or 0)}") from None
     layer = _read(path, text, profile)
     warnings = []
-    if layer.token and is_open_to_others:
+    if is_open_to_others and _TOKEN_LINE.search(text):
         warnings.append(f"{path} holds a token, and others may read it; run: chmod 600 {path}")
     return layer, warnings
 
@@ -278,19 +337,52 @@ def _read(path: Path, text: str, profile: str | None) -> _Layer:
     return others[profile]
 
 
-def _layer(path: Path, text: str, table: dict[str, Any], prefix: str) -> _Layer:
+def _layer(
+    path: Path, text: str, table: dict[str, Any], prefix: str, keys: Sequence[str] = (*_KEYS, TOKEN_FILE)
+) -> _Layer:
     """Return what a table says; each fault with its line and field."""
+    sites = table.pop("sites", None) if keys != _SITE_KEYS_IN_FILE else None
     for key, value in table.items():
         where = f"{path}:{_line(text, key, prefix)}: {prefix}{key}"
-        if key not in _KEYS:
-            raise InputError(f"{where}: is not known; there are {', '.join(_KEYS)}, and tables [profile.NAME]")
+        if key not in keys:
+            tables = "" if keys == _SITE_KEYS_IN_FILE else ", and tables [profile.NAME] and [sites.NAME]"
+            raise InputError(f"{where}: is not known; there are {', '.join(keys)}{tables}")
         wanted: type = bool if key == "plain_http" else str
         if not isinstance(value, wanted):
             raise InputError(f"{where}: is {value!r}; " + ("true or false" if wanted is bool else "a text in quotes"))
+    if (file := table.pop(TOKEN_FILE, None)) is not None:
+        table["token"] = _token_in(path, text, prefix, table, file)
     layer = msgspec.convert(table, _Layer)
     if layer.ca is not None:  # where it lies is said from where it is said
         layer = msgspec.structs.replace(layer, ca=str(path.parent / Path(layer.ca).expanduser()))
+    if sites is not None:
+        layer = msgspec.structs.replace(layer, sites=_sites(path, text, sites, prefix))
     return layer
+
+
+def _sites(path: Path, text: str, tables: Any, prefix: str) -> dict[str, _Layer]:
+    """Return the gateways of sites that a table names."""
+    where = f"{path}:{_line(text, 'sites', prefix)}: {prefix}sites"
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise InputError(f"{where}: must be tables; write [{prefix}sites.NAME]")
+    found = {}
+    for name, table in tables.items():
+        found[name] = _layer(path, text, table, f"{prefix}sites.{name}.", _SITE_KEYS_IN_FILE)
+        if not found[name].url:
+            raise InputError(f"{where}.{name}.url: is missing; name the site's own gateway")
+    return found
+
+
+def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: str) -> str:
+    """Return the token in a file that is named in place of it."""
+    where = f"{path}:{_line(text, TOKEN_FILE, prefix)}: {prefix}{TOKEN_FILE}"
+    if "token" in table:
+        raise InputError(f"{where}: stands beside token; leave one of them out")
+    place = path.parent / Path(file).expanduser()
+    try:
+        return place.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: {place}: {getattr(error, 'strerror', None) or 'is no ASCII'}") from None
 
 
 def _line(text: str, key: str, prefix: str = "") -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gridweave.grid.api import JobEvent, Queue, SiteInfo
+
+if TYPE_CHECKING:
+    from gridweave.grid.gateway.link import LinkDoor
+    from gridweave.site.live.link import Link
 
 OUTCOMES = ("finished", "failed", "limit", "cancelled")
 
@@ -48,6 +54,18 @@ class Metrics:
         self._free = Gauge(
             "gridweave_site_free_nodes", "Those of them that are free.", ("site",), registry=self.registry
         )
+        self._uplink = Gauge(
+            "gridweave_uplink_up",
+            "Whether the site reaches the grid, by its own word.",
+            ("site",),
+            registry=self.registry,
+        )
+        self._uplink_at = Gauge(
+            "gridweave_uplink_answered_timestamp_seconds",
+            "When the grid last answered the site, by its own word.",
+            ("site",),
+            registry=self.registry,
+        )
         self._answers = Gauge("gridweave_site_up", "Whether the site answers.", ("site",), registry=self.registry)
         self._up = Gauge("gridweave_up", "Whether the meta-scheduler answers.", registry=self.registry)
         self._backend_errors = Counter(
@@ -57,6 +75,46 @@ class Metrics:
         Gauge("gridweave_streams", "Streams of events and output.", registry=self.registry).set_function(streams)
         for outcome in (*OUTCOMES, "other"):
             self._ended.labels(outcome)
+
+    def watch_links(self, links: Mapping[str, Link], door: LinkDoor) -> None:
+        """Count what goes over links.
+
+        Parameters
+        ----------
+        links : mapping from str to Link
+            By site; those whose other ends this gateway's own process calls.
+        door : LinkDoor
+            Where the other ends knock.
+        """
+        requests = Counter(
+            "gridweave_link_requests",
+            "Requests to the other ends of links.",
+            ("site", "what", "result"),
+            registry=self.registry,
+        )
+        seconds = Histogram(
+            "gridweave_link_seconds",
+            "Time to their answers.",
+            ("site", "what"),
+            buckets=_LATENCIES_S,
+            registry=self.registry,
+        )
+        heard = Gauge(
+            "gridweave_link_heard_timestamp_seconds",
+            "When the other end was heard last; 0: not yet.",
+            ("site",),
+            registry=self.registry,
+        )
+
+        def observe(site: str, what: str, took_s: float | None) -> None:
+            requests.labels(site, what, "failed" if took_s is None else "answered").inc()
+            if took_s is not None:
+                seconds.labels(site, what).observe(took_s)
+
+        for site, link in links.items():
+            link.observe = functools.partial(observe, site)
+        for site in door.sites:
+            heard.labels(site).set_function(functools.partial(_seconds_of, door, site))
 
     def answered(self, route: str, method: str, status: int, seconds: float | None) -> None:
         """Count a request.
@@ -104,7 +162,15 @@ class Metrics:
             self._nodes.labels(site.name).set(site.for_grid)
             self._free.labels(site.name).set(site.free)
             self._answers.labels(site.name).set(site.answers)
+            if site.uplink is not None:
+                self._uplink.labels(site.name).set(not site.uplink.problem)
+                self._uplink_at.labels(site.name).set(site.uplink.answered_ms / 1000)
 
     def text(self) -> bytes:
         """Return all of it in the text format of Prometheus."""
         return generate_latest(self.registry)
+
+
+def _seconds_of(door: LinkDoor, site: str) -> float:
+    """Return when the other end of a link was heard last."""
+    return door.heard_ms.get(site, 0) / 1000

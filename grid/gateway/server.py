@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -37,6 +37,7 @@ from gridweave.grid.gateway.wire import (
     problem_response,
     read_body,
 )
+from gridweave.site.live.link import Link
 
 logger = logging.getLogger("gridweave.gateway")
 
@@ -54,6 +55,8 @@ class Gateway:
     settings : GatewaySettings
     link : LinkDoor, optional
         Where the other ends of links knock; None: there are none.
+    links : mapping from str to Link, optional
+        By which this process calls the other ends; they are counted.
     now_ms, now_s : callable
         The clock of tokens and logs, and one that never goes back.
     random_bytes : callable
@@ -73,6 +76,7 @@ class Gateway:
         settings: GatewaySettings,
         *,
         link: LinkDoor | None = None,
+        links: Mapping[str, Link] | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         now_s: Callable[[], float] = time.monotonic,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
@@ -106,6 +110,8 @@ class Gateway:
             memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
             random_bytes=random_bytes,
         )
+        if link is not None:
+            self._parts.metrics.watch_links(links or {}, link)
         hub.listeners += [self._parts.metrics.heard, self._parts.open_jobs.heard]
         hub.on_begin.append(self._parts.open_jobs.load)
         hub.on_unavailable = self._parts.metrics.backend_failed

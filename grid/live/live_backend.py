@@ -366,4 +366,5 @@ def _info_of(status: SiteStatus) -> SiteInfo:
         draining=status.draining,
         machines=machines,
         policy=status.policy,
+        uplink=status.uplink,
     )

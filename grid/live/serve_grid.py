@@ -182,7 +182,7 @@ class GridSide:
         )
         door = LinkDoor(accepts, self.meta.packet, wants_certificate=settings.client_ca is not None)
         self.backend = LiveBackend(calls)
-        self.gateway = Gateway(self.backend, settings, link=door)
+        self.gateway = Gateway(self.backend, settings, link=door, links=self.links)
 
     async def ready(self, say: Say) -> None:
         """Return when the journal is open.

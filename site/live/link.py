@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import io
 import logging
 import os
 import ssl
@@ -49,6 +50,7 @@ _MOST_PACKETS, _MOST_CALLS = 4, 64
 """So many may be under way to one end; what is beyond waits for its turn, or is lost and comes again."""
 
 _TOLD_EVERY_S = 60.0
+_LONG_BYTES = 1 << 20
 
 
 class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +154,8 @@ class Link:
     Attributes
     ----------
     status : LinkStatus
+    observe : callable
+        As given; it may be changed.
 
     Raises
     ------
@@ -160,7 +164,7 @@ class Link:
     """
 
     def __init__(self, end: LinkEnd, observe: Observe = lambda what, seconds: None) -> None:
-        self.end, self._observe = end, observe
+        self.end, self.observe = end, observe
         self._secret = Secrets(end.token_file)
         self._trusted = client_context(end)
         self._session: aiohttp.ClientSession | None = None
@@ -217,10 +221,12 @@ class Link:
             "Content-Type": BODY_FORM,
         }
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
+        # What is long is read by a thread: to hand it over at once would hold up the loop.
+        body = data if len(data) <= _LONG_BYTES else io.BytesIO(data)
         try:
             session = self._open(aiohttp)
             async with session.post(
-                self.end.url + path, data=data, headers=headers, timeout=timeout, allow_redirects=False
+                self.end.url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 answer = await response.read()
                 if response.status not in (200, 204):
@@ -233,7 +239,7 @@ class Link:
             self._failed(what, str(error))
             raise
         seconds = time.monotonic() - begin_s
-        self._observe(what, seconds)
+        self.observe(what, seconds)
         status = self.status
         if status.problem:
             logger.warning("%s answers again", self.end.url)
@@ -263,7 +269,7 @@ class Link:
 
     def _failed(self, what: str, why: str) -> None:
         """Count a request without an answer; each reason is told once, and then every minute."""
-        self._observe(what, None)
+        self.observe(what, None)
         self.status = msgspec.structs.replace(self.status, failed=self.status.failed + 1, problem=why)
         now_s = time.monotonic()
         if why != self._told or now_s - self._told_s > _TOLD_EVERY_S:

@@ -51,7 +51,8 @@ def site_state(site: SiteInfo) -> str:
     """Return how a site is, in a word."""
     if not site.answers:
         return "does not answer"
-    return "drains" if site.draining else "works"
+    state = "drains" if site.draining else "works"
+    return f"{state}, without the grid" if site.uplink is not None and site.uplink.problem else state
 
 
 def queue(

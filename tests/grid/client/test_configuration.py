@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.client import configuration
-from gridweave.grid.client.configuration import Connection, configured
+from gridweave.grid.client.configuration import Connection, configured, gateway_of
 from gridweave.grid.live.local_state import LocalGridState
 
 FILE = """\
@@ -100,7 +100,7 @@ def test_a_file_that_others_can_read(file: Path) -> None:
         ("x\0", ": "),
         (
             '\ntokn = "x"',
-            ":2: tokn: is not known; there are url, token, ca, site, plain_http, and tables [profile.NAME]",
+            ":2: tokn: is not known; there are url, token, ca, site, plain_http, token_file",
         ),
         ("url = 3", ":1: url: is 3; a text in quotes"),
         ('plain_http = "yes"', ":1: plain_http: is 'yes'; true or false"),
@@ -254,3 +254,39 @@ def test_any_text_is_an_address_or_an_error(url: str) -> None:
     with contextlib.suppress(OptionError):
         found = configured("https://" + url, environment={"GRIDWEAVE_CONFIG": "/dev/null"})
     assert found is None or found.url.startswith("https://")
+
+
+def test_gateways_of_sites(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site's own gateway is known by a table of the file, with a token of its own, or by the environment."""
+    (file.parent / "alpha-token").write_text("gw_alpha_secret\n")
+    file.write_text(
+        FILE.replace("[profile.work]", '[sites.alpha]\nurl = "https://alpha.example.org/"\ntoken_file = "alpha-token"\n'
+        '[sites.b-1]\nurl = "https://b.example.org"\n\n[profile.work]')
+    )  # fmt: skip
+    found = configured()
+    alpha = Connection(url="https://alpha.example.org", token="gw_alpha_secret")
+    assert (gateway_of(found, "alpha"), gateway_of(found, "gamma")) == (alpha, None)
+    assert gateway_of(configured(profile="work"), "alpha") is None
+    # Of another grid than that of the file its sites say nothing.
+    assert gateway_of(configured("https://other.example.org"), "alpha") is None
+    monkeypatch.setenv("GRIDWEAVE_SITE_B_1_URL", "https://other.example.org")
+    monkeypatch.setenv("GRIDWEAVE_SITE_B_1_TOKEN", "gw_b_secret")
+    other = Connection(url="https://other.example.org", token="gw_b_secret")
+    assert gateway_of(configured(), "b-1") == other
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[sites.alpha]\ntoken = "x"', ":2: sites.alpha.url: is missing"),
+        ('[sites.alpha]\nurl = "https://a"\nsite = "b"', ":4: sites.alpha.site: is not known"),
+        ("sites = 3", ":2: sites: must be tables"),
+        ('[sites.alpha]\nurl = "https://a"\ntoken_file = "missing"', ":4: sites.alpha.token_file: "),
+    ],
+)
+def test_what_is_wrong_with_the_gateway_of_a_site(file: Path, text: str, says: str) -> None:
+    """A mistake in such a table is told with file, line and field."""
+    file.write_text(f'url = "https://grid.example.org"\n{text}')
+    with pytest.raises(InputError) as caught:
+        configured()
+    assert str(caught.value).startswith(f"{file}{says}")

@@ -9,34 +9,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from certificates import make_certificate
 from fake_backend import FakeBackend
 from gateway_parts import serving
 from gridweave.errors import OptionError
 from gridweave.grid.gateway.tls import Certificate
-
-
-def make_certificate(folder: Path, name: str) -> tuple[str, str]:
-    """Make a certificate for this machine that is signed by itself, and its key."""
-    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "1",
-    ]
-    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run([*command, *subject, *files], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed")
-    return str(cert), str(key)
 
 
 async def ask_over_tls(url: str, cert: str, version: ssl.TLSVersion | None = None) -> int:

@@ -178,7 +178,7 @@ async def test_the_grid_tells_who_does_not_answer(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_what_was_delegated_is_placed_anew_after_its_lease_and_not_before(tmp_path: Path) -> None:
-    """A job that waits at a site that is cut off stays there; its lease over, the site gives it back when it is heard."""
+    """A job that waits at a site that is cut off stays; its lease over, the site gives it back when heard."""
     options = {"policy": GridPolicy(mode="sharing", control="limited"), "lease_ms": 3_000}
     async with linked_grid(tmp_path, **options) as grid:
         alpha = grid.sites["alpha"].backend
