@@ -152,13 +152,13 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
     """A job runs over both sites; killed in any part all goes on where it stood; told to end, nothing is left."""
     with served.client("grid") as grid:
         until(lambda: all(site.answers for site in grid.sites()))
-        job = grid.submit(["sh", "-c", "echo $GRIDWEAVE_RANK"], nodes=5, limit=60)
+        job = grid.submit(["sh", "-c", "echo $GRIDWEAVE_RANK"], nodes=5, limit="1m")
         assert job.check(PATIENCE_S).places == (("alpha", 3), ("beta", 2))
         assert job.output(rank=4) == b"4\n"
         ran, go = served.folder / "ran", served.folder / "go"
         line = f"echo x >> {ran}; while [ ! -e {go} ]; do sleep 0.1; done"
-        waits = grid.submit(["sh", "-c", line], nodes=4, limit=600)
-        until(lambda: waits.state == "running")
+        waits = grid.submit(["sh", "-c", line], nodes=4, limit="10m")
+        until(lambda: waits.record().state == "running")
         served.kill("grid")
     # The grid is away: a site's own users go on, by the site's gateway.
     printed = served.command(
@@ -179,7 +179,7 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
         assert grid.ended(waits.id).outcome == "finished"
         assert ran.read_text().split() == ["x"] * 4
         # Once more, with what a kill of the grid left behind.
-        assert grid.submit(["true"], nodes=5, limit=60).check(PATIENCE_S).outcome == "finished"
+        assert grid.submit(["true"], nodes=5, limit="1m").check(PATIENCE_S).outcome == "finished"
         assert "gridweave_link_requests_total" in _metrics(served, "grid")
         assert 'gridweave_uplink_up{site="alpha"} 1.0' in _metrics(served, "alpha")
     for process in served.running.values():
