@@ -106,7 +106,10 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
         if service.uplink is not None:
             warn_of_plain([service.uplink], say)
         side = _on_cluster if service.address is not None else _on_own_ray
-        side(service, settings, say, keep_jobs)
+        try:
+            side(service, settings, say, keep_jobs)
+        except SystemExit:
+            say("told to end while it was starting; nothing is left of it")
 
 
 def _check_files(service: SiteService) -> None:

@@ -166,6 +166,23 @@ async def test_what_no_site_could_run_is_refused_here(gateway: Served, grid: Cli
     assert gateway.proxy.heard == []
 
 
+async def test_a_site_whose_own_gateway_is_known(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs for such a site go to its own gateway, also while that of the grid is away, and are asked for there."""
+    async with served() as site:
+        monkeypatch.setenv("GRIDWEAVE_SITE_NORTH_URL", site.url)
+        monkeypatch.setenv("GRIDWEAVE_URL", gateway.url)
+        async with Client() as grid:
+            (there,) = await grid.submit_many([request()], site="north")
+            assert (await there.record()).job_id == there.id
+            assert gateway.proxy.heard == []
+            (here,) = await grid.submit_many([request()])
+            assert [len(one.heard("/v1/jobs")) for one in (site, gateway)] == [1, 1]
+        monkeypatch.setenv("GRIDWEAVE_URL", "http://127.0.0.1:1")
+        async with Client(site="north") as grid:
+            assert (await grid.submit(["true"])).id != there.id
+        assert here.id > 0
+
+
 async def test_a_site_of_ones_own(gateway: Served) -> None:
     """Jobs are handed in to the site that the call names, else to that of the client."""
     async with Client(gateway.url, site="north") as grid:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gridweave.errors import UnavailableError
+from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import JobQuery
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.policy import GridPolicy
@@ -206,3 +206,42 @@ async def test_what_was_delegated_is_placed_anew_after_its_lease_and_not_before(
         ended = await in_state(grid.backend, job_id, "ended")
         assert (ended.outcome, ended.attempt > attempt) == ("finished", True)
         assert ran(tmp_path, "ran") == ["x"] * 3
+
+
+@pytest.mark.asyncio
+async def test_the_backend_of_a_site_alone(tmp_path: Path) -> None:
+    """What its users ask is answered by the site, with the grid away: forecasts, quotes, queue, events, output."""
+    async with linked_grid(tmp_path) as grid:
+        beta = grid.sites["beta"].backend
+        await grid.stop_grid()
+        begun = (await beta.events(-1, 0.0)).last
+        first, second = await submit(
+            beta, shell("echo here; sleep 60", nodes=2), shell("true", user="bob"), site="beta"
+        )
+        await in_state(beta, first, "running")
+        forecast = await beta.forecast(second)
+        assert forecast is not None
+        assert (forecast.state, [site.site for site in forecast.sites]) == ("waiting", ["beta"])
+        assert (await beta.quote(shell("true", nodes=3))).state == "refused"
+        queue = await beta.queue(10)
+        assert (queue.running, queue.waiting, [job.job_id for job in queue.jobs]) == (1, 1, [second])
+        assert [record.job_id for record in (await beta.jobs(JobQuery(user="bob"))).jobs] == [second]
+
+        async def has_written() -> bool:
+            part = await beta.output(first, 0, "out", 0, 100)
+            return part is not None and part.data == b"here\n"
+
+        await until(has_written)
+        assert await beta.cancel([first], origin="a test") == [first]
+        assert (await in_state(beta, second, "ended")).outcome == "finished"
+        events = (await beta.events(begun, 0.0)).events
+        assert [event.user for event in events if event.kind == "submitted"] == ["anna", "bob"]
+        assert {(event.job_id, event.kind) for event in events} >= {(first, "ended"), (second, "ended")}
+        with pytest.raises(InputError, match="that of beta alone"):
+            await submit(beta, shell("true"), site="alpha")
+        with pytest.raises(InputError, match="that of beta alone"):
+            await beta.jobs(JobQuery(own="alpha"))
+        (status,) = await beta.sites()
+        assert status.uplink is not None
+        assert status.uplink.site == "beta"
+        await grid.start_grid()
