@@ -142,8 +142,9 @@ class LiveWorld:
         sites = tuple((each.name, each.owner.nodes_for_grid(each.nodes)) for each in self.settings)
         mode = "multi-site" if control != "none" else "sharing"
         self.grid_settings = GridSettings(
-            sites=sites, policy=GridPolicy(mode=mode, control=control), margin_ms=4_000, retry_ms=4_000
-        )
+            sites=sites, policy=GridPolicy(mode=mode, control=control), margin_ms=4_000, retry_ms=4_000,
+            lease_ms=int(rng.choice([3_600_000, 3_600_000, 5_000])),
+        )  # fmt: skip
         self._open_disks()
         self._agreed: dict[tuple[int, int], tuple[dict[int, int], int]] = {}
         self._until: dict[tuple[int, int, int], int] = {}
@@ -151,7 +152,8 @@ class LiveWorld:
         self.requests: dict[int, JobRequest] = {}
         self._places: dict[str, list[int]] = {}
         self.with_wishes = bool(draw() < 0.7)
-        self._cut = [False] * n_sites
+        # Of each site's link: from the grid to it, and from it to the grid.
+        self._cut = [[False, False] for _ in range(n_sites)]
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class LiveWorld:
             self.loop.call_later(delay_s, self._arrives, site, to, peer, data)
 
     def _arrives(self, site: int, to: Node, peer: str, data: bytes) -> None:
-        if to.is_up and not self._cut[site]:
+        if to.is_up and not self._cut[site][to is self.grid]:
             to.driver.packet(peer, data)
 
     def _order(self, to: Node, data: bytes) -> None:
@@ -363,11 +365,13 @@ class LiveWorld:
                 self._crash(self.machines[int(rng.integers(len(self.machines)))])
             elif what < 0.8:
                 site = int(rng.integers(len(self._cut)))
-                self._cut[site] = True
-                loop.call_later(rng.exponential(4.0), self._cut.__setitem__, site, False)
+                # The one direction, the other, or both.
+                for way in ([0], [1], [0, 1], [0, 1])[int(rng.integers(4))]:
+                    self._cut[site][way] = True
+                    loop.call_later(rng.exponential(4.0), self._cut[site].__setitem__, way, False)
         await asyncio.sleep(8.0)
         self.in_trouble = False
-        self._cut = [False] * len(self._cut)
+        self._cut = [[False, False] for _ in self._cut]
         for node in [*self.sites, self.grid, *self.agents.values()]:
             if not node.process.is_alive:
                 self._start(node)
@@ -553,6 +557,7 @@ def play(seed: int) -> LiveWorld:
     patches: Sequence[Any] = (
         mock.patch.object(driver_module, "replay", replay),
         mock.patch.object(driver_module, "SNAPSHOT_EVERY", every),
+        mock.patch.object(driver_module, "MOST_PACKET_BYTES", int(rng.choice([300, 1 << 20]))),
         mock.patch.object(site_driver, "Journal", MemoryJournal),
         mock.patch.object(grid_driver, "Journal", MemoryJournal),
         mock.patch.object(agent_module, "Machine", FakeRunner),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gridweave.errors import UnavailableError
+from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.gateway.link import LinkDoor
 from gridweave.grid.gateway.running import log_requests
 from gridweave.grid.gateway.server import Gateway
@@ -113,9 +113,14 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
 
 
 def _check_files(service: SiteService) -> None:
-    """Raise OptionError if a file of the link cannot be used: the actor that uses it could tell nobody."""
-    if service.uplink is not None:
+    """Raise OptionError if a file of the link cannot be used, before anything is started."""
+    if service.uplink is None:
+        return
+    try:
         Link(service.uplink)
+        Secrets(service.accepts_file)
+    except OptionError as error:
+        raise OptionError("uplink", f"{error.option}: {error.problem}") from None
 
 
 @contextlib.contextmanager

@@ -233,6 +233,8 @@ class Link:
                     raise self._refused(response.status, response.content_type, answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or f"no answer within {timeout_s:.0f} s"
+            if type(error) is aiohttp.ClientConnectorError and error.errno and error.errno > 0:
+                why = os.strerror(error.errno)  # asyncio puts the address where the words of the error belong
             self._failed(what, why)
             raise UnavailableError(f"{self.end.url} does not answer: {why}") from error
         except UnavailableError as error:
