@@ -185,16 +185,16 @@ class RunningActors:
         name: str,
         labels: dict[str, str],
         *arguments: object,
-        host: str = "",
-        **options: object,
+        on_host: str = "",
+        **options: Any,
     ) -> None:
-        """Make an actor, or find it if it runs."""
+        """Make an actor, or find it if it runs; ``on_host``: on the machine with this IP address, if any is named."""
         import ray
 
         try:
             self.actors[name] = ray.get_actor(name, self.namespace)
         except ValueError:
-            how = actor_options(name, self.namespace, labels, host)
+            how = actor_options(name, self.namespace, labels, on_host)
             maker = ray.remote(kind).options(get_if_exists=True, **how)
             self.actors[name] = maker.remote(*arguments, **options)
             self.made.add(name)
@@ -346,7 +346,7 @@ def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(agent.name for agent in plan.site_settings(n).agents) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, plan.clock, plan.namespace, machines)
-    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, host=plan.grid_host)
+    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host)
     place = Place(folder=plan.folder, clock=plan.clock, labelled=plan.labelled)
     for number, site in enumerate(plan.sites):
         make_site(grid, site, plan.site_settings(number), place, machine=machine, probing=plan.probing(number))

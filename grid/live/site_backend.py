@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.grid.api import Forecast, JobPage, JobQuery
+from gridweave.grid.api import Forecast, JobPage, JobQuery, Scheduling
 from gridweave.grid.forecast_words import of_site
 from gridweave.grid.live.live_backend import LiveBackend
 from gridweave.site.live.ray_names import Calls, site_actor
@@ -57,3 +57,12 @@ class SiteBackend(LiveBackend):
     async def quote(self, request: JobRequest) -> Forecast:
         """Return when such a job of an own user would start."""
         return of_site(self.site, await self._ask(self.home, "quote", SiteForecast, request, False))
+
+    async def scheduling(self) -> Scheduling:
+        """Refuse: how the grid schedules is known there.
+
+        Raises
+        ------
+        InputError
+        """
+        raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's how the grid schedules")
