@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from gridweave.errors import InputError
 from gridweave.grid import api
 from gridweave.grid.client.client import HOUR, Client
+from gridweave.grid.client.configuration import Connection
 from gridweave.grid.client.job import Job
 from gridweave.grid.client.requests import Afters, Limit, Runnable
 from gridweave.grid.client.retries import Patience, Sleep
@@ -150,7 +151,7 @@ class SyncClient:
 
     Parameters
     ----------
-    url, token, ca, site, plain_http, profile, grid, patience, rng, sleep
+    url, token, ca, site, plain_http, profile, grid, patience, rng, sleep, connection
         As for `Client`.
     """
 
@@ -167,6 +168,7 @@ class SyncClient:
         patience: Patience | None = None,
         rng: np.random.Generator | None = None,
         sleep: Sleep = asyncio.sleep,
+        connection: Connection | None = None,
     ) -> None:
         self._client = Client(
             url,
@@ -179,6 +181,7 @@ class SyncClient:
             patience=patience,
             rng=rng,
             sleep=sleep,
+            connection=connection,
         )
         self.connection = self._client.connection
         self._running: _Loop | None = None

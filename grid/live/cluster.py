@@ -378,7 +378,7 @@ def make_site(
     *,
     machine: type[Any] = NodeAgent,
     probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]] = (None, ()),
-    **options: object,
+    **options: Any,
 ) -> None:
     """Make the actors of a site: those of its machines, and its own.
 
@@ -401,7 +401,7 @@ def make_site(
         probes = probing if agent is settings.agents[0] else (None, ())
         what = (site.name, agent, str(folder / agent.name), found.namespace, site.virtual, *probes, place.clock)
         labels = _labels(place.labelled, site, agent.name)
-        named = {"host": place.host} if place.host else {}
+        named: dict[str, Any] = {"host": place.host} if place.host else {}
         found.make(machine, agent_actor(site.name, agent.name), labels, *what, **named)
     journal = site.journal or str(folder / "site.journal")
     labels = _labels(place.labelled, site, settings.agents[0].name)
