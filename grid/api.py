@@ -312,6 +312,13 @@ class Sites(msgspec.Struct, frozen=True, kw_only=True):
     sites: list[SiteInfo]
 
 
+class FragmentLimit(msgspec.Struct, frozen=True):
+    """Jobs up to a width may be in so many fragments."""
+
+    width: int
+    fragments: int
+
+
 class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     """How the grid schedules.
 
@@ -323,7 +330,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     overhead : tuple of float
         In 2, 3, ... fragments; the last one holds for more.
     lower_bound : int
-    max_fragments : tuple of (int, int)
+    max_fragments : tuple of FragmentLimit
         As for `gridweave.grid.policy.GridPolicy`.
     links : bool
         Whether it knows the links between its sites, from which the cost of a split follows then.
@@ -339,7 +346,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     selection: str
     overhead: tuple[float, ...]
     lower_bound: int
-    max_fragments: tuple[tuple[int, int], ...]
+    max_fragments: tuple[FragmentLimit, ...]
     links: bool
     margin_ms: int
 

@@ -129,6 +129,7 @@ def _policy_differences(built: Built, scheduling: Scheduling) -> list[str]:
             "max_fragments": policy.max_fragments,
         }
     found = {name: getattr(scheduling, name) for name in wanted}
+    found["max_fragments"] = tuple((limit.width, limit.fragments) for limit in scheduling.max_fragments)
     return [
         f"its grid.{name} is {_value_text(found[name])}, the scenario has {_value_text(value)}"
         for name, value in wanted.items()

@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from gridweave.grid.api import Forecast, Queue, Scheduling
+from gridweave.grid.api import Forecast, FragmentLimit, Queue, Scheduling
 from gridweave.grid.forecast_words import record_forecast
 from gridweave.grid.live.grid_driver import GridDriver
 from gridweave.site.live.desk import DESK_METHODS, Desk, queued
@@ -93,7 +93,7 @@ class GridDesk(Desk[GridDriver]):
             selection=policy.selection,
             overhead=policy.overheads,
             lower_bound=policy.lower_bound,
-            max_fragments=policy.max_fragments,
+            max_fragments=tuple(FragmentLimit(*limit) for limit in policy.max_fragments),
             links=settings.network is not None,
             margin_ms=settings.margin_ms,
         )

@@ -18,7 +18,7 @@ import pytest
 import gridweave
 from client_helpers import Elsewhere
 from gridweave.errors import OptionError, ScenarioError, UnavailableError
-from gridweave.grid.api import Scheduling, SiteInfo
+from gridweave.grid.api import FragmentLimit, Scheduling, SiteInfo
 from gridweave.grid.gateway import routes
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios import gateway_run
@@ -86,8 +86,9 @@ def sites(**changes: Any) -> list[SiteInfo]:
 def scheduling(policy: GridPolicy | None = None, *, links: bool = False) -> Scheduling:
     """Return what a grid of this policy says of itself."""
     policy = policy or GridPolicy(mode="multi-site")
-    names = ("mode", "control", "order", "backfill", "selection", "lower_bound", "max_fragments")
+    names = ("mode", "control", "order", "backfill", "selection", "lower_bound")
     said: dict[str, Any] = {name: getattr(policy, name) for name in names}
+    said["max_fragments"] = tuple(FragmentLimit(*limit) for limit in policy.max_fragments)
     return Scheduling(now_ms=0, overhead=policy.overheads, links=links, margin_ms=500, **said)
 
 
