@@ -50,6 +50,8 @@ class Connections:
         if channels:
             delays_ms = [routes.resend_ms(site) for site in range(len(down))]
             self._channels = [(Channel(resend_ms), Channel(resend_ms)) for resend_ms in delays_ms]
+        # There and taken in at once, so that there is nothing to keep.
+        self._is_instant = routes.is_instant and not channels
         self._wake_ms: dict[int, int] = {}
         self._under_way = 0
         self.messages = 0
@@ -77,11 +79,15 @@ class Connections:
 
     def put(self, now_ms: int, site: int, end: int, message: Any) -> None:
         """Send a message from one end; through a channel it leaves with the next `flush`."""
+        to = GRID if end == SITE_END else site
+        if self._is_instant:
+            self.messages += 1
+            self._deliver(to, site, message)
+            return
         if self._channels is not None:
             self._channels[site][end].send(message)
             return
         self.messages += 1
-        to = GRID if end == SITE_END else site
         (when_ms,) = self._routes.arrivals_ms(now_ms, site, end, 1)
         if when_ms == now_ms:
             self._deliver(to, site, message)

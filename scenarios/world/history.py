@@ -61,6 +61,11 @@ class History:
         """Whether any job works now."""
         return bool(self._working)
 
+    @property
+    def n_open(self) -> int:
+        """How many accepted jobs are neither done nor refused."""
+        return len(self._accepted) - len(self._done) - len(self._refused)
+
     def is_committed(self, job_id: int, attempt: int) -> bool:
         """Return whether the grid has committed an attempt."""
         return (job_id, attempt) in self._committed
@@ -177,7 +182,9 @@ class History:
         self._granted.setdefault((job_id, attempt), set()).add(site)
 
     def unheld(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
-        """Note that a hold has ended, or has become a start."""
+        """Note that a hold has ended, or has become a start; a job that was not to wait for others had none."""
+        if not self._leases:
+            return
         until_ms = self._leases.pop((site, job_id, attempt), None)
         if until_ms is not None and now_ms > until_ms + 1:
             raise ViolationError(

@@ -131,6 +131,7 @@ class LinkRoutes:
         loses = bool(network.loss) or any(way.loss > 0 for way in ways)
         changes = any(state is not states[0] for state in states)
         self.keeps_order = network.keeps_order and not (self._draws or loses or changes)
+        self.is_instant = False
         self._one_way_ms = [
             max(self._longest_ms(way) for state in states for way in state[site]) for site in range(len(self._now))
         ]

@@ -20,6 +20,10 @@ class Routes(Protocol):
         """Whether every message arrives, once, and in order, for the whole of the run."""
 
     @property
+    def is_instant(self) -> bool:
+        """Whether they do so at the very instant at which they are sent."""
+
+    @property
     def margin_ms(self) -> int:
         """How far ahead a start on several sites is agreed: hold, answer and commitment, and what is lost of them."""
 
@@ -47,6 +51,7 @@ class EvenRoutes:
         self._network = network
         self._rng = rng
         self.keeps_order = network.keeps_order
+        self.is_instant = network.keeps_order and not network.latency_ms
         self.margin_ms = network.margin_ms
 
     def resend_ms(self, site: int) -> int:

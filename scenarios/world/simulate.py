@@ -22,7 +22,8 @@ from gridweave.scenarios.world.link_world import play_links
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.routes import EvenRoutes, Routes
 from gridweave.scenarios.world.traffic import Traffic
-from gridweave.scenarios.world.world import Submission, World
+from gridweave.scenarios.world.works import Submission
+from gridweave.scenarios.world.world import World
 from gridweave.site.contract_core import ContractCore, OwnerPolicy
 from gridweave.site.disciplines import Policy
 from gridweave.site.policy import SitePolicy
@@ -219,10 +220,10 @@ def _result(
     workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: Traffic | None
 ) -> WorldResult:
     ids = workload.job_id.tolist()
-    parts = [world.fragments.get(job_id, ()) for job_id in ids]
+    parts = [world.works.fragments.get(job_id, ()) for job_id in ids]
     counts = np.array([len(part) for part in parts], np.int64)
-    start_ms = np.array([world.start_ms.get(job_id, NEVER) for job_id in ids], np.int64)
-    end_ms = np.array([world.end_ms.get(job_id, NEVER) for job_id in ids], np.int64)
+    start_ms = np.array([world.works.start_ms.get(job_id, NEVER) for job_id in ids], np.int64)
+    end_ms = np.array([world.works.end_ms.get(job_id, NEVER) for job_id in ids], np.int64)
     return WorldResult(
         workload=workload,
         nodes=np.array(nodes, np.int64),

@@ -1,0 +1,307 @@
+"""What the jobs of a simulated world really do: where they are, since when they work, at which pace, until when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gridweave.grid.coallocation import Fragments
+from gridweave.grid.sends import Sends
+from gridweave.scenarios.world.history import History
+from gridweave.scenarios.world.lengths import Lengths, Pace
+from gridweave.site.contract import CommitHold, FragmentsMet, RateMeasured
+from gridweave.site.contract_core import OWN, ContractCore, ContractEvent
+from gridweave.site.kernels.rates import RATE_ONE, work_done_ms, work_left
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.messages import ChangeRate, Job, JobFinished, StartJob
+
+_NEVER = int(NEVER_MS)
+
+
+class Submission(msgspec.Struct, frozen=True, gc=False):
+    """A job that a user hands in.
+
+    Attributes
+    ----------
+    submit_ms : int
+    job : Job
+    run_ms : int
+        On one site; known to the world alone.
+    home : int
+        Site of the user.
+    to_grid : bool
+        Whether it is handed to the grid, rather than to the user's site.
+    sensitivity : float
+        To the overhead of a split.
+    sends : Sends, optional
+        Over the links between the sites.
+    """
+
+    submit_ms: int
+    job: Job
+    run_ms: int
+    home: int
+    to_grid: bool = True
+    sensitivity: float = 1.0
+    sends: Sends | None = None
+
+
+class _Work(msgspec.Struct):
+    """An attempt as it really is: which fragments were asked for, how many are to start, since when the job works.
+
+    A job goes at the pace of its slowest fragment, times what links leave of it; ``left`` is its work as of
+    ``since_ms``. While its data moves it has no end.
+    """
+
+    fragments: dict[int, int]
+    missing: int = 0
+    begun_ms: int = -1
+    start_ms: int | None = None
+    is_dead: bool = False
+    rates: dict[int, int] | None = None
+    on_links: int = RATE_ONE
+    left: int = 0
+    rate: int = RATE_ONE
+    moves_data: bool = False
+    since_ms: int = 0
+    end_ms: int = 0
+
+
+class Works:
+    """The jobs that were handed in, and what has become of them.
+
+    Parameters
+    ----------
+    sites : sequence of ContractCore
+    lengths : Lengths
+        How long jobs take.
+    history : History
+        Is told what happens.
+    tell : callable (site, event)
+        Tells a site something.
+    plan_end : callable (when_ms, job_id, attempt)
+        Has `end` called at that instant.
+
+    Attributes
+    ----------
+    start_ms, end_ms : dict from int to int
+        Of each job that has finished.
+    fragments : dict from int to tuple of (int, int)
+        On which nodes it did.
+    longest_ms : int
+        No job that was handed in, and no fragment that was asked for, takes longer by its estimate.
+    slowest : int
+        The lowest rate above 0 that any job had.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[ContractCore],
+        lengths: Lengths,
+        history: History,
+        *,
+        tell: Callable[[int, ContractEvent], None],
+        plan_end: Callable[[int, int, int], None],
+    ) -> None:
+        self._sites = sites
+        self._lengths = lengths
+        self._history = history
+        self._tell = tell
+        self._plan_end = plan_end
+        self._jobs: dict[int, Submission] = {}
+        self._work: dict[tuple[int, int], _Work] = {}
+        self.start_ms: dict[int, int] = {}
+        self.end_ms: dict[int, int] = {}
+        self.fragments: dict[int, Fragments] = {}
+        self.longest_ms = 0
+        self.slowest = RATE_ONE
+
+    def __len__(self) -> int:
+        """How many jobs were handed in."""
+        return len(self._jobs)
+
+    def hand_in(self, submission: Submission) -> None:
+        """Take note of a job."""
+        job = submission.job
+        self._jobs[job.job_id] = submission
+        self.longest_ms = max(self.longest_ms, job.estimate_ms)
+        self._history.accepted(job.job_id)
+
+    # -- what the grid asks for ------------------------------------------------------------------------------------
+
+    def ask(self, site: int, job_id: int, attempt: int, width: int, length_ms: int, start_ms: int | None) -> None:
+        """Note which fragments make up a job; all of them are asked for in one step of the grid."""
+        work = self._work.get((job_id, attempt))
+        if work is None:
+            work = self._work[job_id, attempt] = _Work({}, start_ms=start_ms)
+        work.fragments[site] = width
+        work.missing += 1
+        self.longest_ms = max(self.longest_ms, length_ms)
+        self._lengths.asked(job_id, attempt)
+
+    def commit(self, now_ms: int, request: CommitHold) -> None:
+        """Note that a job may start; the same is said to each of its sites, and the first time counts."""
+        key = (request.job_id, request.attempt)
+        if not self._history.is_committed(*key):
+            self._history.committed(now_ms, *key, tuple(self._work[key].fragments.items()))
+
+    def hold(self, site: int, job_id: int, attempt: int) -> None:
+        """Note that a site holds the nodes of a fragment until the start that was agreed on."""
+        start_ms = self._work[job_id, attempt].start_ms
+        assert start_ms is not None, "a site holds what is to start at once"
+        self._history.held(site, job_id, attempt, start_ms)
+
+    # -- what sites do ---------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: int, site: int, command: StartJob) -> None:
+        """Put a fragment on its nodes; the job works when it is the last."""
+        job_id, history = command.job_id, self._history
+        attempt = self._sites[site].attempt_of(job_id)
+        submission = self._jobs[job_id]
+        if attempt == OWN:
+            self._work[job_id, OWN] = _Work({site: submission.job.width}, 1)
+        work = self._work[job_id, attempt]
+        history.occupied(now_ms, site, job_id, attempt, command.nodes, work.fragments[site], command.threads)
+        is_split = len(work.fragments) > 1
+        if is_split:
+            history.joined(now_ms, site, job_id, attempt, work.start_ms)
+        work.missing -= 1
+        if work.is_dead or work.missing > 0:
+            return
+        run_ms: int | None = min(submission.run_ms, submission.job.estimate_ms)
+        fragments = tuple(work.fragments.items())
+        if attempt != OWN:
+            assert run_ms is not None, "a job has a length"
+            run_ms = self._lengths.begins(now_ms, job_id, attempt, fragments, run_ms)
+        if is_split:
+            for other in work.fragments:
+                self._tell(other, FragmentsMet(job_id, attempt))
+        history.began(now_ms, job_id, attempt, fragments)
+        work.begun_ms = now_ms
+        if run_ms is None:
+            work.moves_data, work.end_ms = True, _NEVER
+        else:
+            self._begin(now_ms, job_id, attempt, work, run_ms)
+
+    def _begin(self, now_ms: int, job_id: int, attempt: int, work: _Work, run_ms: int) -> None:
+        """Let a job work that has its nodes and its data."""
+        work.moves_data = False
+        work.since_ms = now_ms
+        work.left = run_ms * RATE_ONE
+        work.end_ms = now_ms + run_ms
+        self._plan_end(work.end_ms, job_id, attempt)
+        if work.rates is not None:
+            self._set_rate(now_ms, job_id, attempt, work)
+
+    def slow(self, now_ms: int, site: int, command: ChangeRate) -> None:
+        """Have a fragment, and with it its job, go on at another rate."""
+        attempt = self._sites[site].attempt_of(command.job_id)
+        work = self._work.get((command.job_id, attempt))
+        if work is None:
+            return
+        if work.rates is None:
+            work.rates = dict.fromkeys(work.fragments, RATE_ONE)
+        work.rates[site] = command.rate
+        self.slowest = min(self.slowest, command.rate)
+        if work.begun_ms >= 0:
+            self._set_rate(now_ms, command.job_id, attempt, work)
+
+    def _set_rate(self, now_ms: int, job_id: int, attempt: int, work: _Work) -> None:
+        """Let a job go on at the rate that its sites and its links leave it, which may be 0."""
+        rate = min(work.rates.values()) if work.rates is not None else RATE_ONE
+        if work.on_links != RATE_ONE:
+            rate = rate * work.on_links // RATE_ONE
+        if rate != work.rate and not work.moves_data:
+            work.left = int(work_left(work.left, work.rate, work.since_ms, now_ms))
+            work.rate, work.since_ms = rate, now_ms
+            work.end_ms = int(work_done_ms(work.left, rate, now_ms))
+            if work.end_ms < _NEVER:
+                self._plan_end(work.end_ms, job_id, attempt)
+
+    def kill(self, now_ms: int, site: int, job_id: int) -> None:
+        """End a fragment, and with it the job if it works; one that waits for its partners will not work any more."""
+        core = self._sites[site]
+        attempt = core.attempt_of(job_id)
+        work = self._work[job_id, attempt]
+        if work.begun_ms >= 0:
+            self._leave(now_ms, job_id, attempt, work, completed=False)
+            return
+        work.is_dead = True
+        self._history.gave_up(now_ms, site, job_id, core.rendezvous_ms)
+        self._tell(site, JobFinished(job_id))
+
+    def fail(self, now_ms: int, site: int) -> None:
+        """Lose what runs on a site that fails, and with that the other fragments of these jobs."""
+        for job_id, attempt in self._history.running_on(site):
+            work = self._work[job_id, attempt]
+            if work.begun_ms < 0:
+                work.is_dead = True
+                continue
+            del self._work[job_id, attempt]
+            self._history.stopped(now_ms, job_id, completed=False)
+            self._lengths.ends(job_id)
+            for other in work.fragments:
+                if other != site:
+                    self._history.left(now_ms, other, job_id)
+                    self._tell(other, JobFinished(job_id))
+        self._history.site_failed(now_ms, site)
+
+    # -- what links do ---------------------------------------------------------------------------------------------
+
+    def change_rates(self, now_ms: int) -> None:
+        """Let jobs go on as their links let them."""
+        for pace in self._lengths.rates(now_ms):
+            self.slowest = min(self.slowest, pace.rate) or self.slowest
+            if pace.works:
+                work = self._work[pace.job_id, pace.attempt]
+                work.on_links = pace.rate
+                self._set_rate(now_ms, pace.job_id, pace.attempt, work)
+            self._tell_pace(pace)
+
+    def _tell_pace(self, pace: Pace) -> None:
+        """Tell the sites of a job how it goes on."""
+        for site in self._work[pace.job_id, pace.attempt].fragments:
+            self._tell(site, RateMeasured(pace.job_id, pace.attempt, pace.rate, pace.left))
+
+    def move_data(self, now_ms: int) -> None:
+        """Let jobs work whose data has come, and end those whose output is where it is wanted."""
+        for pace, run_ms in self._lengths.served(now_ms):
+            work = self._work[pace.job_id, pace.attempt]
+            if run_ms is None:
+                self._finish(now_ms, pace.job_id, pace.attempt, work)
+            else:
+                self._begin(now_ms, pace.job_id, pace.attempt, work, run_ms)
+                self._tell_pace(pace)
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def end(self, now_ms: int, job_id: int, attempt: int) -> None:
+        """Have a job end by itself, or send its output first; what was planned at another rate is passed over."""
+        work = self._work.get((job_id, attempt))
+        if work is None or work.is_dead or work.begun_ms < 0 or work.end_ms != now_ms:
+            return
+        pace = None if attempt == OWN else self._lengths.delivers(now_ms, job_id)
+        if pace is None:
+            self._finish(now_ms, job_id, attempt, work)
+        else:
+            work.moves_data, work.end_ms = True, _NEVER
+            self._tell_pace(pace)
+
+    def _finish(self, now_ms: int, job_id: int, attempt: int, work: _Work) -> None:
+        """Have a job end that has nothing left to do."""
+        self.start_ms[job_id] = work.begun_ms
+        self.end_ms[job_id] = now_ms
+        self.fragments[job_id] = tuple(work.fragments.items())
+        self._leave(now_ms, job_id, attempt, work, completed=True)
+        if attempt == OWN:
+            self._history.reported(now_ms, job_id, "finished")
+
+    def _leave(self, now_ms: int, job_id: int, attempt: int, work: _Work, *, completed: bool) -> None:
+        """Take a job that works off all its nodes."""
+        del self._work[job_id, attempt]
+        self._history.stopped(now_ms, job_id, completed=completed)
+        self._lengths.ends(job_id)
+        for site in work.fragments:
+            self._history.left(now_ms, site, job_id)
+            self._tell(site, JobFinished(job_id))
