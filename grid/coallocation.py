@@ -142,19 +142,20 @@ class CoAllocator:
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[ToSite], Change | None]:
         """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
-        if isinstance(answer, (Quoted, SiteChanged)):
+        if type(answer) is Quoted or type(answer) is SiteChanged:
             return [], None
         attempt = self.attempts.get(answer.job_id)
         if attempt is None or attempt.number != answer.attempt:
             return [], None
+        # What every fragment says goes first: a pattern takes as long as all the rest.
+        if type(answer) is Ended:
+            return self._over(attempt, site, answer.outcome)
+        if type(answer) is Started:
+            if answer.start_ms == attempt.start_ms or len(attempt.fragments) > 1:
+                return [], None
+            attempt.start_ms = answer.start_ms
+            return [], Change(MOVED, attempt)
         match answer:
-            case Ended(outcome=outcome):
-                return self._over(attempt, site, outcome)
-            case Started(start_ms=start_ms):
-                if start_ms == attempt.start_ms or len(attempt.fragments) > 1:
-                    return [], None
-                attempt.start_ms = start_ms
-                return [], Change(MOVED, attempt)
             case Held():
                 return self._held(now_ms, site, attempt), None
             case Refused():

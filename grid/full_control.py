@@ -167,10 +167,7 @@ class FullControl:
         if self._closed and type(answer) is Ended:
             self._open(site)
         requests, change = self._attempts.answered(now_ms, site, answer)
-        commands: list[GridCommand] = [*requests]
-        if change is not None:
-            commands += self._take_note(now_ms, change)
-        return commands
+        return [*requests] if change is None else [*requests, *self._take_note(now_ms, change)]
 
     def _take_note(self, now_ms: int, change: Change) -> list[GridCommand]:
         """Bring the queue up to date with what has become of an attempt."""

@@ -198,9 +198,7 @@ class MetaCore:
         self._now_ms = now_ms
         control = self._control
         commands: list[GridCommand] = []
-        if len(events) > 1:
-            events = tuple(sorted(events, key=_instant_order))
-        for event in events:
+        for event in events if len(events) < 2 else sorted(events, key=_instant_order):
             if type(event) is FromSite:
                 commands += control.answered(now_ms, event.site, event.answer)
             elif type(event) is GridJobSubmitted:
@@ -300,13 +298,14 @@ class MetaCore:
             if type(event) is FromSite:
                 if not 0 <= event.site < self._n_sites:
                     raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
-            elif isinstance(event, LinksChanged):
+            elif type(event) is LinksChanged:
                 if self._network is None:
                     raise InputError("links have changed, and the grid has no network")
                 self._network.model_with(event.factors)
             elif type(event) is GridJobSubmitted:
                 check_job(event.job)
-                self._check_sends(event)
+                if event.sends is not None:
+                    self._check_sends(event.job.job_id, event.sends)
                 overhead_ms = event.sensitivity * self._most_overhead * event.job.estimate_ms
                 if not (event.sensitivity >= 0 and overhead_ms <= MAX_TIME_MS):
                     raise InputError(
@@ -314,10 +313,10 @@ class MetaCore:
                         f"take {overhead_ms:.3g} ms longer, where {MAX_TIME_MS:.0e} is the most"
                     )
 
-    def _check_sends(self, event: GridJobSubmitted) -> None:
-        problem = why_not_sent(event.sends, self._n_sites) if event.sends is not None else None
+    def _check_sends(self, job_id: int, sends: Sends) -> None:
+        problem = why_not_sent(sends, self._n_sites)
         if problem is not None:
-            raise InputError(f"job {event.job.job_id}: {problem}")
+            raise InputError(f"job {job_id}: {problem}")
 
 
 # Behind the ends, which stand at the ids of their jobs.

@@ -81,8 +81,6 @@ class ArrayDiscipline:
 
     def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
-        counters = self._state.counters
-        self._n_waiting = counters["n_waiting"]
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
 
     def _empty_plan(self, reservations: int) -> Plan | None:
@@ -179,7 +177,8 @@ class ArrayDiscipline:
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start now; return these jobs, in the order in which they were started."""
-        if self._plan is None and not self._n_waiting[0]:
+        if self._plan is None and len(self._slot) == len(self._end_ms):
+            # Nobody waits.
             return []
         count, self._first_end_ms, self._next_start_ms = self._decide(self._state, *self._discipline, now_ms)
         if not count:

@@ -216,16 +216,13 @@ class ContractCore:
         self.site.check(now_ms, *events)
         self._now_ms = now_ms
         self._out = []
-        if len(events) > 1:
-            events = tuple(sorted(events, key=_ends_first))
-        inner: list[Event] = []
-        self._inner = inner
+        self._inner = inner = []
         later: list[RequestQuote | EnqueueJob] = []
-        for event in events:
+        for event in events if len(events) < 2 else sorted(events, key=_ends_first):
             if type(event) is JobFinished:
-                inner += self._finished(event)
+                self._finished(event)
             elif type(event) is HoldNodes:
-                inner += self._hold(event)
+                self._hold(event)
             else:
                 inner += self._requested(event, later)
         if self._timed:
@@ -332,17 +329,18 @@ class ContractCore:
     def _answer(self, answer: Answer) -> None:
         self._out.append(ToGrid(answer))
 
-    def _finished(self, event: JobFinished) -> Iterable[Event]:
+    def _finished(self, event: JobFinished) -> None:
         """Take in that a job has left its nodes; whose it was decides who is told."""
-        part = self._parts.get(event.job_id)
+        job_id = event.job_id
+        part = self._parts.get(job_id)
         if part is None:
-            self._own_running.pop(event.job_id, None)
-            return (event,)
-        if part.state != RUNNING:
-            return ()
-        self._forget(event.job_id)
-        self._out.append(ToGrid(Ended(event.job_id, part.attempt, self._now_ms, part.outcome)))
-        return (event,)
+            self._own_running.pop(job_id, None)
+        elif part.state == RUNNING:
+            self._forget(job_id)
+            self._out.append(ToGrid(Ended(job_id, part.attempt, self._now_ms, part.outcome)))
+        else:
+            return
+        self._inner.append(event)
 
     def _requested(self, event: ContractEvent, later: list[RequestQuote | EnqueueJob]) -> Iterable[Event]:
         """Return the events of the site that a request comes to; note those that are answered when it has decided."""
@@ -394,23 +392,23 @@ class ContractCore:
                 return (event,)
         return ()
 
-    def _hold(self, request: HoldNodes) -> Iterable[Event]:
-        start_ms = self._now_ms if request.start_ms is None else request.start_ms
-        length_ms = start_ms - self._now_ms + request.length_ms
-        job = Job(job_id=request.job_id, width=request.width, estimate_ms=length_ms)
-        reason = why_impossible(job) or self._why_not(request.width)
-        if request.job_id in self._parts:
+    def _hold(self, request: HoldNodes) -> None:
+        job_id, width, start_ms, length_ms = request.job_id, request.width, request.start_ms, request.length_ms
+        is_shared = start_ms is not None
+        if start_ms is None:
+            start_ms = self._now_ms
+        job = Job(job_id=job_id, width=width, estimate_ms=start_ms - self._now_ms + length_ms)
+        reason = why_impossible(job) or self._why_not(width)
+        if job_id in self._parts:
             reason = "the site has another attempt of this job"
         elif start_ms < self._now_ms:
             reason = f"the agreed start, {request.start_ms} ms, has passed"
         if reason is not None:
-            self._answer(Refused(request.job_id, request.attempt, reason))
-            return ()
-        self._parts[request.job_id] = _Part(
-            request.attempt, request.width, HELD, start_ms, request.start_ms is not None, length_ms=request.length_ms
-        )
-        self._grid_nodes += request.width
-        return (JobSubmitted(job, now_or_never=True),)
+            self._answer(Refused(job_id, request.attempt, reason))
+            return
+        self._parts[job_id] = _Part(request.attempt, width, HELD, start_ms, is_shared, length_ms=length_ms)
+        self._grid_nodes += width
+        self._inner.append(JobSubmitted(job, True))
 
     def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
         job = request.job
@@ -520,11 +518,11 @@ class ContractCore:
 
     def _run_site(self, events: list[Event]) -> None:
         """Have the site decide, and tell the grid of what became of its jobs."""
-        for command in self.site.act(self._now_ms, *events):
-            if type(command) is StartJob and (part := self._parts.get(command.job_id)) is not None:
+        for command in self.site.act(self._now_ms, events):
+            part = self._parts.get(getattr(command, "job_id", -1))
+            if part is not None and type(command) is StartJob:
                 self._granted(command, part)
                 continue
-            part = self._parts.get(getattr(command, "job_id", -1))
             if part is None:
                 if isinstance(command, StartJob):
                     self._own_running[command.job_id] = self._own_jobs.pop(command.job_id)
@@ -544,16 +542,17 @@ class ContractCore:
 
     def _granted(self, command: StartJob, part: _Part) -> None:
         """Take in that the nodes are there: of a hold until its start, or of a job that starts now."""
+        job_id = command.job_id
         part.grant = command
         if part.state == WAITING:
             self._grid_waiting -= part.width
         if part.shared:
-            self._timed.add(command.job_id)
-            self._answer(Held(command.job_id, part.attempt))
+            self._timed.add(job_id)
+            self._answer(Held(job_id, part.attempt))
             return
-        self._timed.discard(command.job_id)
+        self._timed.discard(job_id)
         part.state, part.start_ms = RUNNING, self._now_ms
-        self._out += (command, ToGrid(Started(command.job_id, part.attempt, self._now_ms)))
+        self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
 
     def _put_off_limits(self) -> None:
         """Let fragments that something slows go on until their work is done; nobody is killed for what others send."""
@@ -616,8 +615,9 @@ class ContractCore:
             others = self._cap - held
         else:
             # Below 0 where the grid's own jobs share nodes: then they take fewer than they are wide.
-            own = self.nodes - self.site.free - held
-            others = own if self._overlaps else max(0, own - (self.nodes - self._cap))
+            others = self.nodes - self.site.free - held
+            if not self._overlaps:
+                others = max(0, others - (self.nodes - self._cap))
         if others != self._told.others:
             room = self.nodes if self._overlaps else self._cap - held
             free = 0 if self._draining else max(0, min(self.site.free, room))

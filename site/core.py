@@ -6,7 +6,7 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries o
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -118,13 +118,13 @@ class SiteCore:
             If time went backwards, or a job or a request has impossible numbers; nothing has changed then.
         """
         self.check(now_ms, *events)
-        return self.act(now_ms, *events)
+        return self.act(now_ms, events)
 
-    def act(self, now_ms: int, *events: Event) -> list[Command]:
+    def act(self, now_ms: int, events: Sequence[Event]) -> list[Command]:
         """Do as `handle`, for a caller that has called `check`."""
         self._now_ms = now_ms
         if len(events) > 1:
-            events = tuple(sorted(events, key=_instant_order))
+            events = sorted(events, key=_instant_order)
         commands: list[Command] = []
         for event in events:
             if type(event) is JobFinished:
@@ -343,15 +343,15 @@ class SiteCore:
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
 
     def _submit(self, job: Job, commands: list[Command]) -> None:
-        job_id = job.job_id
+        job_id, discipline = job.job_id, self._discipline
         if job_id in self._waiting or job_id in self._nodes_of:
             return
-        reason = self._discipline.why_never(job)
+        reason = discipline.why_never(job)
         if reason is not None:
             commands.append(RefuseJob(job_id, reason))
             return
         self._waiting.add(job_id)
-        self._discipline.submit(self._now_ms, job)
+        discipline.submit(self._now_ms, job)
 
     def _release(self, job_id: int) -> None:
         nodes = self._nodes_of.pop(job_id, None)

@@ -151,7 +151,7 @@ class World:
         pending.reverse()
         self._faults_until_ms = pending[0].submit_ms if pending else 0
         self._plan_changes()
-        heap, lengths = self._heap, self._lengths
+        heap, lengths, check = self._heap, self._lengths, self._check
         watchdog = Watchdog(lambda: self.works.longest_ms * RATE_ONE // self.works.slowest)
         instants = 0
         while pending or heap:
@@ -163,7 +163,8 @@ class World:
                 self._happens(heapq.heappop(heap))
             while pending and pending[-1].submit_ms == now_ms:
                 self._hand_in(pending.pop())
-            self._settle()
+            if self._active or self._meta_woken or check:
+                self._settle()
             while lengths.stirred:
                 self._change_rates()
                 self._settle()
