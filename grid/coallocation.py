@@ -142,7 +142,7 @@ class CoAllocator:
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[ToSite], Change | None]:
         """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
-        if type(answer) is Quoted or type(answer) is SiteChanged:
+        if isinstance(answer, (Quoted, SiteChanged)):
             return [], None
         attempt = self.attempts.get(answer.job_id)
         if attempt is None or attempt.number != answer.attempt:

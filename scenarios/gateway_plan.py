@@ -13,7 +13,7 @@ from gridweave.grid.api import Scheduling, SiteInfo
 from gridweave.scenarios.live_plan import Submission, submissions
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload import Workload
-from gridweave.site.contract_core import policy_label
+from gridweave.site.owner import policy_label
 from gridweave.site.program import ArrayPlace, JobRecord
 
 START_REAL_MS = 100

@@ -6,12 +6,10 @@ leases, delegated jobs, and what the owner lets the grid have. The rules are in 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import msgspec
 
-from gridweave.errors import OptionError
 from gridweave.site.checks import why_impossible
 from gridweave.site.contract import (
     Answer,
@@ -58,6 +56,7 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
+from gridweave.site.owner import GridShare, OwnerPolicy
 from gridweave.site.pace import Paces
 
 RENDEZVOUS_MS = 30_000
@@ -67,53 +66,6 @@ OWN = 0
 """Stands where jobs of the grid have the number of their attempt."""
 
 HELD, COMMITTED, RUNNING, WAITING = "held", "committed", "running", "waiting"
-
-
-class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owner of a site lets the grid have.
-
-    Attributes
-    ----------
-    grid_share : float
-        Part of the nodes that jobs of the grid may hold at one time, within [0, 1].
-    own_users_first : bool
-        Whether the owner's users stand ahead of the grid's delegated jobs in the queue.
-
-    Raises
-    ------
-    OptionError
-        If the share is not within [0, 1].
-    """
-
-    grid_share: float = 1.0
-    own_users_first: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.grid_share <= 1:
-            raise OptionError("grid_share", f"is {self.grid_share}; a number from 0 to 1, 0.5 for half of the nodes")
-
-    def nodes_for_grid(self, nodes: int) -> int:
-        """Return how many of a site's nodes jobs of the grid may hold at one time: the share, rounded down."""
-        return math.floor(nodes * self.grid_share + 1e-9)
-
-
-def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
-    """Return how a site schedules, in words that tell apart any two that do so differently.
-
-    Parameters
-    ----------
-    policy : SitePolicy or SharedNodes
-    owner : OwnerPolicy
-
-    Examples
-    --------
-    >>> from gridweave.site.policy import SitePolicy
-    >>> policy_label(SitePolicy(order="sjf"), OwnerPolicy(own_users_first=True))
-    'sjf easy, own users first'
-    """
-    # A discipline of somebody's own may have no more than its name.
-    label = str(getattr(policy, "label", policy.discipline))
-    return f"{label}, own users first" if owner.own_users_first else label
 
 
 class _Part(msgspec.Struct):
@@ -167,25 +119,16 @@ class ContractCore:
         self.site = SiteCore(nodes, policy, week_offset_ms=week_offset_ms)
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
-        self._cap = self._owner.nodes_for_grid(nodes)
-        # Where nodes are shared jobs may have more of them, added up, than there are.
-        self._overlaps = self.site.threads_per_node > 1 and self._cap == nodes
+        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.threads_per_node > 1)
         self.rendezvous_ms = rendezvous_ms
         self._now_ms = 0
         self._parts: dict[int, _Part] = {}
         # Those of the parts that some instant may change; the others are not looked at.
         self._timed: set[int] = set()
-        # Nodes that jobs of the grid hold or wait for, and those of them that wait.
-        self._grid_nodes = 0
-        self._grid_waiting = 0
-        # Delegated jobs that the owner's share does not let into the queue yet, and the nodes they want.
-        self._outside: dict[int, Job] = {}
-        self._outside_nodes = 0
         self._paces = Paces()
         self._own_running: dict[int, Job] = {}
         self._own_jobs: dict[int, Job] = {}
-        self._draining = False
-        self._told = SiteChanged(0, self._cap)
+        self._told = SiteChanged(0, self._share.cap)
         self._out: list[Command | ToGrid] = []
         # What the site is to be told at this instant.
         self._inner: list[Event] = []
@@ -216,7 +159,8 @@ class ContractCore:
         self.site.check(now_ms, *events)
         self._now_ms = now_ms
         self._out = []
-        self._inner = inner = []
+        inner: list[Event] = []
+        self._inner = inner
         later: list[RequestQuote | EnqueueJob] = []
         for event in events if len(events) < 2 else sorted(events, key=_ends_first):
             if type(event) is JobFinished:
@@ -227,8 +171,8 @@ class ContractCore:
                 inner += self._requested(event, later)
         if self._timed:
             inner += self._end_leases()
-        if self._outside:
-            inner += self._let_in()
+        if self._share.outside:
+            inner += [JobSubmitted(job) for job in self._share.let_in()]
         if self._paces:
             self._put_off_limits()
         self._run_site(inner)
@@ -255,7 +199,7 @@ class ContractCore:
     @property
     def draining(self) -> bool:
         """Whether the site takes in nothing new for the grid."""
-        return self._draining
+        return self._share.draining
 
     def forecast(self, now_ms: int, job_id: int) -> Explanation | None:
         """Return when a job starts that waits or is held here, the grid's or an own user's; None if there is no such.
@@ -263,14 +207,16 @@ class ContractCore:
         Nothing changes by that.
         """
         part = self._parts.get(job_id)
-        if job_id in self._own_jobs or (part is not None and part.state == WAITING and job_id not in self._outside):
+        if job_id in self._own_jobs or (
+            part is not None and part.state == WAITING and job_id not in self._share.outside
+        ):
             return self.site.aside().explain(now_ms, job_id)
         if part is None or part.state == RUNNING:
             return None
         place, start_ms, reason = 0, part.start_ms, "its nodes are held until the start that was agreed on"
         if part.state == WAITING:
-            place, start_ms = list(self._outside).index(job_id), -1
-            reason = f"the owner lets the grid have {self._cap} nodes, and its jobs have or wait for {self._grid_nodes}"
+            place, start_ms = list(self._share.outside).index(job_id), -1
+            reason = self._share.why_outside
         return Explanation(
             job_id=job_id,
             place=place,
@@ -296,7 +242,7 @@ class ContractCore:
             Whether it would be the grid's, which may have no more than the owner gives.
         """
         answer = self.site.aside().quote(now_ms, job)
-        reason = self._why_not(job.width) if for_grid else None
+        reason = self._share.why_not(job.width) if for_grid else None
         if reason is None:
             return answer
         return msgspec.structs.replace(answer, start_ms=None, waits_for=(), reason=reason)
@@ -364,7 +310,7 @@ class ContractCore:
             case RequestQuote():
                 later.append(event)
             case DrainSite() | ResumeSite():
-                self._draining = isinstance(event, DrainSite)
+                self._share.draining = isinstance(event, DrainSite)
             case FragmentsMet(job_id=job_id, attempt=attempt):
                 part = self._part(job_id, attempt)
                 if part is not None and part.state == RUNNING:
@@ -398,7 +344,7 @@ class ContractCore:
         if start_ms is None:
             start_ms = self._now_ms
         job = Job(job_id=job_id, width=width, estimate_ms=start_ms - self._now_ms + length_ms)
-        reason = why_impossible(job) or self._why_not(width)
+        reason = why_impossible(job) or self._share.why_not(width)
         if job_id in self._parts:
             reason = "the site has another attempt of this job"
         elif start_ms < self._now_ms:
@@ -407,7 +353,7 @@ class ContractCore:
             self._answer(Refused(job_id, request.attempt, reason))
             return
         self._parts[job_id] = _Part(request.attempt, width, HELD, start_ms, is_shared, length_ms=length_ms)
-        self._grid_nodes += width
+        self._share.nodes += width
         self._inner.append(JobSubmitted(job, True))
 
     def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
@@ -415,8 +361,8 @@ class ContractCore:
         reason = why_impossible(job)
         if job.job_id in self._parts:
             reason = "the site has another attempt of this job"
-        elif reason is None and (self._draining or job.width > self._cap):
-            reason = self._why_not(job.width)
+        elif reason is None:
+            reason = self._share.why_not_ever(job.width)
         if reason is not None:
             self._answer(Refused(job.job_id, request.attempt, reason))
             return ()
@@ -424,40 +370,8 @@ class ContractCore:
             request.attempt, job.width, WAITING, lease_until_ms=request.lease_until_ms, start_ms=-1
         )
         self._timed.add(job.job_id)
-        self._grid_nodes += job.width
-        self._grid_waiting += job.width
-        self._outside[job.job_id] = msgspec.structs.replace(job, behind=self._owner.own_users_first)
-        self._outside_nodes += job.width
+        self._share.wait(msgspec.structs.replace(job, behind=self._owner.own_users_first))
         return ()
-
-    def _let_in(self) -> list[Event]:
-        """Let delegated jobs into the site's queue, first come first, as far as the owner's share goes.
-
-        Where the share is the whole site, the queue itself sees to it that no more nodes are held than there are.
-        """
-        entering: list[Event] = []
-        for job_id, job in list(self._outside.items()):
-            inside = self._grid_nodes - self._outside_nodes
-            if self._cap < self.nodes and inside + job.width > self._cap:
-                break
-            self._leave_outside(job_id)
-            entering.append(JobSubmitted(job))
-        return entering
-
-    def _leave_outside(self, job_id: int) -> bool:
-        """Take a job out of those that wait outside the queue; return whether it was there."""
-        job = self._outside.pop(job_id, None)
-        if job is not None:
-            self._outside_nodes -= job.width
-        return job is not None
-
-    def _why_not(self, width: int) -> str | None:
-        """Return why the grid may not have so many more nodes, or wait for them."""
-        if self._draining:
-            return "the site is being drained"
-        if width > self._cap or (self._cap < self.nodes and self._grid_nodes + width > self._cap):
-            return f"the owner lets the grid have {self._cap} nodes, and its jobs have or wait for {self._grid_nodes}"
-        return None
 
     def _cancel(self, job_id: int, attempt: int) -> Iterable[Event]:
         part = self._part(job_id, attempt)
@@ -474,7 +388,7 @@ class ContractCore:
         part = self._parts[job_id]
         self._forget(job_id)
         self._answer(Withdrawn(job_id, part.attempt))
-        return () if self._leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
+        return () if self._share.leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
 
     def _end_hold(self, job_id: int, part: _Part) -> Iterable[Event]:
         self._forget(job_id)
@@ -545,7 +459,7 @@ class ContractCore:
         job_id = command.job_id
         part.grant = command
         if part.state == WAITING:
-            self._grid_waiting -= part.width
+            self._share.waiting -= part.width
         if part.shared:
             self._timed.add(job_id)
             self._answer(Held(job_id, part.attempt))
@@ -591,10 +505,9 @@ class ContractCore:
         return [*gone, *(JobFinished(job_id) for job_id, _ in again), *(JobSubmitted(job) for _, job in again)]
 
     def _quote(self, request: RequestQuote) -> Quoted:
-        held = 0 if self._overlaps else self._grid_nodes - self._grid_waiting
-        room = 0 if self._draining else max(0, self._cap - held)
+        room = self._share.room
         free = min(room, self.site.startable(self._now_ms, request.length_ms))
-        reason = self._why_not(request.width)
+        reason = self._share.why_not(request.width)
         start_ms = None
         if reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
@@ -610,18 +523,9 @@ class ContractCore:
 
     def _tell_change(self) -> None:
         """Tell the grid if its own doing is not why it can have more, or less, of the site."""
-        held = self._grid_nodes - self._grid_waiting
-        if self._draining:
-            others = self._cap - held
-        else:
-            # Below 0 where the grid's own jobs share nodes: then they take fewer than they are wide.
-            others = self.nodes - self.site.free - held
-            if not self._overlaps:
-                others = max(0, others - (self.nodes - self._cap))
+        others = self._share.others(self.site.free)
         if others != self._told.others:
-            room = self.nodes if self._overlaps else self._cap - held
-            free = 0 if self._draining else max(0, min(self.site.free, room))
-            self._told = SiteChanged(others, free)
+            self._told = SiteChanged(others, min(self.site.free, self._share.room))
             self._out.insert(0, ToGrid(self._told))
 
     def _part(self, job_id: int, attempt: int) -> _Part | None:
@@ -633,21 +537,21 @@ class ContractCore:
         part = self._parts.pop(job_id)
         self._timed.discard(job_id)
         self._paces.forget(job_id)
-        self._grid_nodes -= part.width
+        self._share.nodes -= part.width
         if part.state == WAITING:
-            self._grid_waiting -= part.width
+            self._share.waiting -= part.width
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""
         self.site.check_invariants()
-        assert self._grid_waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
-        assert self._grid_nodes == sum(part.width for part in self._parts.values()), "the grid's nodes do not add up"
-        held = self._grid_nodes - self._grid_waiting
-        assert self._overlaps or held <= self._cap, "the owner's share is exceeded"
+        share = self._share
+        assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
+        assert share.nodes == sum(part.width for part in self._parts.values()), "the grid's nodes do not add up"
+        assert share.overlaps or share.held <= share.cap, "the owner's share is exceeded"
         running = {running.job.job_id for running in self.site.running()}
         waiting = {job.job_id for job, _ in self.site.waiting()}
         for job_id, part in self._parts.items():
-            place = self._outside if job_id in self._outside else waiting if part.state == WAITING else running
+            place = share.outside if job_id in share.outside else waiting if part.state == WAITING else running
             assert job_id in place, f"job {job_id} is {part.state}, not so"
             assert part.state not in (HELD, WAITING) or job_id in self._timed, f"job {job_id} has no lease"
         grid = set(self._parts)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.disciplines import Policy
 from gridweave.site.live_messages import Agent
+from gridweave.site.owner import OwnerPolicy
 
 
 class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,6 @@ from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.contract import CommitHold, Held, HoldEnded, HoldNodes, Started
-from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.live import agent as agent_module
 from gridweave.site.live import driver as driver_module
 from gridweave.site.live import site_driver
@@ -33,6 +32,7 @@ from gridweave.site.live.orders import ORDERS
 from gridweave.site.live.site_driver import GRID, SiteDriver
 from gridweave.site.live_messages import Agent, StartRun
 from gridweave.site.live_settings import SiteSettings
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.program import OWN_IDS, Accepted, JobRequest, Program
 from live_wishes import check_notes, check_waits, was_hopeless, with_wishes

@@ -13,7 +13,6 @@ from gridweave.grid.live.grid_driver import GridDriver
 from gridweave.grid.live.live_backend import LiveBackend
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.live.agent import AgentDriver
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.desk import SITE_METHODS, SiteDesk
@@ -22,6 +21,7 @@ from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, agent_actor, site_
 from gridweave.site.live.site_driver import GRID, SiteDriver
 from gridweave.site.live_messages import Agent
 from gridweave.site.live_settings import SiteSettings
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 SITES = (("north", (2, 2)), ("south", (2,)))

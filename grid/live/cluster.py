@@ -16,7 +16,6 @@ from gridweave.grid.live.ray_grid import MetaActor
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.disciplines import Policy
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.probing import ProbePlan
@@ -34,6 +33,7 @@ from gridweave.site.live.ray_names import (
 from gridweave.site.live.ray_site import SiteActor
 from gridweave.site.live_messages import Agent
 from gridweave.site.live_settings import SiteSettings
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
 

@@ -20,7 +20,7 @@ from gridweave.scenarios.scenario.homes import assign_homes, home_of
 from gridweave.scenarios.transform import split
 from gridweave.scenarios.workload import BoolArray
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
-from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.owner import OwnerPolicy
 
 EXTRACT = "10_20k_org"
 MACHINES = "m128"

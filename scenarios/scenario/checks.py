@@ -27,7 +27,7 @@ from gridweave.scenarios.scenario.structs import (
 )
 from gridweave.scenarios.workload import MAX_WIDTH, Workload
 from gridweave.scenarios.world.network import Faults, Network
-from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.shared_discipline import SharedNodes
 

@@ -21,8 +21,8 @@ from gridweave.scenarios.workload import IntArray, Workload
 from gridweave.scenarios.world.links import check_reach, merged, node_of_grid
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
-from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.disciplines import Policy
+from gridweave.site.owner import OwnerPolicy
 
 JOBS = 300
 """Jobs of one run: enough for queues, splits and faults to meet, and done in a fraction of a second."""

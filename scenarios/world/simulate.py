@@ -24,8 +24,9 @@ from gridweave.scenarios.world.routes import EvenRoutes, Routes
 from gridweave.scenarios.world.traffic import Traffic
 from gridweave.scenarios.world.works import Submission
 from gridweave.scenarios.world.world import World
-from gridweave.site.contract_core import ContractCore, OwnerPolicy
+from gridweave.site.contract_core import ContractCore
 from gridweave.site.disciplines import Policy
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 

@@ -14,7 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from gridweave.site.contract_core import policy_label
 from gridweave.site.eligibility import Eligibility
 from gridweave.site.live.desk_messages import (
     OVER,
@@ -34,6 +33,7 @@ from gridweave.site.live.journal import Journal
 from gridweave.site.live.journal_records import JobFilter, Note, NumberedNote
 from gridweave.site.live.site_driver import SiteDriver
 from gridweave.site.live_forecast import SiteForecast
+from gridweave.site.owner import policy_label
 from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
 
 DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story", "events")

@@ -36,8 +36,8 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.messages import Job
+from gridweave.site.owner import OwnerPolicy
 from reference.model import Job as PlainJob
 
 RETRY_MS = 1000

@@ -26,9 +26,9 @@ from gridweave.site.contract import (
     Started,
     Withdrawn,
 )
-from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Job
+from gridweave.site.owner import OwnerPolicy
 from reference.model import Job as PlainJob
 
 RETRY_MS = 1000

@@ -22,7 +22,7 @@ from gridweave.scenarios.scenario.structs import Scenario, Site, WorkloadTable, 
 from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult
-from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 GOOD = """\

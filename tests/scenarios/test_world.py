@@ -16,7 +16,7 @@ from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
-from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 ORDERS = ("fcfs", "sjf", "ljf", "saf", "laf", "bfit", "wfit")

@@ -25,6 +25,7 @@ from gridweave.scenarios.world.watchdog import LOOK_EVERY, PATIENCE_INSTANTS, PA
 from gridweave.site.allocation import NodePool
 from gridweave.site.contract import CommitHold, Ended, HoldEnded, ToGrid
 from gridweave.site.contract_core import ContractCore
+from gridweave.site.owner import GridShare
 
 GOOD = Network(latency_ms=20)
 BAD = Network(latency_ms=500, jitter_ms=800, loss=0.3, duplicate=0.2)
@@ -268,13 +269,13 @@ def test_fragments_that_wait_for_ever_are_found(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_grid_that_never_gets_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that refuses the grid for ever makes a world that would never end, which is said instead of waited for."""
-    monkeypatch.setattr(ContractCore, "_why_not", lambda self, width: "not today")
+    monkeypatch.setattr(GridShare, "why_not", lambda self, width: "not today")
     assert_found("it never ends", GOOD)
 
 
 def test_an_instant_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that answers every refusal with the same request, where messages take no time, is found out."""
-    monkeypatch.setattr(ContractCore, "_why_not", lambda self, width: "not today")
+    monkeypatch.setattr(GridShare, "why_not", lambda self, width: "not today")
     monkeypatch.setattr(FullControl, "_close", lambda self, now_ms, site: None)
     assert_found("no end of answers", Network())
 

@@ -20,7 +20,7 @@ from gridweave.scenarios.world.links import LinkRoutes, check_reach, merged, nod
 from gridweave.scenarios.world.network import Network
 from gridweave.scenarios.world.routes import GRID_END, SITE_END
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.contract_core import OwnerPolicy
+from gridweave.site.owner import OwnerPolicy
 
 ROW = """
 [net]

@@ -35,7 +35,7 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.contract_core import OWN, ContractCore, OwnerPolicy
+from gridweave.site.contract_core import OWN, ContractCore
 from gridweave.site.messages import (
     Job,
     JobCancelled,
@@ -45,6 +45,7 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 RENDEZVOUS_MS = 500

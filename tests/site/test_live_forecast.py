@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from gridweave.site.contract import EnqueueJob, HoldNodes
-from gridweave.site.contract_core import OwnerPolicy
 from gridweave.site.live.journal_snapshot import dump_core
 from gridweave.site.live_forecast import SiteForecast
 from gridweave.site.live_messages import Agent, OwnHeld, OwnSubmitted
 from gridweave.site.live_settings import SiteSettings
 from gridweave.site.live_site import OWN_IDS, LiveSite
 from gridweave.site.messages import Job
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.program import DescribeJob, JobRequest, Program
 from gridweave.site.shared_discipline import SharedNodes

@@ -19,7 +19,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.contract import Answer, Request
-from gridweave.site.contract_core import ContractCore, ContractEvent, OwnerPolicy
+from gridweave.site.contract_core import ContractCore, ContractEvent
 from gridweave.site.core import SiteCore
 from gridweave.site.live import journal_snapshot
 from gridweave.site.live.journal import Journal
@@ -35,6 +35,7 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 

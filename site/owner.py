@@ -1,0 +1,168 @@
+"""What the owner of a site lets the grid have of it, and what of that the jobs of the grid have."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from gridweave.errors import OptionError
+from gridweave.site.disciplines import Policy
+from gridweave.site.messages import Job
+
+
+class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner of a site lets the grid have.
+
+    Attributes
+    ----------
+    grid_share : float
+        Part of the nodes that jobs of the grid may hold at one time, within [0, 1].
+    own_users_first : bool
+        Whether the owner's users stand ahead of the grid's delegated jobs in the queue.
+
+    Raises
+    ------
+    OptionError
+        If the share is not within [0, 1].
+    """
+
+    grid_share: float = 1.0
+    own_users_first: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.grid_share <= 1:
+            raise OptionError("grid_share", f"is {self.grid_share}; a number from 0 to 1, 0.5 for half of the nodes")
+
+    def nodes_for_grid(self, nodes: int) -> int:
+        """Return how many of a site's nodes jobs of the grid may hold at one time: the share, rounded down."""
+        return math.floor(nodes * self.grid_share + 1e-9)
+
+
+def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
+    """Return how a site schedules, in words that tell apart any two that do so differently.
+
+    Parameters
+    ----------
+    policy : SitePolicy or SharedNodes
+    owner : OwnerPolicy
+
+    Examples
+    --------
+    >>> from gridweave.site.policy import SitePolicy
+    >>> policy_label(SitePolicy(order="sjf"), OwnerPolicy(own_users_first=True))
+    'sjf easy, own users first'
+    """
+    # A discipline of somebody's own may have no more than its name.
+    label = str(getattr(policy, "label", policy.discipline))
+    return f"{label}, own users first" if owner.own_users_first else label
+
+
+class GridShare:
+    """The nodes that jobs of the grid have and wait for, beside what the owner gives.
+
+    Parameters
+    ----------
+    site_nodes : int
+        Of the site.
+    cap : int
+        How many of them jobs of the grid may hold at one time.
+    shares_nodes : bool
+        Whether several jobs may be on a node.
+
+    Attributes
+    ----------
+    cap : int
+    overlaps : bool
+        Whether jobs of the grid may have more nodes, added up, than there are.
+    draining : bool
+        Whether the site takes in nothing new for the grid.
+    nodes, waiting : int
+        That jobs of the grid hold or wait for, and those of them that they wait for.
+    outside : dict from int to Job
+        Delegated jobs that the share does not let into the queue of the site yet.
+    """
+
+    def __init__(self, site_nodes: int, cap: int, *, shares_nodes: bool) -> None:
+        self._site_nodes = site_nodes
+        self.cap = cap
+        self.overlaps = shares_nodes and cap == site_nodes
+        self.draining = False
+        self.nodes = 0
+        self.waiting = 0
+        self.outside: dict[int, Job] = {}
+        self._outside_nodes = 0
+
+    @property
+    def held(self) -> int:
+        """Nodes that jobs of the grid have now."""
+        return self.nodes - self.waiting
+
+    @property
+    def room(self) -> int:
+        """Nodes that jobs of the grid may have now beside those that they have, if they are free."""
+        if self.draining:
+            return 0
+        return self.cap if self.overlaps else max(0, self.cap - self.held)
+
+    def others(self, free: int) -> int:
+        """Return how many of the nodes of the share the grid could not have now even if it held none.
+
+        Below 0 where the grid's own jobs share nodes: then they take fewer than they are wide.
+
+        Parameters
+        ----------
+        free : int
+            Nodes of the site that nobody has.
+        """
+        held = self.nodes - self.waiting
+        if self.draining:
+            return self.cap - held
+        others = self._site_nodes - free - held
+        return others if self.overlaps else max(0, others - (self._site_nodes - self.cap))
+
+    def why_not(self, width: int) -> str | None:
+        """Return why the grid may not have so many more nodes, or wait for them; None if it may."""
+        reason = self.why_not_ever(width)
+        if reason is None and self.cap < self._site_nodes and self.nodes + width > self.cap:
+            return self.why_outside
+        return reason
+
+    def why_not_ever(self, width: int) -> str | None:
+        """Return why the grid may not have so many nodes though it waits for them; None if it may."""
+        if self.draining:
+            return "the site is being drained"
+        return self.why_outside if width > self.cap else None
+
+    @property
+    def why_outside(self) -> str:
+        """Why a job is not let in, in one line."""
+        return f"the owner lets the grid have {self.cap} nodes, and its jobs have or wait for {self.nodes}"
+
+    def wait(self, job: Job) -> None:
+        """Have a delegated job wait to be let in."""
+        self.nodes += job.width
+        self.waiting += job.width
+        self.outside[job.job_id] = job
+        self._outside_nodes += job.width
+
+    def let_in(self) -> list[Job]:
+        """Let delegated jobs into the site's queue, first come first, as far as the share goes.
+
+        Where the share is the whole site, the queue itself sees to it that no more nodes are held than there are.
+        """
+        entering: list[Job] = []
+        for job_id, job in list(self.outside.items()):
+            inside = self.nodes - self._outside_nodes
+            if self.cap < self._site_nodes and inside + job.width > self.cap:
+                break
+            self.leave_outside(job_id)
+            entering.append(job)
+        return entering
+
+    def leave_outside(self, job_id: int) -> bool:
+        """Take a job out of those that wait to be let in; return whether it was there."""
+        job = self.outside.pop(job_id, None)
+        if job is not None:
+            self._outside_nodes -= job.width
+        return job is not None
