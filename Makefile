@@ -4,13 +4,17 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test test-compose check format bench clean
 
 demo: $(VENV)/installed-live
 	PATH="$(abspath $(BIN)):$$PATH" examples/demo.sh out/demo
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The failure drills, against a grid in containers: needs a Docker engine, and root (docs/compose.md).
+test-compose: $(VENV)/installed-dev
+	GRIDWEAVE_DRILLS=1 $(BIN)/python -m pytest tests/compose
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import msgspec
 
 from gridweave.grid.live.cluster import GridPlan
 from gridweave.grid.live_grid import LiveGrid
-from gridweave.grid.live_messages import GridMessage, LiveGridEvent
+from gridweave.grid.live_messages import GridMessage, GridSettings, LiveGridEvent
 from gridweave.grid.messages import ReportDone, ReportRefused, ToSite
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.contract import CommitHold, EnqueueJob, Held, HoldEnded, HoldNodes, Started, ToGrid
 from gridweave.site.live.journal_reader import JournalReader
 from gridweave.site.live_messages import LiveSiteEvent, SiteMessage
+from gridweave.site.live_settings import SiteSettings
 from gridweave.site.live_site import LiveSite
 from gridweave.site.messages import JobFinished, NodeIntervals, StartJob
 
@@ -28,15 +30,14 @@ Entry = tuple[int, int, int, str, tuple[Any, ...]]
 class _Journals:
     """What happened in every core, as its journal has it: all inputs are played again through fresh ones."""
 
-    def __init__(self, plan: GridPlan) -> None:
+    def __init__(self, sites: Sequence[tuple[SiteSettings, str | Path]], grid: tuple[GridSettings, str | Path]) -> None:
         self.entries: list[Entry] = []
         self.fragments: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
         self.outcomes: dict[int, str] = {}
         self.is_own: set[int] = set()
-        for number, site in enumerate(plan.sites):
-            place = site.journal or Path(plan.folder) / site.name / "site.journal"
-            self._site(number, LiveSite(plan.site_settings(number)), place)
-        self._grid(LiveGrid(plan.settings()), plan.journal or Path(plan.folder) / "grid.journal")
+        for number, (settings, place) in enumerate(sites):
+            self._site(number, LiveSite(settings), place)
+        self._grid(LiveGrid(grid[0]), grid[1])
         self.entries.sort(key=lambda entry: entry[:3])
 
     def _add(self, now_ms: int, order: int, kind: str, *what: Any) -> None:
@@ -118,8 +119,39 @@ def check_history(plan: GridPlan, cancelled: set[int] = frozenset()) -> dict[int
     ------
     ViolationError
     """
-    journals = _Journals(plan)
-    history = History([site.nodes for site in plan.sites])
+    sites = [
+        (plan.site_settings(number), site.journal or Path(plan.folder) / site.name / "site.journal")
+        for number, site in enumerate(plan.sites)
+    ]
+    return check_journals(sites, (plan.settings(), plan.journal or Path(plan.folder) / "grid.journal"), cancelled)
+
+
+def check_journals(
+    sites: Sequence[tuple[SiteSettings, str | Path]],
+    grid: tuple[GridSettings, str | Path],
+    cancelled: set[int] = frozenset(),  # type: ignore[assignment]
+) -> dict[int, str]:
+    """Check what journals say that happened, as the simulated world is checked.
+
+    Parameters
+    ----------
+    sites : sequence of (SiteSettings, str or pathlib.Path)
+        Of each site what it was made of, and its journal, in the grid's order.
+    grid : (GridSettings, str or pathlib.Path)
+    cancelled : set of int
+        The jobs that users wanted no more.
+
+    Returns
+    -------
+    dict from int to str
+        The outcome of every job.
+
+    Raises
+    ------
+    ViolationError
+    """
+    journals = _Journals(sites, grid)
+    history = History([settings.nodes for settings, _ in sites])
     for job_id in sorted(cancelled):
         history.cancelled(job_id)
     told = _Told(history, journals)

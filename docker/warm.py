@@ -1,0 +1,20 @@
+"""Compiles the kernels while the image is made, so that the first start does not: for sites, and grids of all modes."""
+
+from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.live_warming import warm_up as warm_up_grid
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.live_messages import Agent
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.live_warming import warm_up as warm_up_site
+from gridweave.site.policy import SitePolicy
+
+SITES = (("alpha", 8), ("beta", 6), ("gamma", 4))
+
+for policy in (
+    *(GridPolicy(mode=mode) for mode in ("adaptive", "multi-site", "sharing")),
+    GridPolicy(control="limited", mode="sharing"),
+):
+    warm_up_grid(GridSettings(sites=SITES, policy=policy))
+for discipline in ("queue", "planning"):
+    policy_of_site = SitePolicy(discipline=discipline)
+    warm_up_site(SiteSettings(name="alpha", number=0, agents=(Agent(name="m0", nodes=8),), policy=policy_of_site))

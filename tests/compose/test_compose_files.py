@@ -1,0 +1,175 @@
+"""The files of the grid in containers fit each other, without a Docker engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+DOCKER = ROOT / "docker"
+SITES = ("alpha", "beta", "gamma")
+
+
+def compose_file(name: str = "docker-compose.yml") -> dict[str, Any]:
+    """Return what a file of Compose says."""
+    yaml = pytest.importorskip("yaml")
+    read: dict[str, Any] = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    return read
+
+
+def names_of_metrics(text: str) -> set[str]:
+    """Return the metrics of gridweave that expressions name."""
+    return set(re.findall(r"\bgridweave_[a-z_]+", text))
+
+
+def test_secrets_are_made_once(tmp_path: Path) -> None:
+    """Every secret of the Compose file is made, and stays when the script is run again; their folder is closed."""
+    folder = tmp_path / "secrets"
+    script = [str(DOCKER / "secrets.sh"), str(folder)]
+    subprocess.run(script, check=True)
+    first = {path.name: path.read_text() for path in folder.iterdir()}
+    assert set(first) == set(compose_file()["secrets"])
+    assert all(len(text) == 64 for text in first.values())
+    assert len(set(first.values())) == len(first)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o444 for path in folder.iterdir())
+    (folder / "db_password").unlink()
+    subprocess.run(script, check=True)
+    again = {path.name: path.read_text() for path in folder.iterdir()}
+    assert {name for name in first if again[name] != first[name]} == {"db_password"}
+
+
+def test_secrets_are_where_the_files_of_serve_look() -> None:
+    """Each service gets exactly the secrets that its file of `gridweave serve` names."""
+    services = compose_file()["services"]
+    for name in ("grid", *SITES):
+        text = (DOCKER / f"{name}.toml").read_text(encoding="utf-8")
+        assert set(re.findall(r"/run/secrets/(\w+)", text)) == set(services[name]["secrets"]), name
+    assert services["db"]["secrets"] == ["db_password"]
+
+
+def test_the_files_of_serve_fit_each_other() -> None:
+    """The grid and each site say the same of its name, its number, its nodes, and of the secrets between them."""
+    from gridweave.scenarios.grid_file.serve_reading import grid_service, read_service
+
+    grid = grid_service(read_service(str(DOCKER / "grid.toml")))
+    tables = [tomllib.loads((DOCKER / f"{name}.toml").read_text(encoding="utf-8")) for name in SITES]
+    assert grid.settings.sites == tuple((table["site"]["name"], table["site"]["nodes"]) for table in tables)
+    assert [table["site"]["number"] for table in tables] == list(range(len(SITES)))
+    for far, table in zip(grid.sites, tables, strict=True):
+        assert far.end.token_file == table["uplink"]["accepts_file"]
+        assert far.accepts_file == table["uplink"]["token_file"]
+
+
+def test_sites_share_networks_with_the_grid_alone() -> None:
+    """No two sites, and no site and the database, are in one network; with the override sites share one more."""
+    services = compose_file()["services"]
+    members: dict[str, set[str]] = {}
+    for service in ("db", "grid", *SITES):
+        for network in services[service]["networks"]:
+            members.setdefault(network, set()).add(service)
+    assert members == {name: {name, "grid"} for name in ("db", *SITES)}
+    peers = compose_file("docker-compose.peers.yml")["services"]
+    assert {name: set(peers[name]["networks"]) for name in peers} == {name: {name, "peers"} for name in SITES}
+
+
+def test_nothing_is_open_to_other_machines() -> None:
+    """Every port is bound to this machine alone, and nothing runs as root or may become it."""
+    services = compose_file()["services"]
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+    for name in ("db", "grid", *SITES):
+        assert services[name]["cap_drop"] == ["ALL"]
+        assert services[name]["security_opt"] == ["no-new-privileges:true"]
+    stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    for target in ("postgres", "gridweave"):
+        (stage,) = [stage for stage in stages if stage.splitlines()[0].endswith(f" AS {target}")]
+        assert re.search(r"(?m)^USER (postgres|gridweave)$", stage)
+
+
+def test_one_base_image_is_named() -> None:
+    """All stages come from one base image, whose tag is fixed."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (base,) = re.findall(r"(?m)^ARG BASE=(.*)$", text)
+    assert re.fullmatch(r"debian:bookworm-\d{8}-slim", base)
+    stages = set(re.findall(r"(?m)^FROM \S+ AS (\w+)$", text))
+    assert set(re.findall(r"(?m)^FROM (\S+)", text)) <= stages | {"${BASE}"}
+
+
+def test_the_lock_fits_the_project() -> None:
+    """Every package that gridweave[live] names is locked, at a release within its range, with hashes."""
+    requirements = pytest.importorskip("packaging.requirements")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (DOCKER / "constraints.txt").read_text(encoding="utf-8")
+    locked = dict(re.findall(r"(?m)^([a-z0-9.-]+)(?:\[.*\])?==(\S+) ", text))
+    for line in project["dependencies"] + project["optional-dependencies"]["live"]:
+        wanted = requirements.Requirement(line)
+        assert wanted.specifier.contains(locked[wanted.name]), line
+    assert len(locked) <= text.count("--hash=sha256:")
+
+
+def test_the_dashboard_shows_what_the_gateway_exports() -> None:
+    """Every metric in the dashboard is one that a gateway exports."""
+    from gridweave.grid.api import JobEvent, Queue, SiteInfo
+    from gridweave.grid.gateway.metrics import Metrics
+
+    metrics = Metrics(watchers=lambda: 0, streams=lambda: 0)
+    metrics.answered("submit", "POST", 200, 0.1)
+    metrics.heard([JobEvent(number=1, at_ms=0, job_id=1, kind="ended", detail="finished")])
+    metrics.looked(Queue(), [SiteInfo(name="alpha")])
+    exported = {line.split("{")[0].split(" ")[0] for line in metrics.text().decode().splitlines() if line[0] != "#"}
+    text = (DOCKER / "monitoring" / "dashboards" / "gridweave.json").read_text(encoding="utf-8")
+    panels = json.loads(text)["panels"]
+    asked = names_of_metrics("\n".join(target["expr"] for panel in panels for target in panel["targets"]))
+    assert asked
+    assert asked <= exported
+
+
+def test_prometheus_asks_every_gateway() -> None:
+    """Prometheus asks the grid and all sites, with a secret that it is given, and shares a network with each."""
+    yaml = pytest.importorskip("yaml")
+    read = yaml.safe_load((DOCKER / "monitoring" / "prometheus.yml").read_text(encoding="utf-8"))
+    (job,) = read["scrape_configs"]
+    targets = [target for group in job["static_configs"] for target in group["targets"]]
+    assert targets == [f"{name}:8765" for name in ("grid", *SITES)]
+    service = compose_file()["services"]["prometheus"]
+    assert job["authorization"]["credentials_file"].removeprefix("/run/secrets/") in service["secrets"]
+    assert set(service["networks"]) >= set(SITES)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
+    """Prometheus' own tool finds nothing wrong with its configuration, nor with the expressions of the dashboard."""
+    file = DOCKER / "monitoring" / "prometheus.yml"
+    subprocess.run(["promtool", "check", "config", "--syntax-only", str(file)], check=True, capture_output=True)
+    panels = json.loads((DOCKER / "monitoring" / "dashboards" / "gridweave.json").read_text(encoding="utf-8"))["panels"]
+    rules = [
+        {"record": f"dashboard:{panel['id']}", "expr": target["expr"], "labels": {"target": target["refId"]}}
+        for panel in panels
+        for target in panel["targets"]
+    ]
+    place = tmp_path / "rules.json"
+    place.write_bytes(msgspec.json.encode({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run(["promtool", "check", "rules", str(place)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+@pytest.mark.parametrize("override", [None, "docker-compose.peers.yml", "tests/compose/drills.yml"])
+def test_docker_compose_takes_the_file(override: str | None) -> None:
+    """docker-compose 1.29 finds nothing wrong with the file, alone and with each override."""
+    files = ["docker-compose.yml"] + ([override] if override else [])
+    command = ["docker-compose", *(part for name in files for part in ("-f", str(ROOT / name))), "config", "--quiet"]
+    environment = {**os.environ, "GRIDWEAVE_DRILLS_FOLDER": "/tmp"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,154 @@
+"""A failure drill: jobs run, something is hurt and mended, all jobs end, and the history is checked."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from compose_grid import SITES, ComposeGrid, until
+from gridweave.site.program import JobRecord
+
+
+@dataclass
+class Outcome:
+    """What came of a drill."""
+
+    name: str
+    seed: int
+    jobs: int = 0
+    again: int = 0
+    seconds: float = 0.0
+    problem: str = "never came to its end"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a file."""
+        return asdict(self) | {"is_good": not self.problem}
+
+
+@dataclass
+class Report:
+    """What came of all drills, and how long other things took."""
+
+    seed: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    phases: list[tuple[str, float]] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Note how long something takes."""
+        begin_s = time.monotonic()
+        yield
+        self.phases.append((name, time.monotonic() - begin_s))
+
+    def table(self) -> Table:
+        """Return all of it as a table."""
+        took = ", ".join(f"{name}: {seconds:.0f} s" for name, seconds in self.phases)
+        table = Table(title=f"Failure drills, seed {self.seed} ({took})", title_justify="left")
+        for name, is_number in (
+            ("drill", False),
+            ("seed", True),
+            ("jobs", True),
+            ("run again", True),
+            ("s", True),
+            ("outcome", False),
+        ):
+            table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        for one in self.outcomes:
+            good = "[green]none lost, none doubled[/]" if not one.problem else f"[red]{one.problem}[/]"
+            table.add_row(one.name, str(one.seed), str(one.jobs), str(one.again), f"{one.seconds:.0f}", good)
+        return table
+
+
+class Drill:
+    """The jobs of one drill.
+
+    Parameters
+    ----------
+    grid : ComposeGrid
+    seed : int
+        Of the widths and lengths of its jobs.
+    """
+
+    def __init__(self, grid: ComposeGrid, seed: int) -> None:
+        self.grid = grid
+        self._rng = np.random.default_rng(seed)
+        self.jobs: dict[str, list[int]] = {}
+        self.records: dict[int, JobRecord] = {}
+
+    def submit(self, service: str, count: int, *, widest: int | None = None, longest_s: float = 8.0) -> list[int]:
+        """Hand in jobs at the grid, some of them wider than any site, or at a site; return their numbers."""
+        most = widest or {"grid": 14, **SITES}[service]
+        widths, sleeps_s = self._rng.integers(1, most + 1, count), self._rng.uniform(3.0, longest_s, count)
+        shapes = list(zip(widths.tolist(), sleeps_s.tolist(), strict=True))
+        numbers = self.grid.hand_in(service, shapes)
+        self.jobs.setdefault(service, []).extend(numbers)
+        return numbers
+
+    def submit_split(self, sleep_s: float = 10.0) -> int:
+        """Hand in a job that runs on all sites, or it does not run; return its number."""
+        (number,) = self.grid.hand_in("grid", [(sum(SITES.values()), sleep_s)])
+        self.jobs.setdefault("grid", []).append(number)
+        return number
+
+    def wait_running(self, service: str, number: int) -> None:
+        """Wait until a job runs."""
+        until(
+            f"job {number} of {service} runs",
+            lambda: self.grid.records(service, [number])[0].state == "running" or None,
+        )
+
+    def wait_all(self) -> None:
+        """Wait until every job has ended; each must have finished."""
+        for service, numbers in self.jobs.items():
+            for record in self.grid.wait_ended(service, numbers):
+                self.records[record.job_id] = record
+        unwell = {number: one.outcome for number, one in self.records.items() if one.outcome != "finished"}
+        assert not unwell, f"jobs that did not finish: {unwell}"
+
+    def run_again(self) -> int:
+        """Return how many of the grid's jobs needed more than one attempt."""
+        return sum(record.attempt > 1 for record in self.records.values())
+
+
+@contextlib.contextmanager
+def drilled(grid: ComposeGrid, report: Report, name: str, folder: Path) -> Iterator[Drill]:
+    """Run what the block does as a drill: jobs run everywhere before it, and all end after it, as the history shows.
+
+    Parameters
+    ----------
+    grid : ComposeGrid
+    report : Report
+        Hears what came of it.
+    name : str
+    folder : pathlib.Path
+        For copies of the journals.
+    """
+    outcome = Outcome(name, (report.seed * 1_000_003 + zlib.crc32(name.encode())) % 2**31)
+    report.outcomes.append(outcome)
+    begin_s = time.monotonic()
+    drill = Drill(grid, outcome.seed)
+    try:
+        drill.wait_running("grid", drill.submit_split())
+        drill.submit("grid", 6)
+        for site in SITES:
+            drill.submit(site, 1)
+        yield drill
+        drill.submit("grid", 2)
+        drill.wait_all()
+        grid.check(folder)
+        outcome.problem = ""
+    except BaseException as error:
+        outcome.problem = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        raise
+    finally:
+        outcome.seconds = time.monotonic() - begin_s
+        outcome.jobs = sum(len(numbers) for numbers in drill.jobs.values())
+        outcome.again = drill.run_again()

@@ -1,0 +1,371 @@
+"""A grid in containers for the failure drills: brought up, hurt, mended, and looked into."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gridweave.errors import GridweaveError
+from gridweave.grid.client.retries import Patience
+from gridweave.grid.client.sync import SyncClient, SyncJob
+from gridweave.scenarios.grid_file.serve_reading import grid_service, read_service, site_service
+from gridweave.site.live_settings import SiteSettings
+from gridweave.site.program import JobRecord, Program
+from live_history import WRITES_ITS_OWN_STORY, check_journals, check_stories
+
+ROOT = Path(__file__).parent.parent
+
+SITES = {"alpha": 8, "beta": 6, "gamma": 4}
+"""As in docker/grid.toml."""
+
+SERVICES = ("db", "grid", *SITES)
+
+PATIENCE_S = 180.0
+"""So long a drill waits for what is to happen."""
+
+_PROJECT = "gridweave-drills"
+_PORTS = {"GRID": 18_765, "ALPHA": 18_766, "BETA": 18_767, "GAMMA": 18_768}
+_SMALL_MB = 96
+
+T = TypeVar("T")
+
+
+class NotYetError(AssertionError):
+    """What was waited for has not happened in time."""
+
+
+def until(what: str, happened: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
+    """Wait until something has happened that happens by itself, and return it.
+
+    Parameters
+    ----------
+    what : str
+        For the error.
+    happened : callable
+        Returns something true then. An error of the grid, or of Docker, means that it has not.
+    timeout_s : float
+
+    Raises
+    ------
+    NotYetError
+    """
+    end_s = time.monotonic() + timeout_s
+    problem = ""
+    while time.monotonic() < end_s:
+        try:
+            found = happened()
+        except (GridweaveError, subprocess.CalledProcessError) as error:
+            found, problem = None, f": {error}"
+        if found:
+            return found
+        time.sleep(0.25)
+    raise NotYetError(f"within {timeout_s:.0f} s {what} did not happen{problem}")
+
+
+def docker(*arguments: str, timeout_s: float = 120) -> str:
+    """Return what a command of Docker prints; if it fails, the error says why."""
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, f"docker {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def compose_command() -> list[str] | None:
+    """Return how Compose is called here: v2 where there is one, else docker-compose; None without either."""
+    asked = ["docker", "compose", "version"]
+    if shutil.which("docker") and not subprocess.run(asked, capture_output=True, check=False).returncode:
+        return ["docker", "compose"]
+    return ["docker-compose"] if shutil.which("docker-compose") else None
+
+
+class ComposeGrid:
+    """The grid of docker-compose.yml, as a project of its own with other ports, and with an override for the drills.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        For its secrets, for what its jobs write down, and for the small disk of gamma.
+    command : list of str
+        How Compose is called.
+    image : str
+        The tag of the image that all of it runs.
+    """
+
+    def __init__(self, folder: Path, command: list[str], image: str) -> None:
+        self.folder, self._command = folder, command
+        self.story = folder / "story" / "lines"
+        self._small = folder / "small"
+        self._jobs: dict[str, list[int]] = {}
+        self._environment = {
+            **os.environ,
+            **{f"GRIDWEAVE_{name}_PORT": str(port) for name, port in _PORTS.items()},
+            "GRIDWEAVE_VERSION": image,
+            "GRIDWEAVE_DRILLS_FOLDER": str(folder),
+            "GRIDWEAVE_SECRETS": str(folder / "secrets"),
+        }
+
+    # -- up and down
+
+    def compose(self, *arguments: str, files: Sequence[Path] = (), timeout_s: float = 600) -> str:
+        """Return what a command of Compose prints."""
+        chosen = [ROOT / "docker-compose.yml", ROOT / "tests" / "compose" / "drills.yml", *files]
+        names = [part for file in chosen for part in ("-f", str(file))]
+        command = [*self._command, "-p", _PROJECT, "--project-directory", str(ROOT), *names, *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=self._environment, cwd=ROOT
+        )
+        if done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, f"{' '.join(command)}: {done.stderr.strip()[-2000:]}")
+        return done.stdout.strip()
+
+    def prepare(self) -> None:
+        """Make what lies outside of containers: secrets, the file of the stories, and a disk that is soon full."""
+        subprocess.run([str(ROOT / "docker" / "secrets.sh"), str(self.folder / "secrets")], check=True)
+        self.story.parent.mkdir()
+        self.story.touch()
+        self.story.chmod(0o666)
+        self._small.mkdir()
+        options = f"size={_SMALL_MB}m,uid=10001,gid=10001,mode=0750"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "drills", str(self._small)], check=True)
+
+    def up(self) -> None:
+        """Start everything, and wait until all of it is healthy."""
+        self.compose("up", "-d", "--no-build")
+        for service in SERVICES:
+            self.wait_healthy(service)
+
+    def clear(self) -> None:
+        """Take everything down, with its volumes, also after a failure half way."""
+        self.compose("down", "--volumes", "--timeout", "5", "--remove-orphans")
+        if os.path.ismount(self._small):
+            subprocess.run(["umount", str(self._small)], check=True)
+
+    # -- containers
+
+    def container(self, service: str) -> str:
+        """Return the id of a container."""
+        return self.compose("ps", "-q", service)
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """Return what Docker says of a container."""
+        found: dict[str, Any] = json.loads(docker("inspect", self.container(service)))[0]
+        return found
+
+    def health(self, service: str) -> str:
+        """Return whether a container is ``healthy``; or ``starting``, ``unhealthy``, or how it has ended."""
+        state = self.inspect(service)["State"]
+        return str(state["Health"]["Status"] if state["Running"] else state["Status"])
+
+    def wait_healthy(self, service: str) -> None:
+        """Wait until a container is healthy."""
+        try:
+            until(f"{service} is healthy", lambda: self.health(service) == "healthy")
+        except NotYetError as error:
+            raise NotYetError(f"{error}; its log:\n{self.log(service)}") from None
+
+    def log(self, service: str, lines: int = 60) -> str:
+        """Return the last lines that a container has printed."""
+        done = subprocess.run(
+            ["docker", "logs", "--tail", str(lines), self.container(service)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.stdout
+
+    def execute(self, service: str, *command: str) -> str:
+        """Return what a command prints that is run in a container, as its user."""
+        return docker("exec", self.container(service), *command)
+
+    def execute_as_user(self, site: str, *arguments: str) -> str:
+        """Return what a command of gridweave prints that asks a site's own gateway from within its container."""
+        there = "GRIDWEAVE_URL=http://127.0.0.1:8765 GRIDWEAVE_TOKEN=$(cat /run/secrets/operator_token)"
+        line = f'{there} exec gridweave "$@"'
+        return self.execute(site, "sh", "-c", line, "sh", *arguments)
+
+    @staticmethod
+    def wait(seconds: float) -> None:
+        """Let a fault last."""
+        time.sleep(seconds)
+
+    def address(self, service: str, network: str) -> str:
+        """Return the address of a container in a network."""
+        networks = self.inspect(service)["NetworkSettings"]["Networks"]
+        return str(networks[f"{_PROJECT}_{network}"]["IPAddress"])
+
+    # -- faults
+
+    def kill(self, *services: str) -> None:
+        """Kill -9 the first process of containers, all at once, and with it all the others; Docker starts them anew."""
+        before = {service: self.inspect(service)["State"] for service in services}
+        for service in services:
+            os.kill(before[service]["Pid"], signal.SIGKILL)
+        for service in services:
+            until(
+                f"{service} is started anew",
+                lambda one=service: self.inspect(one)["State"]["StartedAt"] != before[one]["StartedAt"],
+            )
+
+    def stop(self, service: str) -> None:
+        """Stop a container; it stays so until it is started."""
+        self.compose("stop", "--timeout", "10", service)
+
+    def start(self, service: str) -> None:
+        """Start a container that was stopped."""
+        self.compose("start", service)
+
+    @contextlib.contextmanager
+    def without_network(self, site: str) -> Iterator[None]:
+        """Have a site without any network, and give it back."""
+        network, container = f"{_PROJECT}_{site}", self.container(site)
+        docker("network", "disconnect", network, container)
+        try:
+            yield
+        finally:
+            docker("network", "connect", "--alias", site, network, container)
+
+    @contextlib.contextmanager
+    def cut(self, site: str, direction: str) -> Iterator[None]:
+        """Have what is sent in one direction dropped; answers to what is sent in the other one still arrive.
+
+        Parameters
+        ----------
+        site : str
+        direction : str
+            ``to the grid`` or ``to the site``.
+        """
+        grid = self.address("grid", site)
+        rule = ["OUTPUT", "-d", grid] if direction == "to the grid" else ["INPUT", "-s", grid]
+        rule += ["-p", "tcp", "--dport", "8765", "-j", "DROP"]
+        inside = ["nsenter", "--net", "--target", str(self.inspect(site)["State"]["Pid"]), "iptables"]
+        subprocess.run([*inside, "-I", *rule], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*inside, "-D", *rule], check=True)
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Have the disk of gamma filled to its last byte, and free again."""
+        ballast = self._small / "ballast"
+        with ballast.open("wb") as file, contextlib.suppress(OSError):
+            os.chown(ballast, 10_001, 10_001)
+            while True:
+                file.write(b"\0" * 65_536)
+                file.flush()
+        try:
+            yield
+        finally:
+            ballast.unlink()
+
+    # -- users
+
+    @contextlib.contextmanager
+    def client(self, service: str = "grid", *, total_s: float = PATIENCE_S) -> Iterator[SyncClient]:
+        """Yield a client of a gateway, which tries for so long."""
+        url = f"http://127.0.0.1:{_PORTS[service.upper()]}"
+        token = (self.folder / "secrets" / "operator_token").read_text()
+        patience = Patience(total_s=total_s, connect_s=total_s, try_s=min(10.0, total_s))
+        with SyncClient(url, token, patience=patience) as client:
+            yield client
+
+    def hand_in(self, service: str, jobs: Sequence[tuple[int, float]]) -> list[int]:
+        """Hand in jobs at the gateway of the grid, or of a site, that write down what they do.
+
+        Parameters
+        ----------
+        service : str
+        jobs : sequence of (int, float)
+            Nodes, and seconds that they sleep.
+
+        Returns
+        -------
+        list of int
+            Their numbers.
+        """
+        with self.client(service) as client:
+            handed_in: list[SyncJob] = [
+                client.submit(
+                    Program(argv=(*WRITES_ITS_OWN_STORY, "/story/lines", f"{sleep_s:.1f}"), grace_ms=500),
+                    nodes=nodes,
+                    limit="5m",
+                    site=None if service == "grid" else service,
+                )
+                for nodes, sleep_s in jobs
+            ]
+        numbers = [job.id for job in handed_in]
+        self._jobs.setdefault(service, []).extend(numbers)
+        return numbers
+
+    def records(self, service: str, numbers: Sequence[int], *, total_s: float = PATIENCE_S) -> list[JobRecord]:
+        """Return the records of jobs, as a gateway shows them."""
+        with self.client(service, total_s=total_s) as client:
+            return [client.record(number) for number in numbers]
+
+    def wait_ended(self, service: str, numbers: Sequence[int]) -> list[JobRecord]:
+        """Wait until jobs have ended."""
+        return until(f"the end of jobs {list(numbers)} of {service}", lambda: self._ended(service, numbers))
+
+    def _ended(self, service: str, numbers: Sequence[int]) -> list[JobRecord] | None:
+        records = self.records(service, numbers)
+        return records if all(record.state == "ended" for record in records) else None
+
+    # -- the history
+
+    def check(self, folder: Path) -> Mapping[int, str]:
+        """Check all that has happened so far, by all journals and by what the jobs wrote down.
+
+        Parameters
+        ----------
+        folder : pathlib.Path
+            For copies of the sites' journals.
+
+        Returns
+        -------
+        mapping from int to str
+            The outcome of each job.
+
+        Raises
+        ------
+        ViolationError
+        """
+        sites: list[tuple[SiteSettings, str | Path]] = []
+        for site in SITES:
+            service = site_service(read_service(str(ROOT / "docker" / f"{site}.toml")))
+            sites.append((service.settings, folder / f"{site}.journal"))
+            self._copy_journal(site, folder / f"{site}.journal")
+        password = (self.folder / "secrets" / "db_password").read_text()
+        journal = f"postgresql+psycopg://gridweave:{password}@{self.address('db', 'db')}/gridweave"
+        settings = grid_service(read_service(str(ROOT / "docker" / "grid.toml"))).settings
+        outcomes = check_journals(sites, (settings, journal))
+        check_stories(self.story, outcomes, SITES)
+        for service, numbers in self._jobs.items():
+            missing = sorted(set(numbers) - set(outcomes))
+            assert not missing, f"jobs {missing} of {service} are in no journal"
+        return outcomes
+
+    def _copy_journal(self, site: str, place: Path) -> None:
+        """Copy a journal as SQLite copies one that is written meanwhile."""
+        code = (
+            "import sqlite3, sys\n"
+            "source, copy = (sqlite3.connect(name) for name in sys.argv[1:])\n"
+            "source.backup(copy)\n"
+            "copy.execute('pragma journal_mode = delete')\n"
+        )
+        self.execute(site, "rm", "-f", "/tmp/copy.journal")
+        self.execute(site, "python", "-c", code, journal_of(site), "/tmp/copy.journal")
+        docker("cp", f"{self.container(site)}:/tmp/copy.journal", str(place))
+
+
+def journal_of(site: str) -> str:
+    """Return where the journal of a site is in its container."""
+    return f"/var/lib/gridweave/{site}/site.journal"
