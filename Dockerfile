@@ -60,7 +60,12 @@ COPY docker/build-constraints.txt /build/
 RUN python3 -m venv /build/tools \
  && /build/tools/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
       --requirement /build/build-constraints.txt
-COPY . /build/source
+COPY pyproject.toml README.md LICENSE /build/source/
+COPY src /build/source/src
+COPY netmodel /build/source/netmodel
+COPY site /build/source/site
+COPY grid /build/source/grid
+COPY scenarios /build/source/scenarios
 # 1980 is the first year that a zip file knows.
 RUN SOURCE_DATE_EPOCH=315532800 /build/tools/bin/pip wheel --no-deps --no-build-isolation --no-cache-dir \
       --wheel-dir /build/dist /build/source \
@@ -85,7 +90,7 @@ RUN python /usr/local/lib/gridweave/warm.py
 WORKDIR /var/lib/gridweave
 VOLUME /var/lib/gridweave
 EXPOSE 8765
-HEALTHCHECK --interval=5s --timeout=5s --start-period=180s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=8s --start-period=240s --retries=3 \
   CMD ["python", "-I", "/usr/local/lib/gridweave/healthcheck.py"]
-ENTRYPOINT ["/usr/bin/tini", "-g", "--", "gridweave"]
+ENTRYPOINT ["/usr/bin/tini", "--", "gridweave"]
 CMD ["serve", "/etc/gridweave/serve.toml"]

@@ -7,7 +7,7 @@ import urllib.request
 
 url = os.environ.get("GRIDWEAVE_HEALTH_URL", "http://127.0.0.1:8765/readyz")
 try:
-    with urllib.request.urlopen(url, timeout=4) as answer:
+    with urllib.request.urlopen(url, timeout=6) as answer:
         print(json.load(answer))
 except (OSError, ValueError) as error:
     sys.exit(f"{url}: {error}")

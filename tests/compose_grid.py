@@ -28,7 +28,7 @@ SITES = {"alpha": 8, "beta": 6, "gamma": 4}
 
 SERVICES = ("db", "grid", *SITES)
 
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 """So long a drill waits for what is to happen."""
 
 _PROJECT = "gridweave-drills"
@@ -152,7 +152,9 @@ class ComposeGrid:
 
     def container(self, service: str) -> str:
         """Return the id of a container."""
-        return self.compose("ps", "-q", service)
+        labels = (f"com.docker.compose.project={_PROJECT}", f"com.docker.compose.service={service}")
+        filters = [part for label in labels for part in ("--filter", f"label={label}")]
+        return docker("ps", "--all", "--quiet", "--no-trunc", *filters)
 
     def inspect(self, service: str) -> dict[str, Any]:
         """Return what Docker says of a container."""

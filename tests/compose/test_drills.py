@@ -13,7 +13,7 @@ import pytest
 from compose_drill import Drill, Report, drilled
 from compose_grid import ROOT, SERVICES, SITES, ComposeGrid, docker, until
 
-pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 StartDrill = Callable[[str], AbstractContextManager[Drill]]
 

@@ -1,0 +1,17 @@
+# For a shell of the host, in the folder of the project:  . docker/client.sh
+# `gridweave` is then the command in the container of the grid, and `gridweave_at SITE` that in the container of a site:
+# each asks the gateway there, as its operator. Files that it reads or writes are those in the container.
+
+_gridweave_compose() {
+  if docker compose version > /dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
+}
+
+gridweave_at() {
+  _gridweave_service=$1
+  shift
+  _gridweave_compose exec -T "$_gridweave_service" sh -c \
+    'GRIDWEAVE_URL=http://127.0.0.1:8765 GRIDWEAVE_TOKEN=$(cat /run/secrets/operator_token) exec gridweave "$@"' \
+    gridweave "$@"
+}
+
+gridweave() { gridweave_at grid "$@"; }
