@@ -83,10 +83,10 @@ class Drill:
         self.jobs: dict[str, list[int]] = {}
         self.records: dict[int, JobRecord] = {}
 
-    def submit(self, service: str, count: int, *, widest: int | None = None, longest_s: float = 8.0) -> list[int]:
+    def submit(self, service: str, count: int) -> list[int]:
         """Hand in jobs at the grid, some of them wider than any site, or at a site; return their numbers."""
-        most = widest or {"grid": 14, **SITES}[service]
-        widths, sleeps_s = self._rng.integers(1, most + 1, count), self._rng.uniform(3.0, longest_s, count)
+        most = {"grid": 10, **SITES}[service]
+        widths, sleeps_s = self._rng.integers(1, most + 1, count), self._rng.uniform(3.0, 6.0, count)
         shapes = list(zip(widths.tolist(), sleeps_s.tolist(), strict=True))
         numbers = self.grid.hand_in(service, shapes)
         self.jobs.setdefault(service, []).extend(numbers)

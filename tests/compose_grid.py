@@ -188,12 +188,6 @@ class ComposeGrid:
         """Return what a command prints that is run in a container, as its user."""
         return docker("exec", self.container(service), *command)
 
-    def execute_as_user(self, site: str, *arguments: str) -> str:
-        """Return what a command of gridweave prints that asks a site's own gateway from within its container."""
-        there = "GRIDWEAVE_URL=http://127.0.0.1:8765 GRIDWEAVE_TOKEN=$(cat /run/secrets/operator_token)"
-        line = f'{there} exec gridweave "$@"'
-        return self.execute(site, "sh", "-c", line, "sh", *arguments)
-
     @staticmethod
     def wait(seconds: float) -> None:
         """Let a fault last."""
@@ -226,14 +220,14 @@ class ComposeGrid:
         self.compose("start", service)
 
     @contextlib.contextmanager
-    def without_network(self, site: str) -> Iterator[None]:
-        """Have a site without any network, and give it back."""
-        network, container = f"{_PROJECT}_{site}", self.container(site)
-        docker("network", "disconnect", network, container)
+    def disconnected(self, site: str) -> Iterator[None]:
+        """Have the network of a site disconnected from the grid's side, and connect it again."""
+        network, grid = f"{_PROJECT}_{site}", self.container("grid")
+        docker("network", "disconnect", network, grid)
         try:
             yield
         finally:
-            docker("network", "connect", "--alias", site, network, container)
+            docker("network", "connect", "--alias", "grid", network, grid)
 
     @contextlib.contextmanager
     def cut(self, site: str, direction: str) -> Iterator[None]:
