@@ -118,15 +118,26 @@ def test_the_lock_fits_the_project() -> None:
     assert len(locked) <= text.count("--hash=sha256:")
 
 
-def test_the_dashboard_shows_what_the_gateway_exports() -> None:
-    """Every metric in the dashboard is one that a gateway exports."""
+def test_the_dashboard_shows_what_the_gateway_exports(tmp_path: Path) -> None:
+    """Every metric in the dashboard is one that a gateway exports: that of the grid, or of a site."""
     from gridweave.grid.api import JobEvent, Queue, SiteInfo
+    from gridweave.grid.gateway.link import LinkDoor
     from gridweave.grid.gateway.metrics import Metrics
+    from gridweave.site.live.desk_messages import LinkStatus
+    from gridweave.site.live.link import Link, LinkEnd, Secrets
 
+    async def take(_site: str, _data: bytes) -> str | None:
+        return None
+
+    secret = tmp_path / "secret"
+    secret.write_text("0" * 64)
+    link = Link(LinkEnd(site="alpha", url="http://alpha:8765", token_file=str(secret)))
     metrics = Metrics(watchers=lambda: 0, streams=lambda: 0)
+    metrics.watch_links({"alpha": link}, LinkDoor({"alpha": Secrets(str(secret))}, take))
+    link.observe("packet", 0.1)
     metrics.answered("submit", "POST", 200, 0.1)
     metrics.heard([JobEvent(number=1, at_ms=0, job_id=1, kind="ended", detail="finished")])
-    metrics.looked(Queue(), [SiteInfo(name="alpha")])
+    metrics.looked(Queue(), [SiteInfo(name="alpha", uplink=LinkStatus("alpha", "http://grid:8765"))])
     exported = {line.split("{")[0].split(" ")[0] for line in metrics.text().decode().splitlines() if line[0] != "#"}
     text = (DOCKER / "monitoring" / "dashboards" / "gridweave.json").read_text(encoding="utf-8")
     panels = json.loads(text)["panels"]
