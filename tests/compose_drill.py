@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from rich.table import Table
 
 from compose_grid import SITES, ComposeGrid, until
 from gridweave.site.program import JobRecord
+
+NOT_BEGUN = "not begun: the time for drills was used up"
 
 
 @dataclass
@@ -35,11 +38,18 @@ class Outcome:
 
 @dataclass
 class Report:
-    """What came of all drills, and how long other things took."""
+    """What came of all drills, and how long other things took; after `budget_s` no other drill begins."""
 
     seed: int
+    budget_s: float = float("inf")
     outcomes: list[Outcome] = field(default_factory=list)
     phases: list[tuple[str, float]] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no other drill is to begin."""
+        return time.monotonic() - self.began_s > self.budget_s
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -62,6 +72,9 @@ class Report:
         ):
             table.add_column(name, justify="right" if is_number else "left", overflow="fold")
         for one in self.outcomes:
+            if one.problem == NOT_BEGUN:
+                table.add_row(one.name, str(one.seed), "", "", "", f"[yellow]{NOT_BEGUN}[/]")
+                continue
             good = "[green]none lost, none doubled[/]" if not one.problem else f"[red]{one.problem}[/]"
             table.add_row(one.name, str(one.seed), str(one.jobs), str(one.again), f"{one.seconds:.0f}", good)
         return table
@@ -133,6 +146,9 @@ def drilled(grid: ComposeGrid, report: Report, name: str, folder: Path) -> Itera
     """
     outcome = Outcome(name, (report.seed * 1_000_003 + zlib.crc32(name.encode())) % 2**31)
     report.outcomes.append(outcome)
+    if report.is_spent:
+        outcome.problem = NOT_BEGUN
+        pytest.skip(NOT_BEGUN)
     begin_s = time.monotonic()
     drill = Drill(grid, outcome.seed)
     try:

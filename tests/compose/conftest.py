@@ -17,6 +17,7 @@ from compose_grid import ROOT, ComposeGrid, compose_command, docker
 
 ASKED_FOR = "GRIDWEAVE_DRILLS"
 SEED = "GRIDWEAVE_DRILLS_SEED"
+BUDGET = "GRIDWEAVE_DRILLS_BUDGET_S"
 
 _REPORT = pytest.StashKey[Report]()
 
@@ -35,7 +36,8 @@ def _missing() -> str | None:
 @pytest.fixture(scope="session")
 def report(pytestconfig: pytest.Config) -> Report:
     """Return what gathers the outcomes of the drills."""
-    return pytestconfig.stash.setdefault(_REPORT, Report(int(os.environ.get(SEED, "0"))))
+    made = Report(int(os.environ.get(SEED, "0")), float(os.environ.get(BUDGET, "inf")))
+    return pytestconfig.stash.setdefault(_REPORT, made)
 
 
 @pytest.fixture(scope="session")
