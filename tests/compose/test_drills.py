@@ -12,6 +12,7 @@ import pytest
 
 from compose_drill import Drill, Report, drilled
 from compose_grid import ROOT, SERVICES, SITES, ComposeGrid, docker, until
+from gridweave import __version__
 
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -107,7 +108,7 @@ def test_upgrade(grid: ComposeGrid, report: Report, drill: StartDrill, tmp_path:
     """A site gets an image of another version while jobs run: it keeps its journal, and works with the others."""
     if not report.is_spent:
         build_next_version(tmp_path / "source")
-    with drill("beta is upgraded to 0.1.1") as one:
+    with drill("beta is upgraded") as one:
         override = tmp_path / "upgrade.yml"
         override.write_text("services:\n  beta:\n    image: gridweave:drills-next\n")
         grid.compose("up", "-d", "--no-deps", "--no-build", "beta", files=[override])
@@ -116,7 +117,7 @@ def test_upgrade(grid: ComposeGrid, report: Report, drill: StartDrill, tmp_path:
         one.submit("beta", 1)
 
 
-NEXT_VERSION = "0.1.1"
+NEXT_VERSION = f"{__version__}.post1"
 
 
 def build_next_version(folder: Path) -> None:
@@ -129,8 +130,8 @@ def build_next_version(folder: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_symlink() or (ROOT / name).exists():
             shutil.copy2(ROOT / name, place, follow_symlinks=False)
-    project = folder / "pyproject.toml"
-    text = project.read_text(encoding="utf-8")
-    assert 'version = "0.1.0"' in text
-    project.write_text(text.replace('version = "0.1.0"', f'version = "{NEXT_VERSION}"'), encoding="utf-8")
+    for name in ("pyproject.toml", "src/gridweave/__init__.py"):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert text.count(f'"{__version__}"') == 1, f"{name} names the version once"
+        (folder / name).write_text(text.replace(f'"{__version__}"', f'"{NEXT_VERSION}"'), encoding="utf-8")
     docker("build", "--tag", "gridweave:drills-next", str(folder), timeout_s=900)
