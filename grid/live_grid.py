@@ -367,6 +367,9 @@ class LiveGrid(KeepsJobs):
                 self._out.append(Noted(job_id, "left", f"{name}: {outcome}"))
                 if outcome in ("lost", "unmet"):
                     self._waits_again(record)
+                elif outcome == "cancelled":
+                    # What starts later does not meet it any more.
+                    self._met.get(job_id, set()).discard(site)
 
     def _started(self, record: JobRecord, site: int, start_ms: int) -> None:
         job_id = record.job_id

@@ -500,7 +500,7 @@ class LiveWorld:
         for node, disk in zip([*self.sites, self.grid], self.disks, strict=True):
             core = node.driver.grid if node is self.grid else node.driver.site
             core.check_invariants()
-            check_waits(core.records)
+            check_waits(core.records, disk.notes)
             check_notes(disk.notes, core.records)
             kept = node.driver.journal.ended(list(core.records))
             assert kept == core.records, f"{disk.name}: what is kept of jobs that are over is not what they were"

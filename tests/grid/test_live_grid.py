@@ -147,6 +147,20 @@ def test_a_job_on_several_sites_runs_when_all_have_started() -> None:
     assert state(core) == ("running", "", 1)
 
 
+def test_a_part_that_was_cancelled_is_met_by_none_that_starts_later() -> None:
+    """The job has never had all its nodes, and neither its story nor what waits for its start is told that it had."""
+    core = split()
+    do(core, 500, south(Started(1, 1, 500)))
+    do(core, 510, GridCancelled(1))
+    do(core, 520, south(Ended(1, 1, 515, "cancelled")))
+    commands = do(core, 900, north(Started(1, 1, 890)))
+    assert told(commands, FragmentsMet) == []
+    assert not [note for note in commands if isinstance(note, Noted) and note.kind == "runs"]
+    do(core, 950, north(Ended(1, 1, 940, "cancelled")))
+    assert state(core) == ("ended", "cancelled", 1)
+    assert core.records[1].start_ms is None
+
+
 def test_what_sites_report_is_added_up() -> None:
     """The job has ended with its last fragment; what all of them used, and where its output is, is known."""
     core = running()
