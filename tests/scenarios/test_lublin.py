@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp, spearmanr
 
@@ -80,15 +80,21 @@ def test_generated_jobs_are_valid(
     interarrival_factor: float,
 ) -> None:
     """As many jobs come as are asked for, none wider than the machine, in whole seconds, with perfect estimates."""
-    workload = generate_lublin(
-        lublin_model(kind),
-        jobs,
-        np.random.default_rng(seed),
-        nodes=nodes,
-        load=load if jobs > 1 else None,
-        run_factor=run_factor,
-        interarrival_factor=interarrival_factor,
-    )
+    try:
+        workload = generate_lublin(
+            lublin_model(kind),
+            jobs,
+            np.random.default_rng(seed),
+            nodes=nodes,
+            load=load if jobs > 1 else None,
+            run_factor=run_factor,
+            interarrival_factor=interarrival_factor,
+        )
+    except OptionError as error:
+        # A few short jobs on a large machine have too little work for any load.
+        if error.option != "load":
+            raise
+        reject()
     assert workload.job_id.tolist() == list(range(1, jobs + 1))
     assert workload.nodes == nodes
     assert workload.width.max() <= nodes
