@@ -33,7 +33,7 @@ PATIENCE_S = 300.0
 
 _PROJECT = "gridweave-drills"
 _PORTS = {"GRID": 18_765, "ALPHA": 18_766, "BETA": 18_767, "GAMMA": 18_768}
-_SMALL_MB = 96
+_SMALL_MB = 512
 
 T = TypeVar("T")
 
