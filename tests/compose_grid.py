@@ -33,7 +33,7 @@ PATIENCE_S = 300.0
 
 _PROJECT = "gridweave-drills"
 _PORTS = {"GRID": 18_765, "ALPHA": 18_766, "BETA": 18_767, "GAMMA": 18_768}
-_SMALL_MB = 512
+_SMALL_MB = 96
 
 T = TypeVar("T")
 
@@ -253,11 +253,11 @@ class ComposeGrid:
     def full_disk(self) -> Iterator[None]:
         """Have the disk of gamma filled to its last byte, and free again."""
         ballast = self._small / "ballast"
-        with ballast.open("wb") as file, contextlib.suppress(OSError):
+        # Unbuffered: what did not go in would be tried again when the file is closed.
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             os.chown(ballast, 10_001, 10_001)
             while True:
                 file.write(b"\0" * 65_536)
-                file.flush()
         try:
             yield
         finally:
