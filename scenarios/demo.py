@@ -18,7 +18,7 @@ from gridweave.grid.live.signals import uninterrupted
 from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.live_comparison import LiveRun
 from gridweave.scenarios.live_plan import Submission, submissions
-from gridweave.scenarios.live_run import schedule_of
+from gridweave.scenarios.live_schedule import live_run_of
 from gridweave.scenarios.load import find_trace
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import run_built
@@ -111,15 +111,7 @@ class Demo:
         origin_ms : int
             What the clock showed at its time 0.
         """
-        return LiveRun(
-            simulated=simulated,
-            live=replace(simulated, result=schedule_of(self.built, records, origin_ms), shared=True),
-            speed=1.0,
-            submitted_ms=np.array([record.submit_ms for record in records], np.int64) - origin_ms,
-            outcomes=tuple(record.outcome or record.state for record in records),
-            attempts=np.array([record.attempt for record in records], np.int64),
-            remarks=(),
-        )
+        return live_run_of(self.built, simulated, records, origin_ms=origin_ms, speed=1.0)
 
 
 def grid_text() -> str:

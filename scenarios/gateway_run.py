@@ -7,10 +7,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from gridweave.errors import GridweaveError, NotFoundError, UnavailableError
 from gridweave.grid.client.client import Client
@@ -26,17 +23,16 @@ from gridweave.scenarios.gateway_plan import (
 )
 from gridweave.scenarios.live_comparison import LiveRun
 from gridweave.scenarios.live_plan import Submission, check_playable, check_speed, first_jobs
-from gridweave.scenarios.live_run import LEAD_REAL_MS, patience_s, schedule_of
+from gridweave.scenarios.live_run import LEAD_REAL_MS, patience_s
+from gridweave.scenarios.live_schedule import live_run_of
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.structs import Scenario
-from gridweave.site.program import OWN_IDS, JobRecord, State
+from gridweave.site.program import OPEN, OWN_IDS, JobRecord, State
 
 TOLERANCE = 0.05
 """The schedule of a grid over a network is as simulated if its makespan is no further off."""
-
-OPEN: tuple[State, ...] = ("held", "waiting", "starting", "running")
 
 _LOOK_EVERY_S = 0.5
 _PATIENCE = Patience(total_s=30.0, connect_s=5.0)
@@ -99,14 +95,12 @@ def run_on_gateway(
     with ended_in_order():
         asyncio.run(play.run())
     records = [expanded(record, play.origin_ms, speed) for record in play.records]
-    return LiveRun(
-        simulated=simulated,
-        # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
-        live=replace(simulated, result=schedule_of(built, records, 0), shared=True),
+    return live_run_of(
+        built,
+        simulated,
+        records,
+        origin_ms=0,
         speed=speed,
-        submitted_ms=np.array([record.submit_ms for record in records], np.int64),
-        outcomes=tuple(record.outcome or record.state for record in records),
-        attempts=np.array([record.attempt for record in records], np.int64),
         remarks=(*remarks, *play.remarks),
         where=client.connection.url,
         tolerance=TOLERANCE,

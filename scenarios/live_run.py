@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from gridweave.errors import UnavailableError
-from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.live.actors import find_actors, stop_actors
 from gridweave.grid.live.cluster import Answer, GridPlan, RunningGrid, start_grid
 from gridweave.scenarios.grid_simulator import GridResult
@@ -28,8 +25,8 @@ from gridweave.scenarios.live_plan import (
     warming,
 )
 from gridweave.scenarios.live_ray import ground_for
-from gridweave.scenarios.results import NEVER
-from gridweave.scenarios.scenario.build import Built, build_scenario
+from gridweave.scenarios.live_schedule import live_run_of
+from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.structs import Scenario
@@ -110,15 +107,8 @@ def run_on_ray(
         finally:
             grid.stop()
     records = [play.records[row] for row in range(count)]
-    return LiveRun(
-        simulated=simulated,
-        # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
-        live=replace(simulated, result=schedule_of(built, records, play.origin_ms), shared=True),
-        speed=speed,
-        submitted_ms=np.array([record.submit_ms for record in records], np.int64) - play.origin_ms,
-        outcomes=tuple(record.outcome or record.state for record in records),
-        attempts=np.array([record.attempt for record in records], np.int64),
-        remarks=(*remarks, *ground.remarks),
+    return live_run_of(
+        built, simulated, records, origin_ms=play.origin_ms, speed=speed, remarks=(*remarks, *ground.remarks)
     )
 
 
@@ -271,46 +261,3 @@ def _started(plan: GridPlan) -> RunningGrid:
     except BaseException:
         stop_actors(find_actors(plan.namespace, [(site.name, site.machines) for site in plan.sites]))
         raise
-
-
-def schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> GridResult:
-    """Return what was played as the schedule that it is.
-
-    Parameters
-    ----------
-    built : Built
-        What was to be played.
-    records : sequence of JobRecord
-        What became of each job, in the order of the workload.
-    origin_ms : int
-        What the grid's clock showed at time 0 of the scenario.
-
-    Returns
-    -------
-    GridResult
-        In the time of the scenario.
-    """
-    numbers = {name: number for number, name in enumerate(built.site_names)}
-    spans = [_span_ms(record, origin_ms) for record in records]
-    places = [record.places if span[0] != NEVER else () for record, span in zip(records, spans, strict=True)]
-    counts = np.array([len(parts) for parts in places], np.int64)
-    fragments = [(numbers[site], nodes) for parts in places for site, nodes in parts]
-    start_ms, end_ms = np.array(spans, np.int64).reshape(-1, 2).T
-    ids = built.workload.job_id.tolist()
-    return GridResult(
-        workload=built.workload,
-        nodes=built.nodes,
-        policy=built.policy,
-        start_ms=start_ms.copy(),
-        end_ms=end_ms.copy(),
-        fragments=np.array(fragments, FRAGMENT),
-        first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
-        n_fragments=counts,
-        refused=tuple((ids[row], r.reason) for row, r in enumerate(records) if r.state == "refused"),
-    )
-
-
-def _span_ms(record: JobRecord, origin_ms: int) -> tuple[int, int]:
-    if record.start_ms is None or record.end_ms is None:
-        return NEVER, NEVER
-    return record.start_ms - origin_ms, record.end_ms - origin_ms

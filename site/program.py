@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -28,6 +28,12 @@ MOST_NAME = 200
 State = Literal["held", "waiting", "starting", "running", "ended", "refused"]
 """Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
 queue, placed, at work on all its sites, over, or found to be impossible after it was taken in."""
+
+OVER: tuple[State, ...] = ("ended", "refused")
+"""States in which nothing becomes of a job any more."""
+
+OPEN: tuple[State, ...] = tuple(state for state in get_args(State) if state not in OVER)
+"""All others."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

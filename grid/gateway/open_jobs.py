@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from typing import get_args
 
 import msgspec
 
@@ -14,10 +13,7 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.api import MOST_LISTED, JobEvent, JobQuery
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.site.program import Accepted, Declined, State
-
-OVER: tuple[State, ...] = ("ended", "refused")
-OPEN: tuple[State, ...] = tuple(state for state in get_args(State) if state not in OVER)
+from gridweave.site.program import OPEN, OVER, Accepted, Declined
 
 _MOST_KEYS = 100_000
 _PATIENCE_S = 10.0

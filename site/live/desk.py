@@ -16,7 +16,6 @@ import msgspec
 
 from gridweave.site.eligibility import Eligibility
 from gridweave.site.live.desk_messages import (
-    OVER,
     JobEvent,
     JobEvents,
     JobList,
@@ -34,7 +33,7 @@ from gridweave.site.live.journal_records import JobFilter, Note, NumberedNote
 from gridweave.site.live.site_driver import SiteDriver
 from gridweave.site.live_forecast import SiteForecast
 from gridweave.site.owner import policy_label
-from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.program import OVER, Accepted, Declined, JobRecord, JobRequest
 
 DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story", "events")
 SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")

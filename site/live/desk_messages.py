@@ -6,9 +6,6 @@ import msgspec
 
 from gridweave.site.program import JobRecord, State
 
-OVER = ("ended", "refused")
-"""States in which nothing becomes of a job any more."""
-
 
 class JobList(msgspec.Struct, frozen=True):
     """Some jobs, those with the highest numbers first.
