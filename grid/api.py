@@ -264,12 +264,15 @@ class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
     nodes : int
     here : bool
         Whether its agent answers.
+    problem : str
+        Why it can start nothing now; empty if it can, as far as it has said.
     """
 
     name: str
     host: str = ""
     nodes: int = 0
     here: bool = True
+    problem: str = ""
 
 
 class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):

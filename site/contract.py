@@ -269,6 +269,22 @@ class ToGrid(msgspec.Struct, frozen=True, tag=True, gc=False):
     answer: Answer
 
 
+class SiteShut(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The site can start nothing for now: it takes in nothing new for the grid until `SiteOpened`.
+
+    Attributes
+    ----------
+    reason : str
+        In one line; the grid is told it.
+    """
+
+    reason: str
+
+
+class SiteOpened(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The site can start jobs again."""
+
+
 class FragmentsMet(msgspec.Struct, frozen=True, tag=True, gc=False):
     """All fragments of a job have started and found each other; now it runs."""
 

@@ -32,7 +32,9 @@ from gridweave.site.contract import (
     RequestQuote,
     ResumeSite,
     SiteChanged,
+    SiteOpened,
     SiteRestarted,
+    SiteShut,
     Started,
     ToGrid,
     WithdrawJob,
@@ -83,7 +85,7 @@ class _Part(msgspec.Struct):
     length_ms: int = 0
 
 
-ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted
+ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
 
 class ContractCore:
@@ -198,8 +200,13 @@ class ContractCore:
 
     @property
     def draining(self) -> bool:
-        """Whether the site takes in nothing new for the grid."""
+        """Whether the site takes in nothing new for the grid, as somebody wished."""
         return self._share.draining
+
+    @property
+    def shut(self) -> str:
+        """Why the site can take in nothing new for the grid; empty if it can."""
+        return self._share.shut
 
     def forecast(self, now_ms: int, job_id: int) -> Explanation | None:
         """Return when a job starts that waits or is held here, the grid's or an own user's; None if there is no such.
@@ -311,6 +318,10 @@ class ContractCore:
                 later.append(event)
             case DrainSite() | ResumeSite():
                 self._share.draining = isinstance(event, DrainSite)
+            case SiteShut(reason=reason):
+                self._share.shut = reason
+            case SiteOpened():
+                self._share.shut = ""
             case FragmentsMet(job_id=job_id, attempt=attempt):
                 part = self._part(job_id, attempt)
                 if part is not None and part.state == RUNNING:

@@ -105,7 +105,20 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag=True):
-    """A machine runs nothing of a job any more; ``lost``: nobody knows how that came."""
+    """A machine runs nothing of a job any more.
+
+    Attributes
+    ----------
+    agent : str
+    job_id, attempt : int
+    outcome : str
+        ``lost``: nobody knows how that came.
+    reason : str
+    ranks : tuple of RankReport
+    used : Used
+    has_run : bool
+        Whether it may have run; if not, it certainly has not.
+    """
 
     agent: str
     job_id: int
@@ -114,6 +127,22 @@ class RunEnded(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
+    has_run: bool = True
+
+
+class RunDelayed(msgspec.Struct, frozen=True, tag=True):
+    """A machine cannot start its part of a job now; what it is asked again once it has room it starts."""
+
+    agent: str
+    job_id: int
+    attempt: int
+    reason: str
+
+
+class MachineReady(msgspec.Struct, frozen=True, tag=True):
+    """A machine that could not start anything can again."""
+
+    agent: str
 
 
 class AgentJoined(msgspec.Struct, frozen=True, tag=True):
@@ -166,6 +195,8 @@ LiveSiteEvent = (
     | OwnReleased
     | RunStarted
     | RunEnded
+    | RunDelayed
+    | MachineReady
     | AgentJoined
     | AgentForgotten
 )
@@ -209,6 +240,12 @@ class EndRun(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class LookForRoom(msgspec.Struct, frozen=True, tag=True):
+    """Have a machine that could not start anything say so when it can."""
+
+    agent: str
+
+
 class TellGrid(msgspec.Struct, frozen=True, tag=True):
     """Send a message to the meta-scheduler."""
 
@@ -217,8 +254,8 @@ class TellGrid(msgspec.Struct, frozen=True, tag=True):
 
 LiveSiteCommand = StartRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage | RecordEnded
 
-Order = StartRun | ConfirmRun | EndRun
+Order = StartRun | ConfirmRun | EndRun | LookForRoom
 """What a site tells a machine."""
 
-Report = RunStarted | RunEnded | AgentJoined
+Report = RunStarted | RunEnded | RunDelayed | MachineReady | AgentJoined
 """What a machine tells its site."""

@@ -19,12 +19,30 @@ MOST_CODES = 20
 
 
 class Piece(msgspec.Struct):
-    """What one machine runs of a job; `in_doubt`: the machine was away, and may know nothing of it any more."""
+    """What one machine runs of a job.
+
+    Attributes
+    ----------
+    launch : Launch
+    slots : tuple of int
+        As in `StartRun`.
+    has_started : bool
+        Whether the machine has said that it runs, or that it has ended.
+    has_run : bool
+        Whether it may have run.
+    in_doubt : bool
+        Whether the machine was away, and may know nothing of it any more.
+    delayed : str
+        Why the machine could not start it yet; empty if it has not said so.
+    end : RunEnded, optional
+    """
 
     launch: Launch
     slots: tuple[int, ...]
     has_started: bool = False
+    has_run: bool = False
     in_doubt: bool = False
+    delayed: str = ""
     end: RunEnded | None = None
 
     @property
@@ -44,12 +62,10 @@ class Run(msgspec.Struct):
         Its nodes on this site.
     pieces : dict from str to Piece
         By machine, in the order of the ranks.
-    is_own : bool
-        Whether the site's own users have submitted it.
     ending : str
         Why its machines were told to end it; empty if they were not.
     killed : str
-        ``limit`` or ``cancelled`` if the site wanted it to end.
+        ``limit`` or ``cancelled`` if the site wanted it to end; ``lost`` if that was to begin it anew elsewhere.
     why_killed : str
         Why, in one line.
     port : Port
@@ -62,7 +78,6 @@ class Run(msgspec.Struct):
     width: int
     start_ms: int
     pieces: dict[str, Piece]
-    is_own: bool = False
     ending: str = ""
     killed: str = ""
     why_killed: str = ""
@@ -72,6 +87,11 @@ class Run(msgspec.Struct):
     def has_started(self) -> bool:
         """Whether all its machines have begun."""
         return all(piece.has_started for piece in self.pieces.values())
+
+    @property
+    def why_delayed(self) -> str:
+        """Why a machine could not start it yet; empty if none has said so."""
+        return next((piece.delayed for piece in self.pieces.values() if piece.delayed), "")
 
     @property
     def where(self) -> str:
@@ -92,16 +112,20 @@ class Run(msgspec.Struct):
         """Return how the whole ended, and why in one line.
 
         What ended by itself, and well, has finished, even if it was to be ended at that moment. What was lost may
-        not have run to its limit.
+        not have run to its limit; what never ran has reached none: a machine was away, or full, for so long.
         """
         ends = [piece.end for piece in self.pieces.values() if piece.end is not None]
         found = {end.outcome: end.reason for end in reversed(ends)}
         if set(found) == {"finished"}:
             return "finished", ""
-        if "lost" in found and self.killed != "cancelled":
-            if self.request.program.if_lost == "fail":
-                return "failed", f"lost: {found['lost']}"
-            return "lost", found["lost"]
+        has_run = any(piece.has_run for piece in self.pieces.values())
+        if self.killed == "limit" and not has_run:
+            return "lost", self.why_delayed or "its machines did not start it within its limit"
+        if self.killed == "lost" or ("lost" in found and self.killed != "cancelled"):
+            why = found.get("lost", self.why_killed)
+            if has_run and self.request.program.if_lost == "fail":
+                return "failed", f"lost: {why}"
+            return "lost", why
         if self.killed and not found.keys() <= {"finished", "failed"}:
             return self.killed, self.why_killed
         worst = next(worst for worst in ("failed", "limit", "cancelled") if worst in found)
@@ -114,12 +138,13 @@ def repeated_orders(runs: Iterable[Run], agents: Collection[str]) -> Iterator[St
         for agent, piece in run.pieces.items():
             if agent not in agents or piece.is_over:
                 continue
-            if not piece.has_started:
-                yield StartRun(agent, piece.launch, piece.slots)
-            elif piece.in_doubt:
+            if piece.in_doubt and piece.has_started:
                 yield ConfirmRun(agent, run.job_id, run.attempt)
             if run.ending:
+                # A machine that never heard of it makes a note that it is not to be started.
                 yield EndRun(agent, run.job_id, run.attempt, run.ending)
+            elif not piece.has_started:
+                yield StartRun(agent, piece.launch, piece.slots)
 
 
 def make_run(

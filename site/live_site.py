@@ -20,6 +20,8 @@ from gridweave.site.contract import (
     HoldEnded,
     HoldNodes,
     Refused,
+    SiteOpened,
+    SiteShut,
     ToGrid,
     Withdrawn,
 )
@@ -31,14 +33,17 @@ from gridweave.site.live_keeping import KeepsJobs
 from gridweave.site.live_messages import (
     AgentForgotten,
     AgentJoined,
-    ConfirmRun,
     EndRun,
     LiveSiteCommand,
     LiveSiteEvent,
+    LookForRoom,
+    MachineReady,
+    Order,
     OwnCancelled,
     OwnHeld,
     OwnReleased,
     OwnSubmitted,
+    RunDelayed,
     RunEnded,
     RunStarted,
     StartRun,
@@ -101,6 +106,8 @@ class LiveSite(KeepsJobs):
         self._expected: dict[tuple[int, int], Expected] = {}
         self._runs: dict[int, Run] = {}
         self._ports = Ports(settings)
+        # Machines that cannot start anything, and why.
+        self._full: dict[str, str] = {}
         self._now_ms = 0
         self._inner: list[ContractEvent] = []
         self._over: dict[int, Run] = {}
@@ -129,6 +136,8 @@ class LiveSite(KeepsJobs):
         self._now_ms, self._out, self._inner, self._over, self._fresh = now_ms, [], [], {}, {}
         for event in events:
             self._take_in(event)
+        if self._full:
+            self._hand_back()
         self._settle()
         self._run_core()
         self._inner += [JobSubmitted(job) for job in self._settle_over()]
@@ -186,9 +195,10 @@ class LiveSite(KeepsJobs):
         state: State = "waiting" if answer.start_ms is not None else "refused"
         return explained(answer, now_ms, site.nodes, request.limit_ms, is_quote=True, state=state)
 
-    def orders(self, *agents: str) -> Iterator[StartRun | ConfirmRun | EndRun]:
-        """Yield what machines should run or end now and have not said that they do: safe to repeat."""
-        return repeated_orders(self._runs.values(), set(agents))
+    def orders(self, *agents: str) -> Iterator[Order]:
+        """Yield what machines should do now and have not said that they have: safe to repeat."""
+        yield from repeated_orders(self._runs.values(), set(agents))
+        yield from (LookForRoom(agent) for agent in self._full if agent in agents)
 
     def expects(self, agent: str, job_id: int, attempt: int) -> bool:
         """Return whether a machine is thought to run a part of this attempt."""
@@ -208,12 +218,17 @@ class LiveSite(KeepsJobs):
         """Return by which name a machine is reached; empty if it was never there."""
         return self._ports.host_of(agent)
 
+    def problem_of(self, agent: str) -> str:
+        """Return why a machine can start nothing now; empty if it can, as far as it has said."""
+        return self._full.get(agent, "")
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""
         self.core.check_invariants()
         running = {running.job.job_id for running in self.core.site.running()}
         held = {job_id for job_id in running if self.core.part_state(job_id) in ("held", "committed")}
         assert running - held == set(self._runs), "what runs is not what is run"
+        assert bool(self.core.shut) == (len(self._full) == len(self.settings.agents)), "shut, and not full"
         for run in self._runs.values():
             assert not all(piece.is_over for piece in run.pieces.values()), f"job {run.job_id} is over and still here"
         given = [expected.port for expected in self._expected.values()] + [run.port for run in self._runs.values()]
@@ -254,10 +269,16 @@ class LiveSite(KeepsJobs):
                 self._inner.append(event)
             case RunStarted() | RunEnded():
                 self._told(event)
+            case RunDelayed():
+                self._delay(event)
+            case MachineReady(agent=agent):
+                self._ready(agent)
             case AgentForgotten(agent=agent):
                 self._lose(agent, f"machine {agent} is gone for good")
             case AgentJoined(agent=agent):
                 self._ports.reached_by(agent, event.host)
+                # If it still is full, it finds that out anew.
+                self._ready(agent)
                 for run in self._runs.values():
                     if agent in run.pieces:
                         run.pieces[agent].in_doubt = True
@@ -320,7 +341,7 @@ class LiveSite(KeepsJobs):
         piece = run.pieces[event.agent]
         record = self.records.get(event.job_id)
         if isinstance(event, RunStarted):
-            piece.has_started, piece.in_doubt = True, False
+            piece.has_started, piece.has_run, piece.in_doubt, piece.delayed = True, True, False, ""
             if record is not None and record.state == "starting" and run.has_started:
                 # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
                 record.state = "running"
@@ -329,7 +350,7 @@ class LiveSite(KeepsJobs):
         if event.outcome == "cancelled" and not run.ending:
             # Nobody here wanted that: the machine was shut down, or had lost what it knew.
             event = msgspec.structs.replace(event, outcome="lost")
-        piece.has_started = True
+        piece.has_started, piece.has_run = True, piece.has_run or event.has_run
         piece.end = event
         program = run.request.program
         again = event.outcome == "lost" and program.if_lost == "requeue"
@@ -340,6 +361,32 @@ class LiveSite(KeepsJobs):
             self._ports.give(run.port)
             self._over[event.job_id] = run
             self._inner.append(JobFinished(event.job_id))
+
+    def _delay(self, event: RunDelayed) -> None:
+        """Take note that a machine has no room; a site with no other starts nothing for the grid until one has."""
+        if event.agent not in self._full and len(self._full) == len(self.settings.agents) - 1:
+            self._inner.append(SiteShut(event.reason))
+        self._full[event.agent] = event.reason
+        if not self.expects(event.agent, event.job_id, event.attempt):
+            return
+        piece = self._runs[event.job_id].pieces[event.agent]
+        if not piece.has_started:
+            piece.delayed = event.reason
+            self._out.append(Noted(event.job_id, "delayed", event.reason))
+
+    def _ready(self, agent: str) -> None:
+        """Take note that a machine can start what it is asked for."""
+        if self._full.pop(agent, "") and len(self._full) == len(self.settings.agents) - 1:
+            self._inner.append(SiteOpened())
+
+    def _hand_back(self) -> None:
+        """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""
+        if len(self._full) < len(self.settings.agents):
+            return
+        for run in self._runs.values():
+            if run.why_delayed and not run.killed and run.job_id not in self.records:
+                run.killed, run.why_killed = "lost", run.why_delayed
+                self._end_pieces(run, run.why_delayed)
 
     def _lose(self, agent: str, reason: str) -> None:
         """Give up what a machine ran."""

@@ -76,7 +76,9 @@ class GridShare:
     overlaps : bool
         Whether jobs of the grid may have more nodes, added up, than there are.
     draining : bool
-        Whether the site takes in nothing new for the grid.
+        Whether the site takes in nothing new for the grid, as somebody wished.
+    shut : str
+        Why it can take in nothing new for the grid; empty if it can.
     nodes, waiting : int
         That jobs of the grid hold or wait for, and those of them that they wait for.
     outside : dict from int to Job
@@ -88,10 +90,16 @@ class GridShare:
         self.cap = cap
         self.overlaps = shares_nodes and cap == site_nodes
         self.draining = False
+        self.shut = ""
         self.nodes = 0
         self.waiting = 0
         self.outside: dict[int, Job] = {}
         self._outside_nodes = 0
+
+    @property
+    def closed(self) -> str | None:
+        """Why the site takes in nothing new for the grid; None if it does."""
+        return "the site is being drained" if self.draining else self.shut or None
 
     @property
     def held(self) -> int:
@@ -101,7 +109,7 @@ class GridShare:
     @property
     def room(self) -> int:
         """Nodes that jobs of the grid may have now beside those that they have, if they are free."""
-        if self.draining:
+        if self.draining or self.shut:
             return 0
         return self.cap if self.overlaps else max(0, self.cap - self.held)
 
@@ -116,7 +124,7 @@ class GridShare:
             Nodes of the site that nobody has.
         """
         held = self.nodes - self.waiting
-        if self.draining:
+        if self.draining or self.shut:
             return self.cap - held
         others = self._site_nodes - free - held
         return others if self.overlaps else max(0, others - (self._site_nodes - self.cap))
@@ -130,9 +138,7 @@ class GridShare:
 
     def why_not_ever(self, width: int) -> str | None:
         """Return why the grid may not have so many nodes though it waits for them; None if it may."""
-        if self.draining:
-            return "the site is being drained"
-        return self.why_outside if width > self.cap else None
+        return self.closed or (self.why_outside if width > self.cap else None)
 
     @property
     def why_outside(self) -> str:

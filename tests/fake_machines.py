@@ -38,6 +38,7 @@ class Machine:
         self.slots: dict[Key, tuple[int, ...]] = {}
         self.runner: FakeRunner | None = None
         self.is_up = True
+        self.is_full = False
 
     @property
     def running(self) -> list[Key]:
@@ -179,6 +180,8 @@ class FakeRunner:
         key = launch.job_id, launch.attempt
         if self.knows(*key):
             return
+        if self.machine.is_full:
+            raise UnavailableError("its disk is full")
         machine, works = self.machine, self.machine.works
         fragment = machine.folder[key] = Fragment(launch)
         by = self
@@ -194,6 +197,10 @@ class FakeRunner:
 
         works.loop.call_later(works.rng.exponential(0.02), begin)
         await asyncio.sleep(0)
+
+    def room_problem(self, *, trial: bool) -> str | None:
+        """Return why there is no room for another fragment."""
+        return "its disk is full" if self.machine.is_full and trial else None
 
     async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
         """End a fragment, or keep it from starting."""

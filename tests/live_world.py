@@ -369,9 +369,15 @@ class LiveWorld:
                 for way in ([0], [1], [0, 1], [0, 1])[int(rng.integers(4))]:
                     self._cut[site][way] = True
                     loop.call_later(rng.exponential(4.0), self._cut[site].__setitem__, way, False)
+            elif what < 0.87:
+                machine = self.machines[int(rng.integers(len(self.machines)))]
+                machine.is_full = True
+                loop.call_later(rng.exponential(6.0), setattr, machine, "is_full", False)
         await asyncio.sleep(8.0)
         self.in_trouble = False
         self._cut = [[False, False] for _ in self._cut]
+        for machine in self.machines:
+            machine.is_full = False
         for node in [*self.sites, self.grid, *self.agents.values()]:
             if not node.process.is_alive:
                 self._start(node)

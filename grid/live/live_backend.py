@@ -355,7 +355,9 @@ def _site_of_rank(record: JobRecord, rank: int) -> str:
 
 
 def _info_of(status: SiteStatus) -> SiteInfo:
-    machines = tuple(MachineInfo(name=m.name, host=m.host, nodes=m.nodes, here=m.here) for m in status.machines)
+    machines = tuple(
+        MachineInfo(name=m.name, host=m.host, nodes=m.nodes, here=m.here, problem=m.problem) for m in status.machines
+    )
     return SiteInfo(
         name=status.name,
         nodes=status.nodes,

@@ -159,7 +159,8 @@ def _parts(state: LocalGridState, said: _Said) -> list[Part]:
             detail = f"{info.free} of {info.nodes} nodes free, {info.running} jobs run, {info.waiting} wait"
             away = [machine.name for machine in info.machines if not machine.here]
             detail += f"; machine {', '.join(away)} is away" * bool(away) + "; draining" * info.draining
-        well = info is not None and all(machine.here for machine in info.machines)
+            detail += "".join(f"; {machine.problem}" for machine in info.machines if machine.problem)
+        well = info is not None and all(machine.here and not machine.problem for machine in info.machines)
         pids = [actors.get((leader, SITE)) for leader in leaders]
         parts.append(_part(f"site {site.name}", well, next(filter(None, pids), None), detail))
     queue = said.queue

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.live.affinity import usable_cores
-from gridweave.site.live.folders import fragment_folder, read_launch, result_path
+from gridweave.site.live.folders import Key, fragment_folder, read_launch, result_path
 from gridweave.site.live.launch import FragmentEvent, FragmentStarted, Launch, Rank
 from gridweave.site.live.orders import ENCODER, ORDERS
 from gridweave.site.live.output import STREAMS, output_path
@@ -23,7 +23,10 @@ from gridweave.site.live_messages import (
     AgentJoined,
     ConfirmRun,
     EndRun,
+    LookForRoom,
+    MachineReady,
     Report,
+    RunDelayed,
     RunEnded,
     RunStarted,
     StartRun,
@@ -115,7 +118,9 @@ class AgentDriver:
         self._report, self._threads, self._keep = report, tuple(threads), keep_ended
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
-        self._ended: deque[tuple[int, int]] = deque()
+        self._ended: deque[Key] = deque()
+        # What could not be started for want of room, and was not asked for again since.
+        self._delayed: set[Key] = set()
 
     async def open(self) -> None:
         """Take the folder, and find again what runs there."""
@@ -143,8 +148,27 @@ class AgentDriver:
                 await self.runner.cancel(order.job_id, order.attempt, order.reason)
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
+            elif isinstance(order, LookForRoom):
+                self._look_for_room()
             else:
-                await self.runner.start(self._pinned(order))
+                await self._start(order)
+
+    async def _start(self, order: StartRun) -> None:
+        """Start a fragment; one that there is no room for is asked for again, as all that nobody says runs."""
+        key = order.launch.job_id, order.launch.attempt
+        try:
+            await self.runner.start(self._pinned(order))
+        except UnavailableError as error:
+            if key not in self._delayed:
+                logger.warning("%s cannot start job %d now: %s", self.name, key[0], error)
+                self._delayed.add(key)
+                self._say(RunDelayed(self.name, *key, f"machine {self.name} cannot start it now: {error}"))
+
+    def _look_for_room(self) -> None:
+        """Say if there is room: the site thinks that there is none."""
+        if self.runner.room_problem(trial=True) is None:
+            self._delayed.clear()
+            self._say(MachineReady(self.name))
 
     async def _confirm(self, order: ConfirmRun) -> None:
         """Say whether a fragment is still here; one that is not must not be started by an order that comes late."""
@@ -267,7 +291,9 @@ def _told(agent: str, event: FragmentEvent) -> Report:
     """Return what a site is told of an event."""
     if isinstance(event, FragmentStarted):
         return RunStarted(agent, event.job_id, event.attempt)
-    return RunEnded(agent, event.job_id, event.attempt, event.outcome, event.reason, event.ranks, event.usage)
+    # Of what was lost nobody knows.
+    has_run = event.started_ms is not None or event.outcome == "lost"
+    return RunEnded(agent, event.job_id, event.attempt, event.outcome, event.reason, event.ranks, event.usage, has_run)
 
 
 def own_environment() -> dict[str, str]:

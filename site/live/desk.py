@@ -238,7 +238,13 @@ class SiteDesk(Desk[SiteDriver]):
         site, settings = self.driver.site, self.driver.settings
         core = site.core.site
         machines = tuple(
-            MachineStatus(agent.name, site.host_of(agent.name), agent.nodes, agent.name not in self.away)
+            MachineStatus(
+                agent.name,
+                site.host_of(agent.name),
+                agent.nodes,
+                agent.name not in self.away,
+                site.problem_of(agent.name),
+            )
             for agent in settings.agents
         )
         return SiteStatus(

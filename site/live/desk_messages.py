@@ -22,12 +22,25 @@ class JobList(msgspec.Struct, frozen=True):
 
 
 class MachineStatus(msgspec.Struct, frozen=True):
-    """A machine of a site: its name, by which name it is reached, its nodes, and whether it answers."""
+    """A machine of a site.
+
+    Attributes
+    ----------
+    name : str
+    host : str
+        By which it is reached.
+    nodes : int
+    here : bool
+        Whether it answers.
+    problem : str
+        Why it can start nothing now; empty if it can, as far as it has said.
+    """
 
     name: str
     host: str
     nodes: int
     here: bool
+    problem: str = ""
 
 
 class LinkStatus(msgspec.Struct, frozen=True):

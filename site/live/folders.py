@@ -24,6 +24,11 @@ JOBS = "jobs"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors of a disk without room."""
 
+LEAST_ROOM_BYTES = 1 << 20
+"""With less than that on its disk a machine starts nothing: the records of a fragment, and a little output."""
+
+_TRIAL_BYTES = 1 << 16
+
 Key = tuple[int, int]
 """A job's id and the attempt."""
 
@@ -66,6 +71,33 @@ def write_whole(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def room_problem(root: Path, least_bytes: int, *, trial: bool = False) -> str | None:
+    """Return why a folder has no room for another fragment, or ``None`` if it has.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+    least_bytes : int
+        That are to be free on its disk.
+    trial : bool
+        Whether to write something as well: a quota is seen by nothing else.
+    """
+    try:
+        disk = os.statvfs(root)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes < least_bytes:
+            return f"its disk has {free_bytes:,} bytes free; {least_bytes:,} are needed at least"
+        # A file system that makes its inodes as they are needed says that it has none at all.
+        if disk.f_files and not disk.f_favail:
+            return "its disk has no room for another file"
+        if trial:
+            write_whole(root / ".trial", b"\0" * _TRIAL_BYTES)
+            (root / ".trial").unlink()
+    except OSError as error:
+        return f"its folder cannot be written: {os.strerror(error.errno or 0)}"
+    return None
 
 
 def write_cancel(folder: Path, reason: str) -> bool:

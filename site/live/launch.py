@@ -11,7 +11,7 @@ DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
 
 Outcome = Literal["finished", "failed", "limit", "cancelled", "lost"]
 """How a fragment ended: every rank with exit code 0; a rank otherwise, or a start that was not possible; at its limit;
-at somebody's wish; or without anybody who saw how."""
+at somebody's wish; or by the fault of the machine, which failed under it, or had no room for it."""
 
 Phase = Literal["waiting", "running", "ending", "ended"]
 

@@ -17,8 +17,10 @@ import msgspec
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.live.folders import (
+    FULL,
     JOBS,
     LAUNCH,
+    LEAST_ROOM_BYTES,
     NOTICES,
     STATE,
     Key,
@@ -26,6 +28,7 @@ from gridweave.site.live.folders import (
     fragment_key,
     read_cancel,
     read_state,
+    room_problem,
     write_cancel,
     write_state,
     write_whole,
@@ -58,6 +61,8 @@ class Runner:
         A folder of its own on a local disk. What it holds is found again by the next runner of this folder.
     environment : mapping from str to str, optional
         What every job gets; ``None``: the environment of this process.
+    least_room_bytes : int
+        With less than that on its disk it starts nothing.
 
     Raises
     ------
@@ -87,8 +92,11 @@ class Runner:
     finished
     """
 
-    def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, root: Path, environment: Mapping[str, str] | None = None, *, least_room_bytes: int = LEAST_ROOM_BYTES
+    ) -> None:
         self.root = root.absolute()
+        self._least_room_bytes = least_room_bytes
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._fragments: dict[Key, Fragment] = {}
         self._forgotten: dict[Key, None] = {}
@@ -153,6 +161,11 @@ class Runner:
         ----------
         launch : Launch
             One that is known already, by its job and attempt, changes nothing.
+
+        Raises
+        ------
+        UnavailableError
+            If the disk has no room for it. It is as if nobody had asked: the same may be started later.
         """
         key = (launch.job_id, launch.attempt)
         folder = fragment_folder(self.root, key)
@@ -161,6 +174,9 @@ class Runner:
         if (folder / LAUNCH).exists() or (folder / STATE).exists():
             await self._find(key, folder)
             return
+        problem = self.room_problem()
+        if problem is not None:
+            raise UnavailableError(problem)
         fragment = self._fragments[key] = Fragment(key, folder)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -170,9 +186,24 @@ class Runner:
             self._conclude(fragment, "failed", f"the job cannot be written down ({error}); {right}")
             return
         except OSError as error:
-            self._conclude(fragment, "failed", f"{folder} cannot be written: {os.strerror(error.errno or 0)}")
+            why = os.strerror(error.errno or 0)
+            if error.errno in FULL:
+                del self._fragments[key]
+                shutil.rmtree(folder, ignore_errors=True)
+                raise UnavailableError(f"its folder cannot be written: {why}") from error
+            self._conclude(fragment, "failed", f"{folder} cannot be written: {why}")
             return
         self._forks.ask(folder)
+
+    def room_problem(self, *, trial: bool = False) -> str | None:
+        """Return why there is no room for another fragment, or ``None`` if there is.
+
+        Parameters
+        ----------
+        trial : bool
+            Whether to write something as well: a quota is seen by nothing else.
+        """
+        return room_problem(self.root, self._least_room_bytes, trial=trial)
 
     async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
         """End a fragment, or keep one from starting that has not come yet.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gridweave.site.live.folders import (
+    FULL,
     NOTICES,
     read_cancel,
     reserve,
@@ -142,8 +143,11 @@ class Supervisor:
             if self.launch.start_at_unix_ms is not None:
                 self._write()
         except (OSError, ValueError) as error:
+            is_full = isinstance(error, OSError) and error.errno in FULL
             why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            self._end("failed", f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
+            # A disk that is full is the fault of the machine: the job may do well elsewhere, or later.
+            outcome: Outcome = "lost" if is_full else "failed"
+            self._end(outcome, f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
 
     def _fork(self, local_rank: int) -> None:
         """Fork one rank and watch its pipes."""

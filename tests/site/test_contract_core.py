@@ -29,7 +29,9 @@ from gridweave.site.contract import (
     RequestQuote,
     ResumeSite,
     SiteChanged,
+    SiteOpened,
     SiteRestarted,
+    SiteShut,
     Started,
     ToGrid,
     WithdrawJob,
@@ -424,6 +426,25 @@ def test_a_draining_site_takes_in_nothing_new() -> None:
     assert answers(core, 31, HoldNodes(4, 1, 4, 10)) == [Started(4, 1, 31)]
 
 
+def test_a_site_that_can_start_nothing_is_shut_to_the_grid() -> None:
+    """While it is shut the grid is told so, and refused with the reason; then all is as before."""
+    core = site()
+    answers(core, 0, HoldNodes(1, 1, 2, 100, 10))
+    assert answers(core, 1, SiteShut("full")) == [SiteChanged(2, 0)]
+    assert answers(core, 2, HoldNodes(2, 1, 1, 10), EnqueueJob(job(3, 1), 1, 99)) == [
+        Refused(2, 1, "full"),
+        Refused(3, 1, "full"),
+    ]
+    assert answers(core, 2, RequestQuote(1, 1, 10)) == [Quoted(1, 0, None, "full")]
+    assert core.shut == "full"
+    assert not core.draining
+    answers(core, 3, DrainSite())
+    assert answers(core, 3, HoldNodes(2, 2, 1, 10)) == [Refused(2, 2, "the site is being drained")]
+    assert answers(core, 4, SiteOpened()) == [], "it drains still"
+    assert answers(core, 5, ResumeSite()) == [SiteChanged(0, 2)]
+    assert answers(core, 6, HoldNodes(2, 3, 1, 10)) == [Started(2, 3, 6)]
+
+
 def test_the_grid_is_told_what_others_have() -> None:
     """The grid hears of nodes that the site's own users take or leave, and not of what it has done itself."""
     core = site(8, share=0.5)
@@ -510,7 +531,7 @@ REQUESTS = st.one_of(
     st.builds(own, st.integers(11, 16), st.integers(1, 5), st.integers(1, 40)),
     st.builds(JobCancelled, st.integers(11, 16)),
     st.builds(FragmentsMet, st.integers(1, 6), st.integers(1, 3)),
-    st.sampled_from((DrainSite(), ResumeSite(), SiteRestarted())),
+    st.sampled_from((DrainSite(), ResumeSite(), SiteRestarted(), SiteShut("full"), SiteOpened())),
 )
 
 

@@ -34,6 +34,7 @@ def end(made: Run, *outcomes: str) -> Run:
     """Have the machines of a job end with these outcomes, in their order."""
     for (agent, piece), outcome in zip(made.pieces.items(), outcomes, strict=True):
         piece.end = RunEnded(agent, 7, 2, outcome, f"{agent} {outcome}", used=Usage(cpu_s=1.0, wall_s=2.0))  # type: ignore[arg-type]
+        piece.has_run = True
     return made
 
 
@@ -82,6 +83,35 @@ def test_the_ends_of_the_parts_come_to_one(
     assert (made.used.cpu_s, made.used.wall_s) == (2.0, 2.0)
 
 
+@pytest.mark.parametrize(
+    ("killed", "delayed", "expected"),
+    [
+        ("limit", "", ("lost", "its machines did not start it within its limit")),
+        ("limit", "its disk is full", ("lost", "its disk is full")),
+        ("cancelled", "its disk is full", ("cancelled", "why")),
+        ("lost", "its disk is full", ("lost", "why")),
+    ],
+)
+@pytest.mark.parametrize("if_lost", ["requeue", "fail"])
+def test_what_never_ran_has_reached_no_limit(
+    killed: str, delayed: str, expected: tuple[str, str], if_lost: str
+) -> None:
+    """A job whose machines were away or full is begun anew, even if it must not run twice, unless it is not wanted."""
+    made = end(run((1, 2), (3, 4), if_lost=if_lost), "cancelled", "cancelled")
+    for piece in made.pieces.values():
+        piece.has_run = False
+    made.pieces["c"].delayed = delayed
+    made.killed, made.why_killed = killed, "why"
+    assert made.outcome() == expected
+
+
+def test_what_has_run_and_is_begun_anew_is_lost() -> None:
+    """A job that is handed back though a part of it had begun has failed if it must not run twice."""
+    made = end(run((1, 2), (3, 4), if_lost="fail"), "cancelled", "cancelled")
+    made.killed, made.why_killed = "lost", "why"
+    assert made.outcome() == ("failed", "lost: why")
+
+
 def test_only_so_many_exit_codes_are_told() -> None:
     """Ranks that did not end well are told of, by rank, up to a number."""
     made = run((0, 3))
@@ -100,7 +130,8 @@ def test_orders_are_what_machines_have_not_confirmed() -> None:
     made.pieces["c"].end = RunEnded("c", 7, 2, "failed")
     made.ending = "why"
     orders = list(repeated_orders([made], {"a", "b", "c"}))
-    assert [type(order) for order in orders] == [StartRun, EndRun, ConfirmRun, EndRun]
+    assert [type(order) for order in orders] == [EndRun, ConfirmRun, EndRun], "what is to end is not started first"
     assert list(repeated_orders([made], {"b"})) == [ConfirmRun("b", 7, 2), EndRun("b", 7, 2, "why")]
     made.pieces["b"].in_doubt, made.ending = False, ""
     assert list(repeated_orders([made], {"b", "c"})) == []
+    assert [type(order) for order in repeated_orders([made], {"a"})] == [StartRun]

@@ -37,10 +37,13 @@ from gridweave.site.live_messages import (
     ConfirmRun,
     EndRun,
     LiveSiteEvent,
+    LookForRoom,
+    MachineReady,
     OwnCancelled,
     OwnHeld,
     OwnReleased,
     OwnSubmitted,
+    RunDelayed,
     RunEnded,
     RunStarted,
     StartRun,
@@ -598,3 +601,64 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
     assert list(core._ports.taken()) == []
     assert core._expected == {}
     assert {record.state for record in core.records.values()} <= {"ended"}
+
+
+# -- machines without room --------------------------------------------------------------------------------------------
+
+
+def test_a_full_machine_keeps_what_was_given_to_it_waiting() -> None:
+    """While another machine has room the site goes on; the job that waits is ordered again, and starts at last."""
+    core = site()
+    do(core, 0, own(2), own(2, key="other"))
+    commands = do(core, 1, RunDelayed("a", OWN, 1, "full"))
+    assert of(commands, Noted) == [Noted(OWN, "delayed", "full")]
+    assert of(commands, SiteChanged, EndRun) == []
+    assert (core.problem_of("a"), core.problem_of("b"), core.core.shut) == ("full", "", "")
+    assert [type(order) for order in core.orders("a")] == [StartRun, LookForRoom]
+    assert list(core.orders("b")) == [order for order in core.orders("a", "b") if order.agent == "b"]
+    do(core, 5, RunStarted("a", OWN, 1), MachineReady("a"))
+    assert (state(core), core.problem_of("a")) == (("running", "", 1), "")
+
+
+def test_a_job_that_no_machine_started_within_its_limit_is_begun_anew() -> None:
+    """A job of the site's own users whose machine was full until its limit has not reached it: it waits again."""
+    core = site()
+    do(core, 0, own(2, limit_ms=100, if_lost="fail"))
+    do(core, 1, RunDelayed("a", OWN, 1, "full"))
+    assert of(do(core, 100), EndRun) == [EndRun("a", OWN, 1, "reached its limit")]
+    commands = do(core, 101, ended("a", OWN, "cancelled", has_run=False))
+    assert of(commands, Noted)[0] == Noted(OWN, "retried", "full")
+    assert state(core) == ("starting", "", 2)
+
+
+def test_a_site_without_a_machine_that_can_start_anything_hands_the_jobs_of_the_grid_back() -> None:
+    """Its own users' jobs wait; those of the grid end as lost, and it takes in no more until a machine is ready."""
+    core = site()
+    do(core, 0, described(7, 1), HoldNodes(7, 1, 1, 1000), own(2), described(8, 1), HoldNodes(8, 1, 1, 1000))
+    do(core, 1, RunStarted("b", 8, 1))
+    assert of(do(core, 2, RunDelayed("a", 7, 1, "a is full")), EndRun) == []
+    commands = do(core, 3, RunDelayed("b", OWN, 1, "b is full"))
+    assert of(commands, EndRun) == [EndRun("a", 7, 1, "a is full")], "what runs, and what is the site's own, goes on"
+    commands = do(core, 4, ended("a", 7, "cancelled", has_run=False))
+    (told,) = of(commands, Ended)
+    assert (told.outcome, told.attempt) == ("lost", 1)
+    assert of(commands, SiteChanged) == [SiteChanged(3, 0)], "one node has the other job of the grid"
+    commands = do(core, 5, described(7, 1, attempt=2), HoldNodes(7, 2, 1, 1000))
+    assert of(commands, Refused) == [Refused(7, 2, "b is full")]
+    assert state(core)[0] == "starting"
+    commands = do(core, 6, MachineReady("a"))
+    assert (core.core.shut, of(commands, SiteChanged)) == ("", [SiteChanged(2, 1)])
+    assert of(do(core, 7, described(7, 1, attempt=3), HoldNodes(7, 3, 1, 1000)), Started) == [Started(7, 3, 7)]
+    commands = do(core, 8, RunDelayed("a", 7, 3, "full again"))
+    assert of(commands, EndRun) == [EndRun("a", 7, 3, "full again")], "b has not said that it is ready"
+
+
+def test_a_machine_that_is_there_again_may_have_room() -> None:
+    """A new agent finds out anew whether there is room; ready and full at one instant, the last word counts."""
+    core = site(TWO[0])
+    do(core, 0, own(2), RunDelayed("a", OWN, 1, "full"))
+    assert core.core.shut == "full"
+    do(core, 1, AgentJoined("a", "here"))
+    assert core.core.shut == ""
+    do(core, 2, RunDelayed("a", OWN, 1, "full"), MachineReady("a"), RunDelayed("a", OWN, 1, "still"))
+    assert core.core.shut == "still"

@@ -41,7 +41,7 @@ def sites(
         rows.append((site.name, site_state(site), *(f"{number:,}" for number in numbers)))
         if machines:
             for machine in site.machines:
-                state = "here" if machine.here else "away"
+                state = "away" if not machine.here else "cannot start anything" if machine.problem else "here"
                 rows.append((f"  {machine.name}", f"{state}, {machine.host}", f"{machine.nodes:,}"))
     headings = ("site", "", "nodes", "for the grid", "free", "running", "waiting")
     print_table(rows, headings=headings, left=2)
@@ -51,7 +51,9 @@ def site_state(site: SiteInfo) -> str:
     """Return how a site is, in a word."""
     if not site.answers:
         return "does not answer"
-    state = "drains" if site.draining else "works"
+    # With one that can take in jobs a site does; otherwise it takes in nothing for the grid.
+    stuck = bool(site.machines) and all(machine.problem for machine in site.machines)
+    state = "cannot start anything" if stuck else "drains" if site.draining else "works"
     return f"{state}, without the grid" if site.uplink is not None and site.uplink.problem else state
 
 

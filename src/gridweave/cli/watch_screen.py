@@ -36,6 +36,7 @@ _KINDS = {
     "refused": "red",
     "cancelled": "magenta",
     "retried": "yellow",
+    "delayed": "yellow",
 }
 
 

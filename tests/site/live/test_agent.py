@@ -14,7 +14,17 @@ from gridweave.site.live import agent as agent_module
 from gridweave.site.live.agent import AgentDriver
 from gridweave.site.live.launch import FragmentEnded, FragmentStarted, Launch, Rank, Usage
 from gridweave.site.live.orders import ENCODER, REPORTS
-from gridweave.site.live_messages import AgentJoined, ConfirmRun, EndRun, RunEnded, RunStarted, StartRun
+from gridweave.site.live_messages import (
+    AgentJoined,
+    ConfirmRun,
+    EndRun,
+    LookForRoom,
+    MachineReady,
+    RunDelayed,
+    RunEnded,
+    RunStarted,
+    StartRun,
+)
 
 
 class NoProcesses:
@@ -24,6 +34,7 @@ class NoProcesses:
         self.root, self.started, self.cancelled, self.forgotten = root, [], [], []  # type: ignore[var-annotated]
         self.here: set[tuple[int, int]] = set()
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
+        self.problem: str | None = None
 
     async def open(self) -> None:
         """Take the folder."""
@@ -32,8 +43,14 @@ class NoProcesses:
         """Find nothing."""
 
     async def start(self, launch: Launch) -> None:
-        """Keep a launch."""
+        """Keep a launch, if there is room."""
+        if self.problem is not None:
+            raise UnavailableError(self.problem)
         self.started.append(launch)
+
+    def room_problem(self, *, trial: bool) -> str | None:
+        """Return why there is no room, as a machine that tries sees it."""
+        return self.problem if trial else None
 
     async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
         """Keep a wish to end."""
@@ -160,3 +177,30 @@ def test_output_is_that_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for wrong in ((7, 1, 0, "../x", 0, 4), (7, 1, -1, "out", 0, 4), (7, 1, 0, "out", -1, 4)):
         with pytest.raises(OptionError):
             agent.output(*wrong)
+
+
+@pytest.mark.asyncio
+async def test_a_machine_without_room_says_so_and_when_it_has_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What there is no room for is told once, however often it is asked for; that there is some, at each question."""
+    site = Site()
+    agent, runner = made(site, monkeypatch, tmp_path)
+    runner.problem = "its disk is full"
+    await agent.open()
+    running = asyncio.ensure_future(agent.run())
+    for _ in range(3):
+        await agent.order(ENCODER.encode([start(1), start(2)]))
+    why = "machine n0 cannot start it now: its disk is full"
+    assert (await site.until(3))[1:] == [RunDelayed("n0", 1, 1, why), RunDelayed("n0", 2, 1, why)]
+    await agent.order(ENCODER.encode([LookForRoom("n0")]))
+    runner.problem = None
+    for _ in range(2):
+        await agent.order(ENCODER.encode([LookForRoom("n0")]))
+    assert (await site.until(5))[3:] == [MachineReady("n0"), MachineReady("n0")]
+    await agent.order(ENCODER.encode([start(1)]))
+    assert [launch.job_id for launch in runner.started] == [1]
+    runner.problem = "full again"
+    await agent.order(ENCODER.encode([start(2)]))
+    assert (await site.until(6))[5:] == [RunDelayed("n0", 2, 1, "machine n0 cannot start it now: full again")]
+    running.cancel()

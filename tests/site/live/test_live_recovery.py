@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gridweave.errors import UnavailableError
 from gridweave.site.live.folders import STATE, fragment_folder, read_state, write_state
 from gridweave.site.live.launch import FragmentState, Launch, RankReport
 from gridweave.site.live.processes import boot_id, process_stat
@@ -313,15 +314,21 @@ async def test_a_fork_server_that_cannot_start(machine: Machine) -> None:
     assert "the fork server ended 3 times; see" in ended.reason
 
 
+FILES = 100
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a file system of 300 KiB."""
+    """Give a file system of 2 MiB and so many files."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     folder = tmp_path / "small"
     folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size=2m,nr_inodes={FILES}", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         pytest.skip(f"a small file system cannot be mounted: {done.stderr.strip()}")
@@ -329,7 +336,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.parametrize("command", ["head -c 2000000 /dev/zero", "cat /dev/zero > fill; echo $?"])
+@pytest.mark.parametrize("command", ["head -c 4000000 /dev/zero", "cat /dev/zero > fill; echo $?"])
 async def test_a_full_disk_ends_neither_shim_nor_record(small_disk: Path, machine: Machine, command: str) -> None:
     """A job that fills the disk of its folder, by its output or otherwise, runs to its end, which is written down."""
     machine.root = small_disk / "live"
@@ -343,16 +350,45 @@ async def test_a_full_disk_ends_neither_shim_nor_record(small_disk: Path, machin
         assert await machine.ended(runner) == ended
 
 
-async def test_a_start_on_a_full_disk_fails(small_disk: Path, machine: Machine) -> None:
-    """Where there is no room for a fragment, its start fails and says so; nothing runs."""
+async def test_a_full_disk_puts_off_a_start(
+    small_disk: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no room for a fragment its start is refused and leaves nothing; with room again it runs."""
     machine.root = small_disk / "live"
     async with machine.runner() as runner:
         filled = subprocess.run(["dd", "if=/dev/zero", f"of={small_disk}/fill"], capture_output=True, check=False)
         assert b"No space left" in filled.stderr
+        with pytest.raises(UnavailableError, match="its disk has 0 bytes free; 1,048,576 are needed"):
+            await runner.start(machine.launch("touch", "ran"))
+        with monkeypatch.context() as unseen:
+            # As under a quota, of which the file system tells nothing.
+            unseen.setattr(runner, "_least_room_bytes", 0)
+            assert runner.room_problem() is None
+            assert runner.room_problem(trial=True) == "its folder cannot be written: No space left on device"
+            with pytest.raises(UnavailableError, match="its folder cannot be written: No space left on device"):
+                await runner.start(machine.launch("touch", "ran"))
+        assert list((machine.root / "jobs").iterdir()) == []
+        (small_disk / "fill").unlink()
+        assert runner.room_problem(trial=True) is None
         await runner.start(machine.launch("touch", "ran"))
         ended = await machine.ended(runner)
-    assert (ended.outcome, ended.started_ms) == ("failed", None)
-    assert "No space left on device" in ended.reason
+    assert ended.outcome == "finished"
+    assert (machine.scratch / "ran").exists()
+
+
+async def test_a_disk_that_is_full_before_the_ranks_start_loses_the_fragment(
+    small_disk: Path, machine: Machine
+) -> None:
+    """What the shim finds no room for is lost rather than failed: it is the fault of the machine."""
+    machine.root = small_disk / "live"
+    async with machine.runner() as runner:
+        # Room for the folder, the launch, and the reserve for the last state, and not for the folder that it works in.
+        for number in range(os.statvfs(small_disk).f_favail - 3):
+            (small_disk / f"{number}").touch()
+        await runner.start(machine.launch("touch", str(machine.scratch / "ran"), working_directory=None))
+        ended = await machine.ended(runner)
+    assert (ended.outcome, ended.started_ms) == ("lost", None)
+    assert ended.reason == "the machine cannot start 1 processes: No space left on device"
     assert not (machine.scratch / "ran").exists()
 
 
