@@ -6,8 +6,6 @@ has to run, and out of what the machines tell the end of a job. No clock, no I/O
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
 from gridweave.site.checks import why_impossible
@@ -20,25 +18,20 @@ from gridweave.site.contract import (
     HoldEnded,
     HoldNodes,
     Refused,
-    SiteOpened,
-    SiteShut,
     ToGrid,
     Withdrawn,
 )
-from gridweave.site.contract_core import ContractCore, ContractEvent
+from gridweave.site.contract_core import ContractCore
 from gridweave.site.eligibility import after_problem, past_of, pasts_of
-from gridweave.site.live_attempts import NO_PORT, Expected, Ports
+from gridweave.site.live_attempts import NO_PORT, Expected
 from gridweave.site.live_forecast import SiteForecast, explained, recorded
-from gridweave.site.live_keeping import KeepsJobs
+from gridweave.site.live_machines import RunsOnMachines
 from gridweave.site.live_messages import (
     AgentForgotten,
     AgentJoined,
-    EndRun,
     LiveSiteCommand,
     LiveSiteEvent,
-    LookForRoom,
     MachineReady,
-    Order,
     OwnCancelled,
     OwnHeld,
     OwnReleased,
@@ -49,9 +42,9 @@ from gridweave.site.live_messages import (
     StartRun,
     TellGrid,
 )
-from gridweave.site.live_runs import Run, exit_codes_of, make_run, repeated_orders
+from gridweave.site.live_runs import Run, exit_codes_of, make_run
 from gridweave.site.live_settings import SiteSettings
-from gridweave.site.messages import Job, JobCancelled, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
+from gridweave.site.messages import Job, JobCancelled, JobSubmitted, KillJob, RefuseJob, StartJob
 from gridweave.site.program import (
     OWN_IDS,
     Accepted,
@@ -69,7 +62,7 @@ from gridweave.site.program import (
 )
 
 
-class LiveSite(KeepsJobs):
+class LiveSite(RunsOnMachines):
     """A site that runs real programs.
 
     Parameters
@@ -96,21 +89,14 @@ class LiveSite(KeepsJobs):
     """
 
     def __init__(self, settings: SiteSettings) -> None:
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self.core = ContractCore(
             settings.nodes, settings.policy, owner=settings.owner, rendezvous_ms=settings.rendezvous_ms
         )
         self._next_id = OWN_IDS * (settings.number + 1) + 1
         self._users: dict[str, int] = {}
         self._expected: dict[tuple[int, int], Expected] = {}
-        self._runs: dict[int, Run] = {}
-        self._ports = Ports(settings)
-        # Machines that cannot start anything, and why.
-        self._full: dict[str, str] = {}
         self._now_ms = 0
-        self._inner: list[ContractEvent] = []
-        self._over: dict[int, Run] = {}
 
     def handle(self, now_ms: int, *events: LiveSiteEvent) -> list[LiveSiteCommand]:
         """Take in what has happened and return what is to be done.
@@ -195,42 +181,14 @@ class LiveSite(KeepsJobs):
         state: State = "waiting" if answer.start_ms is not None else "refused"
         return explained(answer, now_ms, site.nodes, request.limit_ms, is_quote=True, state=state)
 
-    def orders(self, *agents: str) -> Iterator[Order]:
-        """Yield what machines should do now and have not said that they have: safe to repeat."""
-        yield from repeated_orders(self._runs.values(), set(agents))
-        yield from (LookForRoom(agent) for agent in self._full if agent in agents)
-
-    def expects(self, agent: str, job_id: int, attempt: int) -> bool:
-        """Return whether a machine is thought to run a part of this attempt."""
-        run = self._runs.get(job_id)
-        piece = None if run is None or run.attempt != attempt else run.pieces.get(agent)
-        return piece is not None and not piece.is_over
-
-    def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
-        """Return which machine runs a rank of an attempt; empty if none does now."""
-        run = self._runs.get(job_id)
-        if run is None or run.attempt != attempt:
-            return ""
-        ranks = {each.rank: agent for agent, piece in run.pieces.items() for each in piece.launch.ranks}
-        return ranks.get(rank, "")
-
-    def host_of(self, agent: str) -> str:
-        """Return by which name a machine is reached; empty if it was never there."""
-        return self._ports.host_of(agent)
-
-    def problem_of(self, agent: str) -> str:
-        """Return why a machine can start nothing now; empty if it can, as far as it has said."""
-        return self._full.get(agent, "")
-
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""
         self.core.check_invariants()
         running = {running.job.job_id for running in self.core.site.running()}
         held = {job_id for job_id in running if self.core.part_state(job_id) in ("held", "committed")}
         assert running - held == set(self._runs), "what runs is not what is run"
-        assert bool(self.core.shut) == (len(self._full) == len(self.settings.agents)), "shut, and not full"
-        for run in self._runs.values():
-            assert not all(piece.is_over for piece in run.pieces.values()), f"job {run.job_id} is over and still here"
+        assert bool(self.core.shut) == self._is_full, "shut, and not full"
+        self._check_runs()
         given = [expected.port for expected in self._expected.values()] + [run.port for run in self._runs.values()]
         ports = [(port.agent, port.number) for port in given if port.number]
         assert len(ports) == len(set(ports)), "a port is given twice"
@@ -275,13 +233,8 @@ class LiveSite(KeepsJobs):
                 self._ready(agent)
             case AgentForgotten(agent=agent):
                 self._lose(agent, f"machine {agent} is gone for good")
-            case AgentJoined(agent=agent):
-                self._ports.reached_by(agent, event.host)
-                # If it still is full, it finds that out anew.
-                self._ready(agent)
-                for run in self._runs.values():
-                    if agent in run.pieces:
-                        run.pieces[agent].in_doubt = True
+            case AgentJoined():
+                self._joined(event)
             case _:
                 self._inner.append(event)
 
@@ -332,74 +285,6 @@ class LiveSite(KeepsJobs):
             self._end_record(record, "cancelled", "")
         else:
             run.killed, run.why_killed = "cancelled", "cancelled"
-
-    def _told(self, event: RunStarted | RunEnded) -> None:
-        """Take note of what a machine says; what it says of anything but the present attempt is passed over."""
-        if not self.expects(event.agent, event.job_id, event.attempt):
-            return
-        run = self._runs[event.job_id]
-        piece = run.pieces[event.agent]
-        record = self.records.get(event.job_id)
-        if isinstance(event, RunStarted):
-            piece.has_started, piece.has_run, piece.in_doubt, piece.delayed = True, True, False, ""
-            if record is not None and record.state == "starting" and run.has_started:
-                # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
-                record.state = "running"
-                self._out.append(Noted(event.job_id, "runs", f"on {run.where}"))
-            return
-        if event.outcome == "cancelled" and not run.ending:
-            # Nobody here wanted that: the machine was shut down, or had lost what it knew.
-            event = msgspec.structs.replace(event, outcome="lost")
-        piece.has_started, piece.has_run = True, piece.has_run or event.has_run
-        piece.end = event
-        program = run.request.program
-        again = event.outcome == "lost" and program.if_lost == "requeue"
-        if again or (event.outcome != "finished" and program.end_on_failure):
-            self._end_pieces(run, f"its part on {event.agent} has ended: {event.outcome}")
-        if all(other.is_over for other in run.pieces.values()):
-            del self._runs[event.job_id]
-            self._ports.give(run.port)
-            self._over[event.job_id] = run
-            self._inner.append(JobFinished(event.job_id))
-
-    def _delay(self, event: RunDelayed) -> None:
-        """Take note that a machine has no room; a site with no other starts nothing for the grid until one has."""
-        if event.agent not in self._full and len(self._full) == len(self.settings.agents) - 1:
-            self._inner.append(SiteShut(event.reason))
-        self._full[event.agent] = event.reason
-        if not self.expects(event.agent, event.job_id, event.attempt):
-            return
-        piece = self._runs[event.job_id].pieces[event.agent]
-        if not piece.has_started:
-            piece.delayed = event.reason
-            self._out.append(Noted(event.job_id, "delayed", event.reason))
-
-    def _ready(self, agent: str) -> None:
-        """Take note that a machine can start what it is asked for."""
-        if self._full.pop(agent, "") and len(self._full) == len(self.settings.agents) - 1:
-            self._inner.append(SiteOpened())
-
-    def _hand_back(self) -> None:
-        """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""
-        if len(self._full) < len(self.settings.agents):
-            return
-        for run in self._runs.values():
-            if run.why_delayed and not run.killed and run.job_id not in self.records:
-                run.killed, run.why_killed = "lost", run.why_delayed
-                self._end_pieces(run, run.why_delayed)
-
-    def _lose(self, agent: str, reason: str) -> None:
-        """Give up what a machine ran."""
-        for run in [run for run in self._runs.values() if agent in run.pieces]:
-            self._told(RunEnded(agent, run.job_id, run.attempt, "lost", reason))
-
-    def _end_pieces(self, run: Run, reason: str) -> None:
-        """Have all machines end what they run of a job."""
-        if not run.ending:
-            run.ending = reason
-            for agent, piece in run.pieces.items():
-                if not piece.is_over:
-                    self._out.append(EndRun(agent, run.job_id, run.attempt, reason))
 
     # -- what the core decides ----------------------------------------------------------------------------------------
 
