@@ -98,10 +98,18 @@ class Drill:
 
     def submit(self, service: str, count: int) -> list[int]:
         """Hand in jobs at the grid, some of them wider than any site, or at a site; return their numbers."""
+        return self._took(service, self.grid.hand_in(service, self._shapes(service, count)))
+
+    def submit_within(self, site: str, count: int) -> list[int]:
+        """Hand in jobs at a site from its own machine; return their numbers."""
+        return self._took(site, self.grid.hand_in_within(site, self._shapes(site, count)))
+
+    def _shapes(self, service: str, count: int) -> list[tuple[int, float]]:
         most = {"grid": 10, **SITES}[service]
         widths, sleeps_s = self._rng.integers(1, most + 1, count), self._rng.uniform(3.0, 6.0, count)
-        shapes = list(zip(widths.tolist(), sleeps_s.tolist(), strict=True))
-        numbers = self.grid.hand_in(service, shapes)
+        return list(zip(widths.tolist(), sleeps_s.tolist(), strict=True))
+
+    def _took(self, service: str, numbers: list[int]) -> list[int]:
         self.jobs.setdefault(service, []).extend(numbers)
         return numbers
 

@@ -220,14 +220,21 @@ class ComposeGrid:
         self.compose("start", service)
 
     @contextlib.contextmanager
-    def disconnected(self, site: str) -> Iterator[None]:
-        """Have the network of a site disconnected from the grid's side, and connect it again."""
-        network, grid = f"{_PROJECT}_{site}", self.container("grid")
-        docker("network", "disconnect", network, grid)
+    def disconnected(self, site: str, end: str) -> Iterator[None]:
+        """Take the interface to the network of a site from one of its ends, and give it back.
+
+        Parameters
+        ----------
+        site : str
+        end : str
+            ``grid``, or the site.
+        """
+        network, container = f"{_PROJECT}_{site}", self.container(end)
+        docker("network", "disconnect", network, container)
         try:
             yield
         finally:
-            docker("network", "connect", "--alias", "grid", network, grid)
+            docker("network", "connect", "--alias", end, network, container)
 
     @contextlib.contextmanager
     def cut(self, site: str, direction: str) -> Iterator[None]:
@@ -301,6 +308,31 @@ class ComposeGrid:
         numbers = [job.id for job in handed_in]
         self._jobs.setdefault(service, []).extend(numbers)
         return numbers
+
+    def hand_in_within(self, site: str, jobs: Sequence[tuple[int, float]]) -> list[int]:
+        """Hand in jobs at a site as a user does who is on its machine, when no other way leads there; as `hand_in`."""
+        handed_in: list[int] = []
+        for nodes, sleep_s in jobs:
+            program = (*WRITES_ITS_OWN_STORY, "/story/lines", f"{sleep_s:.1f}")
+            said = self.within(site, "submit", "--json", "--site", site, "-n", str(nodes), "-t", "5m", "--", *program)
+            handed_in += [told["job_id"] for told in json.loads(said)["jobs"]]
+        self._jobs.setdefault(site, []).extend(handed_in)
+        return handed_in
+
+    def wait_ended_within(self, site: str, numbers: Sequence[int]) -> None:
+        """Wait until jobs of a site have ended, as a user sees it who is on its machine."""
+
+        def ended() -> bool:
+            shown = [json.loads(self.within(site, "show", "--json", str(number))) for number in numbers]
+            return all(each["state"] == "ended" for each in shown)
+
+        until(f"the end of jobs {list(numbers)} of {site}, as seen there", ended)
+
+    def within(self, site: str, *command: str) -> str:
+        """Return what a command of ours prints in the container of a site, to whoever may do everything."""
+        token = 'export GRIDWEAVE_TOKEN="$(cat /run/secrets/operator_token)"'
+        line = f'{token}; export GRIDWEAVE_URL=http://127.0.0.1:8765; exec gridweave "$@"'
+        return self.execute(site, "sh", "-c", line, "sh", *command)
 
     def records(self, service: str, numbers: Sequence[int], *, total_s: float = PATIENCE_S) -> list[JobRecord]:
         """Return the records of jobs, as a gateway shows them."""

@@ -29,6 +29,10 @@ from gridweave.grid.live.ray_nodes import Launched, Launching, RayNode
 from gridweave.grid.live.signals import postponed, uninterrupted
 from gridweave.site.live.ray_names import MACHINE_LABEL, SITE_LABEL
 
+LOOPBACK = "127.0.0.2"
+"""By which a Ray of one's own finds itself: it does not go with an interface that is taken away. In the place of
+127.0.0.1 Ray would put the address of one."""
+
 MOST_NODES = 8
 """A site has a Ray node of its own if there are no more than so many; each costs some hundred megabytes."""
 
@@ -148,7 +152,7 @@ class LocalRay:
     @property
     def address(self) -> str:
         """Where its head answers."""
-        return f"127.0.0.1:{self._port}"
+        return f"{LOOPBACK}:{self._port}"
 
     def launch(self, machines: Sequence[Machine], told: Told, *, head: bool, launcher: Launcher | None = None) -> None:
         """Start the head, unless it runs, and nodes for machines; return when they are on their way.
@@ -167,7 +171,7 @@ class LocalRay:
             If the head does not come up.
         """
         task = Launching(
-            host="127.0.0.1",
+            host=LOOPBACK,
             port=self._port,
             head=self._head() if head else None,
             nodes=tuple(self._node(machine) for machine in machines),
@@ -265,6 +269,7 @@ class LocalRay:
     def _common(self, folder: str) -> tuple[str, ...]:
         return (
             "--block",
+            f"--node-ip-address={LOOPBACK}",
             "--disable-usage-stats",
             # No workers are started in stock: actors that need no processor get theirs when they are made.
             "--num-cpus=0",
@@ -398,7 +403,8 @@ def connected(address: str) -> Iterator[Any]:
     try:
         with quietly(), _muted(), postponed():
             try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
             except RAY_ERRORS as error:
                 raise join_problem(address, error) from None
         yield ray

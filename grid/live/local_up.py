@@ -18,6 +18,7 @@ from gridweave.grid.live.local_down import end_all
 from gridweave.grid.live.local_ending import count_running, end_processes
 from gridweave.grid.live.local_gateway import GatewayPlan, start_gateway, wait_until_ready
 from gridweave.grid.live.local_ray import (
+    LOOPBACK,
     MOST_NODES,
     Launcher,
     LocalRay,
@@ -211,7 +212,7 @@ class _Work:
             folder=wanted.folder or str(self._folder / LIVE),
             namespace=NAMESPACE if wanted.name == DEFAULT_NAME else f"{NAMESPACE}-{wanted.name}",
             sites=wanted.sites,
-            address=f"127.0.0.1:{free_port(wanted=wanted.ray_port)}" if own else (wanted.address or ""),
+            address=f"{LOOPBACK}:{free_port(wanted=wanted.ray_port)}" if own else (wanted.address or ""),
             own_ray=own,
             temp=make_temp() if own else "",
             url=self._last_url,

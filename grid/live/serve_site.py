@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,7 +20,7 @@ from gridweave.grid.gateway.running import log_requests
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.live.local_gateway import GatewayPlan
-from gridweave.grid.live.local_ray import connected
+from gridweave.grid.live.local_ray import LOOPBACK, connected
 from gridweave.grid.live.local_state import make_private
 from gridweave.grid.live.local_up import MARKER, kept_secret
 from gridweave.grid.live.ray_joining import knock
@@ -57,7 +59,8 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     accepts_file : str
         Of the secrets that are expected from the grid.
     host : str
-        By which other sites reach its machine; empty: that which Ray has.
+        By which other sites reach its machine; empty: the address by which it reaches the grid, or, on a cluster that
+        it joins, that which Ray has.
     password_file : str
         Of the password of the journal's database; empty: there is none.
     address : str, optional
@@ -152,7 +155,8 @@ def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_
     is_wanted = False
     try:
         with ray.running():
-            _make_actors(service, ray.labelled, say)
+            own = service.host or own_address(service.uplink.url if service.uplink is not None else "")
+            _make_actors(msgspec.structs.replace(service, host=own), ray.labelled, say)
             asyncio.run(_serve(service, settings, say, ray))
             is_wanted = True
     except SystemExit:
@@ -163,6 +167,33 @@ def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_
             count = ray.end(keep_jobs=keep_jobs or not is_wanted)
             if count:
                 say(f"{count} parts of jobs {'go on' if keep_jobs or not is_wanted else 'were ended'}")
+
+
+def own_address(url: str) -> str:
+    """Return the address by which this machine reaches another one; nothing is sent.
+
+    Parameters
+    ----------
+    url : str
+        Of something there. If its name is not known now, or empty, the address of the way to anywhere.
+
+    Returns
+    -------
+    str
+        `LOOPBACK` if there is no way.
+
+    Examples
+    --------
+    >>> own_address("http://127.0.0.1:8765")
+    '127.0.0.1'
+    """
+    # The second one is kept for examples, and nobody has it.
+    for host in (urlsplit(url).hostname, "192.0.2.1"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            if host:
+                way.connect((host, 9))
+                return str(way.getsockname()[0])
+    return LOOPBACK
 
 
 def _on_cluster(service: SiteService, settings: GatewaySettings, say: Say, keep_jobs: bool) -> None:

@@ -118,7 +118,8 @@ class OwnSite(LiveSite, frozen=True, kw_only=True):
     rendezvous_ms : int
         As ``grid.rendezvous_ms`` of GRID.toml.
     host : str, optional
-        By which name or address other sites reach its machine; that which Ray has, if left out.
+        By which name or address other sites reach its machine; if left out, the address by which it reaches the grid,
+        or that which Ray has on a cluster that it joins.
     journal_password_file : str, optional
         Of the password of the journal's database.
     """

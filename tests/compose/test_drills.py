@@ -62,12 +62,24 @@ def test_everything_at_once(grid: ComposeGrid, drill: StartDrill) -> None:
 def test_network_disconnected(grid: ComposeGrid, drill: StartDrill) -> None:
     """A site whose network is away for longer than any lease serves its own users, and is taken in again."""
     with drill("beta's network is disconnected for 45 s") as one:
-        with grid.disconnected("beta"):
+        with grid.disconnected("beta", "grid"):
             until("the grid misses beta", lambda: site_is_known(grid, "beta", answers=False))
             one.submit("grid", 3)
             own = one.submit("beta", 2)
             grid.wait(LONGER_THAN_A_LEASE_S)
             grid.wait_ended("beta", own)
+        until("the grid has beta again", lambda: site_is_known(grid, "beta", answers=True))
+
+
+def test_interface_lost(grid: ComposeGrid, drill: StartDrill) -> None:
+    """A site that has lost its interface for longer than any lease goes on with the jobs of those who are there."""
+    with drill("beta has no interface for 45 s") as one:
+        with grid.disconnected("beta", "beta"):
+            until("the grid misses beta", lambda: site_is_known(grid, "beta", answers=False))
+            one.submit("grid", 3)
+            own = one.submit_within("beta", 2)
+            grid.wait(LONGER_THAN_A_LEASE_S)
+            grid.wait_ended_within("beta", own)
         until("the grid has beta again", lambda: site_is_known(grid, "beta", answers=True))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.gateway.tokens import TokenStore
 from gridweave.grid.live.local_gateway import GatewayPlan
+from gridweave.grid.live.local_ray import LOOPBACK
 from gridweave.grid.live.serve_grid import GridSide
 from gridweave.grid.live.serve_parts import prepare_tokens, serve_gateway
-from gridweave.grid.live.serve_site import serve_site
+from gridweave.grid.live.serve_site import own_address, serve_site
 from gridweave.scenarios.grid_file.serve_reading import grid_service, service_of_text, site_service
 from gridweave.site.program import JobRequest, Program
 
@@ -139,3 +141,21 @@ async def test_a_journal_of_another_grid_ends_the_side_of_the_grid(tmp_path: Pat
     await begin(GRID)
     with pytest.raises(InputError, match="its inputs were for a core of"):
         await begin(GRID.replace("nodes = 6", "nodes = 7"))
+
+
+class NoWay(socket.socket):
+    """A socket of a machine whose network is away."""
+
+    def connect(self, address: Any) -> None:
+        """Find no way."""
+        raise OSError("Network is unreachable")
+
+
+def test_a_site_is_reached_where_it_reaches_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address is that of the way to the grid; without one a site is still there for itself."""
+    assert own_address("http://127.0.0.1:8765") == "127.0.0.1"
+    assert own_address("http://127.0.0.9:8765") == "127.0.0.1"
+    anywhere = own_address("")
+    assert own_address("http://no-such-name.invalid:8765") == anywhere, "a name that is not known now"
+    monkeypatch.setattr(socket, "socket", NoWay)
+    assert own_address("http://127.0.0.1:8765") == LOOPBACK
