@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -19,6 +20,10 @@ logger = logging.getLogger("gridweave.gateway")
 
 POLL_S = 20.0
 """So long one poll of the grid waits for something to happen."""
+
+REST_S, UNWATCHED_REST_S = 0.02, 0.2
+"""So long after an answer the grid is not asked again, while somebody watches and while nobody does: what happens in
+the meantime is told by one answer."""
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -171,6 +176,7 @@ class EventHub:
         self._recent: deque[JobEvent] = deque()
         self._recent_after = 0
         self._begun = asyncio.Event()
+        self._watched = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.is_stopping = False
         self.last = 0
@@ -222,6 +228,17 @@ class EventHub:
                 # An error of ours in one batch is not to silence all that follow.
                 logger.exception("events up to %d could not be told", batch.last)
                 self.last = max(self.last, batch.last)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Let more happen, which one answer then tells; not for long if somebody watches, or comes to watch."""
+        if self._watchers:
+            await asyncio.sleep(REST_S)
+            return
+        self._watched.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNWATCHED_REST_S):
+                await self._watched.wait()
 
     async def _ask(self, after: int, timeout_s: float) -> JobEvents:
         """Return what happened after an event; ask until there is an answer."""
@@ -361,6 +378,7 @@ class EventHub:
             watcher.stop("stopping")
         if watcher.ended_by is None:
             self._watchers.add(watcher)
+            self._watched.set()
             yield Chunk(missed), watcher.given
 
     async def check_after(self, after: int) -> None:

@@ -25,7 +25,10 @@ async def test_each_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptur
         _, _, made = await grid.ask("GET", "/v1/jobs/99", token=tokens["anna"], X_Request_Id="not mine")
         _, new, _ = await grid.ask("POST", "/v1/tokens", {"user": "bob"}, token=tokens["olga"])
         await grid.ask("GET", "/v1/jobs?user=hidden", token="gw_wrong")
-        lines = [record.getMessage() for record in caplog.records if record.name == "gridweave.gateway.requests"]
+        lines: list[str] = []
+        while len(lines) < 4:
+            await asyncio.sleep(0)  # a line is written behind the answer
+            lines = [one.getMessage() for one in caplog.records if one.name == "gridweave.gateway.requests"]
     first, second, third, fourth = (msgspec.json.decode(line) for line in lines)
     token_id = tokens["anna"].split("_")[1]
     assert (first["id"], first["user"], first["token"], first["method"]) == ("mine:1", "anna", token_id, "POST")
