@@ -165,7 +165,14 @@ def _own_cluster(ray: Any, sites: Sequence[str]) -> Iterator[Ground]:
     remarks = (
         [] if labelled else [f"{len(sites)} sites share one Ray node; more than {MOST_NODES} nodes are not started"]
     )
-    own = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": _STORE_BYTES, "_temp_dir": str(root / "r")}
+    own: dict[str, Any] = {
+        "num_cpus": 1,
+        "include_dashboard": False,
+        "object_store_memory": _STORE_BYTES,
+        "_temp_dir": str(root / "r"),
+        # Its workers, and with them all jobs, would give way to every other process.
+        "_system_config": {"worker_niceness": 0},
+    }
     started: list[subprocess.Popen[bytes]] = []
     try:
         with _connected(ray, "local", "this machine", **own) as context:

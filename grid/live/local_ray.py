@@ -303,6 +303,8 @@ def _environment_of_nodes(token: Path, marker: str) -> dict[str, str]:
     # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.
     kept["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"
     kept["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Its workers, and with them the actors of the grid and all jobs, would give way to every other process.
+    kept["RAY_worker_niceness"] = "0"
     kept["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     if "PYTHONPATH" in kept:
         kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))

@@ -74,6 +74,8 @@ def run_job(*argv: str, nodes: int) -> tuple[str, tuple[tuple[str, int], ...]]:
 def test_a_job_runs_on_two_sites(world: World) -> None:
     """The grid that is up runs a job that is wider than any site, and says that all is well."""
     assert run_job("true", nodes=5) == ("finished", (("north", 3), ("south", 2)))
+    outcome, _ = run_job("sh", "-c", f"test $(nice) = {os.nice(0)}", nodes=1)
+    assert outcome == "finished", "a job is as nice as whoever ran `up`, not as the workers of Ray are"
     status, printed = world.run("status", "--json")
     assert status == 0, printed
     parts = {part["name"]: part for part in json.loads(printed)["parts"]}
