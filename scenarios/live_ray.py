@@ -18,7 +18,7 @@ from typing import Any
 
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.live.local_ending import end_jobs
-from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, knock, quietly
+from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, knock, muted, quietly
 from gridweave.grid.live.signals import ended_in_order
 from gridweave.site.live.ray_names import SITE_LABEL
 
@@ -112,7 +112,7 @@ def _imported() -> Any:
 @contextlib.contextmanager
 def _connected(ray: Any, address: str, where: str, **options: Any) -> Iterator[Any]:
     try:
-        with quietly():
+        with quietly(), muted():
             try:
                 context = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
             except RAY_ERRORS as error:

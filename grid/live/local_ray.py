@@ -24,7 +24,7 @@ import msgspec
 from gridweave.errors import UnavailableError
 from gridweave.grid.live.local_ending import MARKER_VARIABLE
 from gridweave.grid.live.local_state import HEAD, LocalProcess, node_of, write_private
-from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, quietly
+from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, muted, quietly
 from gridweave.grid.live.ray_nodes import Launched, Launching, RayNode
 from gridweave.grid.live.signals import postponed, uninterrupted
 from gridweave.site.live.ray_names import MACHINE_LABEL, SITE_LABEL
@@ -403,7 +403,7 @@ def connected(address: str) -> Iterator[Any]:
     except ImportError:
         raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
     try:
-        with quietly(), _muted(), postponed():
+        with quietly(), muted(), postponed():
             try:
                 own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
@@ -413,18 +413,3 @@ def connected(address: str) -> Iterator[Any]:
     finally:
         with quietly(), postponed():
             ray.shutdown()
-
-
-@contextlib.contextmanager
-def _muted() -> Iterator[None]:
-    """Let nobody see what compiled code says on standard error; what is wrong comes as an exception."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(nowhere)
-        os.close(kept)
