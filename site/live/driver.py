@@ -366,7 +366,11 @@ class Driver(ABC, Generic[Incoming]):
         """Return what was answered before to any of these."""
         if not submissions:
             return {}
-        return await self._read(lambda: self._journal.submissions(list(submissions)))
+        with contextlib.suppress(UnavailableError):
+            found = self._journal.submissions_at_once(submissions)
+            if found is not None:
+                return found
+        return await self._read(lambda: self._journal.submissions(submissions))
 
     async def _past(self, requests: Sequence[JobRequest]) -> dict[int, Past]:
         """Return what the journal knows of jobs that others are to wait for; those that are not over are left out."""

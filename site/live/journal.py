@@ -365,6 +365,18 @@ class Journal(JournalReader):
         self._asked.update(key for key in rest if key not in found)
         return {key: found[key] for key in wanted if key in found}
 
+    def submissions_at_once(self, keys: Iterable[str]) -> dict[str, Submission] | None:
+        """Return the same, if that needs no waiting; None: the database is a server, or another thread reads it now.
+
+        A thread of its own for it costs more than the reading.
+        """
+        if not self._store.is_sqlite or not self._io_lock.acquire(blocking=False):
+            return None
+        try:
+            return self.submissions(keys)
+        finally:
+            self._io_lock.release()
+
     def _is_used(self, key: str) -> bool:
         if key in self._asked:
             return False

@@ -209,6 +209,32 @@ def test_the_first_answer_is_kept(open_journal: Open) -> None:
     assert [found.job_id for found in open_journal().submissions(many).values()] == list(range(2500))
 
 
+def test_answers_are_had_at_once_unless_somebody_else_reads(open_journal: Open) -> None:
+    """What was answered is found without a wait, written or not; not while another thread has the file."""
+    journal = open_journal(batch=0)
+    with journal.step() as step:
+        step.submission("a", 1, 5, Started(1, 2, 3))
+    for _ in range(2):
+        found = journal.submissions_at_once(["a", "b"])
+        assert found is not None
+        assert {key: one.job_id for key, one in found.items()} == {"a": 1}
+        journal.flush()
+    reads, may_end = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with journal.reading():
+            reads.set()
+            may_end.wait()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reads.wait()
+    assert journal.submissions_at_once(["a"]) is None
+    may_end.set()
+    reader.join()
+    assert journal.submissions_at_once(["a"]) is not None
+
+
 def test_answers_have_the_type_that_was_asked_for(open_journal: Open) -> None:
     """With a type for answers they come back as that, and an answer of another type is refused."""
     journal = open_journal(answer_type=Started)
