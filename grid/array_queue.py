@@ -12,6 +12,7 @@ import numpy as np
 
 from gridweave.grid.coallocation import Fragments
 from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
+from gridweave.grid.kernels.candidates import withdraw
 from gridweave.grid.kernels.grid_plan import (
     grid_plan_pass,
     planned_end_moved,
@@ -29,7 +30,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.jit import prepared
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.profile import earliest_fit
-from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, dequeue, enqueue
+from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
 from gridweave.site.messages import Job
 
 _FIRST_SLOTS = 64
@@ -261,7 +262,7 @@ class GridQueue:
         if not len(places):
             return False
         if self._plan is None:
-            dequeue(self._state, np.int64(places[0]))
+            withdraw(self._state, np.int64(places[0]))
         else:
             planned_job_withdrawn(self._state, self._plan, np.int64(places[0]))
         self._forget(job_id)
@@ -398,6 +399,9 @@ class GridQueue:
         assert free.sum() == counters["free"], "the sum of free nodes is wrong"
         waiting = self._state.waiting[: counters["n_waiting"]].tolist()
         assert sorted([*waiting, *slots]) == sorted(self._slot.values()), "a slot is lost or doubled"
+        noted = self._state.jobs[waiting[: min(counters["n_noted"], counters["first_new"])]]
+        assert (noted["width"] == self._state.queue_width[: len(noted)]).all(), "a width is not that of the job"
+        assert (noted["estimate_ms"] == self._state.queue_ms[: len(noted)]).all(), "an estimate is not that of the job"
         if self._plan is not None:
             self._check_plan(self._plan, waiting)
         ranks = [tuple(self._state.jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
+from gridweave.grid.kernels.candidates import withdraw
 from gridweave.grid.kernels.grid_plan import planned_job_withdrawn
 from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.kernels.links_placement import find_possible, find_splittable
@@ -31,7 +32,7 @@ from gridweave.scenarios.kernels.grid_net_batch import (
 from gridweave.scenarios.kernels.moves import drop_moves, more_moves, new_moves
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.workload import IntArray, Workload
-from gridweave.site.kernels.state import NEVER_MS, REPLAN, dequeue
+from gridweave.site.kernels.state import NEVER_MS, REPLAN
 
 _FEW_JOBS = 256
 """Room in a plan at first: it is made larger as the queue needs it."""
@@ -217,7 +218,7 @@ def _refuse_hopeless(state: GridState, plan: GridPlan | None, run: NetRun, now_m
         slot = state.waiting[place]
         if run.hopeless_ms[slot] <= now_ms:
             if plan is None:
-                dequeue(state, np.int64(place))
+                withdraw(state, np.int64(place))
             else:
                 planned_job_withdrawn(state, plan, np.int64(place))
             if run.moves_data:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gridweave.grid.kernels.candidates import drop_started, limits_now, next_candidate, note_wants
 from gridweave.grid.kernels.links_placement import (
     ends_late_on_links,
     ends_on_one_site_by,
@@ -19,7 +20,7 @@ from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, p
 from gridweave.grid.kernels.site_order import copy_order, move_site
 from gridweave.grid.kernels.state import ALL_NODES, UNKNOWN, begin_taken, finish_job
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.state import HEAD, NEVER_MS, NO_PLACE, drop_started
+from gridweave.site.kernels.state import HEAD, NEVER_MS, NO_PLACE
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -57,6 +58,7 @@ def grid_pass(state, codes, now_ms):
     only the jobs that are new are looked at.
     """
     counters = state.counters[0]
+    note_wants(state)
     first_new = counters.first_new
     counters.n_started = 0
     counters.first_new = NEVER_MS
@@ -74,7 +76,7 @@ def grid_pass(state, codes, now_ms):
         _backfill(state, codes, head, head + 1, now_ms)
         _forget_reserved(state)
     if counters.n_started > 0:
-        drop_started(state, HEAD)
+        drop_started(state)
     else:
         counters.settled = state.waiting[HEAD]
     if counters.n_waiting == 0:
@@ -93,7 +95,7 @@ def _pass_over_new(state, codes, first_new, now_ms):
         _backfill(state, codes, HEAD, first_new, now_ms)
         _forget_reserved(state)
         if counters.n_started > 0:
-            drop_started(state, HEAD)
+            drop_started(state)
 
 
 @kernel_part
@@ -255,27 +257,38 @@ def kept_for_head(state, codes, kept):
 
 @kernel
 def _backfill(state, codes, head, first, now_ms):
-    """Try every job behind the head from one place on, in the order of the queue."""
+    """Try every job behind the head from one place on that might start, in the order of the queue."""
     counters = state.counters[0]
     narrowest = state.jobs[state.waiting[head]].width
     if first > head + 1:
         narrowest = min(narrowest, counters.narrowest)
-    for place in range(first, counters.n_waiting):
+    limits = limits_now(state, codes, now_ms)
+    place, narrowest_passed = next_candidate(state, limits, first)
+    while place < counters.n_waiting:
         slot = state.waiting[place]
-        job = state.jobs[slot]
-        if job.width <= counters.free and _place_behind_head(state, codes, slot, now_ms):
-            end_ms = begin_taken(state, codes, place, now_ms)
-            counters.spare = UNKNOWN
-            if end_ms > counters.shadow_ms:
-                for k in range(counters.n_taken):
-                    site = state.taken[k].site
-                    if state.extra[site] != ALL_NODES:
-                        state.extra[site] -= state.taken[k].width
+        if _place_behind_head(state, codes, slot, now_ms):
+            _begin_behind_head(state, codes, place, now_ms)
             if counters.free == 0:
                 return
+            limits = limits_now(state, codes, now_ms)
         else:
-            narrowest = min(narrowest, job.width)
-    counters.narrowest = narrowest
+            narrowest = min(narrowest, state.jobs[slot].width)
+        narrowest = min(narrowest, narrowest_passed)
+        place, narrowest_passed = next_candidate(state, limits, place + 1)
+    counters.narrowest = min(narrowest, narrowest_passed)
+
+
+@kernel_part
+def _begin_behind_head(state, codes, place, now_ms):
+    """Start a candidate; if it ends after the shadow time, it takes of what can be spared then."""
+    counters = state.counters[0]
+    end_ms = begin_taken(state, codes, place, now_ms)
+    counters.spare = UNKNOWN
+    if end_ms > counters.shadow_ms:
+        for k in range(counters.n_taken):
+            site = state.taken[k].site
+            if state.extra[site] != ALL_NODES:
+                state.extra[site] -= state.taken[k].width
 
 
 @kernel_part

@@ -49,7 +49,7 @@ def take_free_site(state, codes, net, slot, now_ms, shadow_ms):
 @kernel_part
 def take_site_ahead(state, codes, net, slot, when_ms):
     """Place a job on one site at a later instant, with the nodes ``ahead``; return whether it can be."""
-    if net is not None:
+    if net is not None and net.staging != NO_DATA:
         return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
     take_site(state, slot, choose_site(state, codes, slot, state.ahead, state.ahead))
     return True
@@ -200,11 +200,15 @@ def ends_late_on_links(state, net, slot, now_ms, shadow_ms):
 
 
 @kernel_part
+def sites_are_alike(net):
+    """Whether a job ends at one instant on whichever single site it starts: data is nearer to one than to another."""
+    return net is None or net.staging == NO_DATA
+
+
+@kernel_part
 def fits_now(state, net, slot):
     """Whether a job would end first on the single site that has the nodes for it now."""
-    if net is not None and net.staging != NO_DATA:
-        return False
-    return most_of(state.free_order) >= state.jobs[slot].width
+    return sites_are_alike(net) and most_of(state.free_order) >= state.jobs[slot].width
 
 
 @kernel_part

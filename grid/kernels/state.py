@@ -43,6 +43,8 @@ COUNTERS = np.dtype(
         ("n_horizon", np.int64),
         ("horizon_next", np.int64),
         ("settled", np.int64),
+        ("n_noted", np.int64),
+        ("first_gap", np.int64),
     ],
     align=True,
 )
@@ -50,7 +52,8 @@ COUNTERS = np.dtype(
 
 ``spare`` is the sum of what ``spare_order`` holds, `UNKNOWN` if that is not up to date; ``horizon_next`` is the running
 job up to which the horizon is known. ``settled`` is the head, by its slot, for which the last pass started nothing, if
-nothing has started, ended or moved since; otherwise `UNKNOWN`.
+nothing has started, ended or moved since; otherwise `UNKNOWN`. ``n_noted`` is up to which place it is known what the
+waiting jobs want; ``first_gap`` where the first job stood that the pass has started.
 """
 
 UNKNOWN = np.int64(-1)
@@ -72,6 +75,8 @@ class GridState(NamedTuple):
         In [0, 1): what chance each job has, for the selection ``random``.
     waiting : numpy.ndarray of int64, shape (slots,)
         Slots in the order of the queue.
+    queue_width, queue_ms : numpy.ndarray of int64, shape (slots,)
+        What the waiting jobs want, in the order of the queue (candidates.py): their widths and estimates.
     running : numpy.ndarray of RUNNING, shape (blocks x BLOCK,)
         Ascending (end by estimate, job id) through the blocks in use (running.py).
     block_order, block_count : numpy.ndarray of int64, shape (blocks,)
@@ -105,6 +110,8 @@ class GridState(NamedTuple):
     sensitivity: npt.NDArray[np.float64]
     draw: npt.NDArray[np.float64]
     waiting: npt.NDArray[np.int64]
+    queue_width: npt.NDArray[np.int64]
+    queue_ms: npt.NDArray[np.int64]
     running: npt.NDArray[np.void]
     block_order: npt.NDArray[np.int64]
     block_count: npt.NDArray[np.int64]
@@ -150,6 +157,8 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
         sensitivity=np.ones(slots, np.float64),
         draw=np.zeros(slots, np.float64),
         waiting=np.zeros(slots, np.int64),
+        queue_width=np.zeros(slots, np.int64),
+        queue_ms=np.zeros(slots, np.int64),
         running=np.zeros(blocks_for(running) * BLOCK, RUNNING),
         block_order=np.arange(blocks_for(running)),
         block_count=np.zeros(blocks_for(running), np.int64),
@@ -204,7 +213,7 @@ def add_free(state, site, nodes):
 def begin_taken(state, codes, place, now_ms):
     """Start the job at this place of the queue on the nodes that were just taken for it; return its end by estimate.
 
-    Its place in the queue stays, marked, until `drop_started` of the site's kernels.
+    Its place in the queue stays, marked, until `drop_started` (candidates.py).
     """
     counters = state.counters[0]
     slot = state.waiting[place]
@@ -221,6 +230,8 @@ def begin_taken(state, codes, place, now_ms):
     counters.n_fragments += counters.n_taken
     counters.free -= job.width
     join_blocks(state, slot, end_ms)
+    if counters.n_started == 0:
+        counters.first_gap = place
     state.started[counters.n_started] = slot
     counters.n_started += 1
     state.waiting[place] = GONE

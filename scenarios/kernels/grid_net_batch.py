@@ -212,8 +212,11 @@ def _drop_old(run, jobs):
 
 @kernel_part
 def _counts(run, row, end_ms):
-    """Whether a job ends at this instant, and has not yet: an end that moves away and back stands in the heap twice."""
-    return run.end_ms[row] == end_ms and run.rate[row] != NOT_RUNNING
+    """Whether a job ends at this instant, and has not yet: an end that moves away and back stands in the heap twice.
+
+    Without contention no end moves, and what is known of a job's rate need be neither read nor kept.
+    """
+    return run.contention == APART or (run.end_ms[row] == end_ms and run.rate[row] != NOT_RUNNING)
 
 
 @kernel
@@ -264,8 +267,9 @@ def _work_is_done(state, plan, run, row, now_ms):
 @kernel
 def _leave(state, plan, run, row, now_ms):
     """Take a job out that has ended."""
-    run.rate[row] = NOT_RUNNING
-    run.end_ms[row] = now_ms
+    if run.contention != APART:
+        run.rate[row] = NOT_RUNNING
+        run.end_ms[row] = now_ms
     if plan is None:
         grid_job_ended(state, row)
     else:
@@ -328,19 +332,21 @@ def _begin_jobs(state, net, run, now_ms):
         work_ms = grown_ms(run.run_ms[row], net.factor[row])
         run.start_ms[row] = now_ms
         run.length_ms[row] = net.data_ms[row] + work_ms
+        if run.contention == APART:
+            # On idle links its data is a part of its work, and it goes on at rate 1.
+            run.end_ms[row] = now_ms + run.length_ms[row]
+            _push(state, run, row)
+            continue
         run.spare_ms[row] = state.end_ms[row] - now_ms - run.length_ms[row]
         run.rate[row] = RATE_ONE
         run.since_ms[row] = now_ms
+        run.left[row] = work_of(work_ms)
         if run.moves_data:
             recall_taken(state, row)
             parts = state.taken, state.counters[0].n_taken
-            run.left[row] = work_of(work_ms)
             if fetch(net.paths, run.moves, run.flows, net.data[row], row, *parts, now_ms):
                 run.end_ms[row] = NEVER_MS
                 continue
-        else:
-            # On idle links its data is a part of its work.
-            run.left[row] = work_of(run.length_ms[row])
         _begin_work(state, net, run, row, now_ms)
 
 

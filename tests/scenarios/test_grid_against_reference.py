@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import grid_cases, grid_options, random_jobs, to_workload
+from gridweave.grid.kernels.candidates import STRETCH
 from gridweave.grid.kernels.running import BLOCK
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
@@ -123,6 +124,17 @@ def test_hundreds_of_running_jobs(mode: str) -> None:
     got = agree(jobs, [4] * 60 + [2] * 20, {"mode": mode, "overhead": (0.1, 0.2)}, rng)
     running = [(got.start_ms <= start) & (start < got.end_ms) for start in got.start_ms.tolist()]
     assert max(int(ones.sum()) for ones in running) > 2 * BLOCK
+
+
+@pytest.mark.parametrize("order", ["fcfs", "sjf"])
+@pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
+def test_queues_of_several_stretches(mode: str, order: str) -> None:
+    """Where more jobs wait than are sifted at one stroke, both give one schedule; so too if many start in one pass."""
+    rng = np.random.default_rng(10)
+    jobs = random_jobs(rng, 8 * STRETCH, 24, load=12.0)
+    got = agree(jobs, [4, 8, 12], {"mode": mode, "order": order, "overhead": (0.1, 0.4)}, rng)
+    waiting = [(got.workload.submit_ms <= at_ms) & (got.start_ms > at_ms) for at_ms in got.start_ms.tolist()]
+    assert max(int(ones.sum()) for ones in waiting) > 2 * STRETCH
 
 
 @settings(max_examples=400, deadline=None)

@@ -1,0 +1,144 @@
+"""Which waiting jobs are worth a look when the queue is backfilled: of a long queue most plainly cannot start.
+
+Four numbers say that of a job, by its width and its estimate alone, and they are the same for all jobs until one
+starts. So what the jobs want stands in arrays of its own, in the order of the queue, and is sifted in stretches without
+a branch: the compiler then has the processor compare several jobs at a time. Only what is left is placed, one by one.
+"""
+
+from __future__ import annotations
+
+from gridweave.grid.kernels.links_placement import sites_are_alike
+from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
+from gridweave.jit import kernel, kernel_part
+from gridweave.site.kernels.state import GONE, NEVER_MS, dequeue
+
+# Numba infers the types of kernels; their docstrings say them.
+# mypy: disable-error-code="no-untyped-def"
+
+STRETCH = 32
+"""Jobs that are sifted at one stroke."""
+
+
+@kernel_part
+def limits_now(state, codes, now_ms):
+    """Return the numbers by which `next_candidate` judges: they hold until a job starts or ends.
+
+    Returns
+    -------
+    widest, fitting : int
+        A wider job does not start, since it is wider than all that is free, or, where no job is split, than what is
+        free on any one site; a job that is no wider than ``fitting`` starts on one site or not at all.
+    in_time_ms, spare : int
+        On one site, a job starts if it is no longer than this, and so ends by the shadow time, or no wider than what
+        some site can spare then.
+
+    Notes
+    -----
+    That a job which fits on one site is in the head's way there makes no split of it end sooner. But if it is split
+    even so (``multi-site``), or the sites are not alike to it, ``fitting`` is 0.
+    """
+    counters = state.counters[0]
+    most = most_of(state.free_order)
+    widest = counters.free if codes.splits else most
+    judged_by_site = (codes.adaptive or not codes.splits) and sites_are_alike(codes.net)
+    return widest, most if judged_by_site else 0, counters.shadow_ms - now_ms, _most_to_spare(state)
+
+
+@kernel_part
+def _most_to_spare(state):
+    """Return the most nodes of one site that a job may have that ends after the shadow time."""
+    most = 0
+    for place in range(len(state.free_order) - 1, -1, -1):
+        nodes = nodes_of(state.free_order[place])
+        if nodes <= most:
+            break
+        most = max(most, min(nodes, state.extra[site_of(state.free_order[place])]))
+    return most
+
+
+@kernel
+def next_candidate(state, limits, first):
+    """Return the next place of the queue whose job might start behind the head, and the least width of others.
+
+    Parameters
+    ----------
+    state : GridState
+    limits : tuple of int
+        What `limits_now` returned, if no job has started since.
+    first : int
+        The place from which on candidates are looked for.
+
+    Returns
+    -------
+    place : int
+        The end of the queue, if there is none.
+    narrowest : int
+        Of the jobs up to there, and some behind, that are no candidates; `NEVER_MS` if there are none.
+    """
+    widest, fitting, in_time_ms, spare = limits
+    end = state.counters[0].n_waiting
+    narrowest = NEVER_MS
+    while first < end:
+        last = min(first + STRETCH, end)
+        widths, estimates_ms = state.queue_width[first:last], state.queue_ms[first:last]
+        found = STRETCH
+        for i in range(len(widths)):
+            width = widths[i]
+            may_on_one = (estimates_ms[i] <= in_time_ms) | (width <= spare)
+            may_start = (width <= widest) & ((width > fitting) | may_on_one)
+            found = min(found, i if may_start else STRETCH)
+            narrowest = min(narrowest, NEVER_MS if may_start else width)
+        if found < STRETCH:
+            return first + found, narrowest
+        first = last
+    return end, narrowest
+
+
+@kernel_part
+def note_wants(state):
+    """Write down what the jobs want that are new in the queue since the last pass, and those that they stand before."""
+    counters = state.counters[0]
+    for place in range(min(counters.n_noted, counters.first_new), counters.n_waiting):
+        job = state.jobs[state.waiting[place]]
+        state.queue_width[place] = job.width
+        state.queue_ms[place] = job.estimate_ms
+    counters.n_noted = counters.n_waiting
+
+
+@kernel_part
+def drop_started(state):
+    """Close the gaps that `begin_taken` left in the queue in this pass, which has started some job."""
+    counters = state.counters[0]
+    first = counters.first_gap
+    if counters.n_started == 1:
+        _close_gap(state.waiting, first, counters.n_waiting)
+        _close_gap(state.queue_width, first, counters.n_waiting)
+        _close_gap(state.queue_ms, first, counters.n_waiting)
+    else:
+        gaps = 0
+        for place in range(first, counters.n_waiting):
+            slot = state.waiting[place]
+            state.waiting[place - gaps] = slot
+            state.queue_width[place - gaps] = state.queue_width[place]
+            state.queue_ms[place - gaps] = state.queue_ms[place]
+            gaps += slot == GONE
+    counters.n_waiting -= counters.n_started
+    counters.n_noted -= counters.n_started
+
+
+@kernel_part
+def _close_gap(entries, gap, end):
+    """Move the entries behind a gap to the front by one place, which most passes come to.
+
+    By how much is known to the compiler, so that it can have several entries moved at a time.
+    """
+    rest = entries[gap:end]
+    for i in range(len(rest) - 1):
+        rest[i] = rest[i + 1]
+
+
+@kernel
+def withdraw(state, place):
+    """Take the job at this place out of the queue."""
+    dequeue(state, place)
+    state.counters[0].n_noted = min(state.counters[0].n_noted, place)

@@ -1,0 +1,94 @@
+"""The sifting of the grid's queue, against a plain look at every job."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridweave.grid.kernels.candidates import STRETCH, drop_started, next_candidate, note_wants, withdraw
+from gridweave.grid.kernels.state import GridState, empty_grid
+from gridweave.site.kernels.state import GONE, HEAD, NEVER_MS, enqueue
+
+
+def queue_of(rng: np.random.Generator, jobs: int) -> GridState:
+    """Return a grid on which so many jobs wait, in an order that is not that of their slots."""
+    state = empty_grid(np.array([64, 64]), slots=max(jobs, 1))
+    state.jobs["job_id"] = np.arange(len(state.jobs))
+    for name, values in (("key", 5), ("width", 50), ("estimate_ms", 50)):
+        state.jobs[name] = rng.integers(1, values, len(state.jobs))
+    for slot in range(jobs):
+        enqueue(state, np.int64(slot))
+    return state
+
+
+def assert_noted(state: GridState) -> None:
+    """Hold what is noted of the queue, up to the first new job, to the jobs that wait."""
+    counters = state.counters[0]
+    jobs = state.jobs[state.waiting[: min(int(counters["n_noted"]), int(counters["first_new"]))]]
+    assert state.queue_width[: len(jobs)].tolist() == jobs["width"].tolist()
+    assert state.queue_ms[: len(jobs)].tolist() == jobs["estimate_ms"].tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from((0, 1, STRETCH, STRETCH + 1, 5 * STRETCH + 3)))
+def test_candidates_are_all_that_might_start(seed: int, jobs: int) -> None:
+    """From any place on, the next candidate and the widths passed over are those of a look at each job in turn."""
+    rng = np.random.default_rng(seed)
+    state = queue_of(rng, jobs)
+    note_wants(state)
+    wants = [(int(job["width"]), int(job["estimate_ms"])) for job in state.jobs[state.waiting[:jobs]]]
+    for _ in range(20):
+        widest, fitting, in_time_ms, spare = limits = tuple(rng.integers(0, 60, 4).astype(np.int64))
+        first = int(rng.integers(0, jobs + 1))
+        might = [
+            place
+            for place in range(first, jobs)
+            if wants[place][0] <= widest
+            and (wants[place][0] > fitting or wants[place][1] <= in_time_ms or wants[place][0] <= spare)
+        ]
+        place, narrowest = next_candidate(state, limits, np.int64(first))
+        assert place == min(might, default=jobs)
+        passed, others = range(first, place), [wants[k][0] for k in range(first, jobs) if k not in might]
+        assert min((wants[k][0] for k in passed), default=NEVER_MS) >= narrowest >= min(others, default=NEVER_MS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_jobs_want_stays_in_step_with_the_queue(seed: int) -> None:
+    """Whatever is submitted, withdrawn and started, in any order of the queue, what is noted is that of its jobs."""
+    rng = np.random.default_rng(seed)
+    state = queue_of(rng, 2 * STRETCH)
+    later: list[int] = []
+    for _ in range(60):
+        counters = state.counters[0]
+        waiting = int(counters["n_waiting"])
+        if rng.random() < 0.3 and waiting:
+            place = int(rng.integers(0, waiting))
+            later.append(int(state.waiting[place]))
+            withdraw(state, np.int64(place))
+        elif rng.random() < 0.5 and later:
+            slot = later.pop(int(rng.integers(0, len(later))))
+            state.jobs[slot]["width"] = rng.integers(1, 50)
+            enqueue(state, np.int64(slot))
+        elif waiting:
+            note_wants(state)
+            assert counters["n_noted"] == waiting
+            gone = np.sort(rng.choice(waiting, min(waiting, int(rng.integers(1, 4))), replace=False))
+            left = np.delete(state.waiting[:waiting], gone).tolist()
+            later += state.waiting[gone].tolist()
+            state.waiting[gone] = GONE
+            counters["n_started"], counters["first_gap"], counters["first_new"] = len(gone), gone[0], NEVER_MS
+            drop_started(state)
+            assert state.waiting[: int(counters["n_waiting"])].tolist() == left
+        assert_noted(state)
+
+
+@pytest.mark.parametrize("place", [HEAD, np.int64(1)])
+def test_a_withdrawn_job_is_not_noted(place: np.int64) -> None:
+    """What is noted ends where a job was withdrawn, until the next pass."""
+    state = queue_of(np.random.default_rng(1), 5)
+    note_wants(state)
+    withdraw(state, place)
+    assert state.counters[0]["n_noted"] == place
