@@ -1,11 +1,13 @@
 """Which waiting jobs are worth a look when the queue is backfilled: of a long queue most plainly cannot start.
 
-Four numbers say that of a job, by its width and its estimate alone, and they are the same for all jobs until one
+Five numbers say that of a job, by its width and its estimate alone, and they are the same for all jobs until one
 starts. So what the jobs want stands in arrays of its own, in the order of the queue, and is sifted in stretches without
 a branch: the compiler then has the processor compare several jobs at a time. Only what is left is placed, one by one.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from gridweave.grid.kernels.links_placement import sites_are_alike
 from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
@@ -25,12 +27,15 @@ def limits_now(state, codes, now_ms):
 
     Returns
     -------
-    widest, fitting : int
+    widest : int
         A wider job does not start, since it is wider than all that is free, or, where no job is split, than what is
-        free on any one site; a job that is no wider than ``fitting`` starts on one site or not at all.
-    in_time_ms, spare : int
-        On one site, a job starts if it is no longer than this, and so ends by the shadow time, or no wider than what
-        some site can spare then.
+        free on any one site.
+    fitting : int
+        A job that is no wider starts on one site or not at all.
+    in_time_ms : int
+        A longer job ends after the shadow time wherever it starts: split it takes no less.
+    spare, spare_in_all : int
+        On one site no job may have more nodes that ends after the shadow time; nor in several parts.
 
     Notes
     -----
@@ -41,7 +46,8 @@ def limits_now(state, codes, now_ms):
     most = most_of(state.free_order)
     widest = counters.free if codes.splits else most
     judged_by_site = (codes.adaptive or not codes.splits) and sites_are_alike(codes.net)
-    return widest, most if judged_by_site else 0, counters.shadow_ms - now_ms, _most_to_spare(state)
+    fitting = most if judged_by_site else 0
+    return widest, fitting, counters.shadow_ms - now_ms, _most_to_spare(state), _all_to_spare(state)
 
 
 @kernel_part
@@ -54,6 +60,16 @@ def _most_to_spare(state):
             break
         most = max(most, min(nodes, state.extra[site_of(state.free_order[place])]))
     return most
+
+
+@kernel_part
+def _all_to_spare(state):
+    """Return the nodes of all sites that a job may have that ends after the shadow time."""
+    nodes = state.counters[0].free
+    for k in range(state.counters[0].n_reserved):
+        site = state.reserved[k].site
+        nodes -= max(np.int64(0), state.free[site] - state.extra[site])
+    return nodes
 
 
 @kernel
@@ -75,7 +91,7 @@ def next_candidate(state, limits, first):
     narrowest : int
         Of the jobs up to there, and some behind, that are no candidates; `NEVER_MS` if there are none.
     """
-    widest, fitting, in_time_ms, spare = limits
+    widest, fitting, in_time_ms, spare, spare_in_all = limits
     end = state.counters[0].n_waiting
     narrowest = NEVER_MS
     while first < end:
@@ -84,8 +100,8 @@ def next_candidate(state, limits, first):
         found = STRETCH
         for i in range(len(widths)):
             width = widths[i]
-            may_on_one = (estimates_ms[i] <= in_time_ms) | (width <= spare)
-            may_start = (width <= widest) & ((width > fitting) | may_on_one)
+            out_of_the_way = (width <= spare) | ((width > fitting) & (width <= spare_in_all))
+            may_start = (width <= widest) & ((estimates_ms[i] <= in_time_ms) | out_of_the_way)
             found = min(found, i if may_start else STRETCH)
             narrowest = min(narrowest, NEVER_MS if may_start else width)
         if found < STRETCH:

@@ -40,13 +40,14 @@ def test_candidates_are_all_that_might_start(seed: int, jobs: int) -> None:
     note_wants(state)
     wants = [(int(job["width"]), int(job["estimate_ms"])) for job in state.jobs[state.waiting[:jobs]]]
     for _ in range(20):
-        widest, fitting, in_time_ms, spare = limits = tuple(rng.integers(0, 60, 4).astype(np.int64))
+        widest, fitting, in_time_ms, spare, spare_in_all = limits = tuple(rng.integers(0, 60, 5).astype(np.int64))
         first = int(rng.integers(0, jobs + 1))
         might = [
             place
-            for place in range(first, jobs)
-            if wants[place][0] <= widest
-            and (wants[place][0] > fitting or wants[place][1] <= in_time_ms or wants[place][0] <= spare)
+            for place, (width, estimate_ms) in enumerate(wants)
+            if place >= first
+            and width <= widest
+            and (estimate_ms <= in_time_ms or width <= (max(spare, spare_in_all) if width > fitting else spare))
         ]
         place, narrowest = next_candidate(state, limits, np.int64(first))
         assert place == min(might, default=jobs)
