@@ -1,13 +1,15 @@
-"""Which nodes of a site are free: sorted, disjoint, half-open intervals of node numbers."""
+"""Which nodes of a site are free."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from gridweave.errors import InputError
 
 Interval = tuple[int, int]
+
+_FREE, _USED = 0, 1
+_ONE_FREE, _ONE_USED = bytes([_FREE]), bytes([_USED])
 
 
 class NodePool:
@@ -22,6 +24,13 @@ class NodePool:
     nodes : int
         Nodes of the site, >= 1. All are free at first.
 
+    Attributes
+    ----------
+    nodes : int
+        Of the site.
+    free : int
+        Number of free nodes.
+
     Raises
     ------
     InputError
@@ -29,11 +38,11 @@ class NodePool:
 
     Notes
     -----
-    The free nodes are kept as the starts and the stops of maximal intervals ``[start, stop)``: sorted, not empty, and
-    with at least one node in use between any two. `allocate` takes from the front and so costs time in proportion to
-    the pieces that it hands out; `release` costs one binary search (and one list insertion) per piece. Asking for more
-    than there is, or giving back what is free already, is a fault of the caller and raises AssertionError, also under
-    ``python -O``; the pool is unchanged then.
+    The nodes are the bytes of an array, so that the next free one, and the next in use, are found by the machine's own
+    search: a nanosecond for dozens of nodes. All nodes before `_first` are in use. Beside that search `allocate` and
+    `release` cost time in proportion to the pieces that they hand out and take back. Asking for more than there is, or
+    giving back what is free already, is a fault of the caller and raises AssertionError, also under ``python -O``; the
+    pool is unchanged then.
 
     Examples
     --------
@@ -46,28 +55,29 @@ class NodePool:
     ((0, 3), (5, 7))
     """
 
-    __slots__ = ("_free", "_starts", "_stops", "nodes")
+    __slots__ = ("_first", "_used", "free", "nodes")
 
     def __init__(self, nodes: int) -> None:
         if nodes < 1:
             raise InputError(f"nodes is {nodes}; a site has at least 1")
         self.nodes = nodes
-        self._starts = [0]
-        self._stops = [nodes]
-        self._free = nodes
+        self._used = bytearray(nodes)
+        self.free = nodes
+        self._first = 0
 
     def __repr__(self) -> str:
-        return f"NodePool({self._free} of {self.nodes} nodes free)"
-
-    @property
-    def free(self) -> int:
-        """Number of free nodes."""
-        return self._free
+        return f"NodePool({self.free} of {self.nodes} nodes free)"
 
     @property
     def free_intervals(self) -> tuple[Interval, ...]:
         """The free nodes as maximal half-open intervals, in ascending order."""
-        return tuple(zip(self._starts, self._stops, strict=True))
+        found: list[Interval] = []
+        start = self._used.find(_FREE)
+        while start >= 0:
+            stop = self._used.find(_USED, start)
+            found.append((start, stop if stop >= 0 else self.nodes))
+            start = self._used.find(_FREE, found[-1][1])
+        return tuple(found)
 
     def allocate(self, width: int) -> tuple[Interval, ...]:
         """Take the lowest-numbered free nodes.
@@ -87,28 +97,23 @@ class NodePool:
         AssertionError
             If the width is below 1 or more than the free nodes.
         """
-        if not 1 <= width <= self._free:
-            raise AssertionError(f"{width} nodes asked of a pool with {self._free} of {self.nodes} free")
-        first = self._starts[0]
-        if self._stops[0] - first > width:  # as most requests find it
-            self._starts[0] = first + width
-            self._free -= width
-            return ((first, first + width),)
+        if not 1 <= width <= self.free:
+            raise AssertionError(f"{width} nodes asked of a pool with {self.free} of {self.nodes} free")
+        used = self._used
+        find = used.find
         taken: list[Interval] = []
-        left = width
-        whole = 0  # free intervals that are used up
-        for start, stop in zip(self._starts, self._stops, strict=True):
-            if stop - start > left:
-                self._starts[whole] = start + left
-                taken.append((start, start + left))
-                break
+        left, stop = width, self._first
+        while left:
+            start = find(_FREE, stop)
+            stop = find(_USED, start, start + left)
+            if stop < 0:
+                stop = start + left
+            length = stop - start
+            used[start:stop] = _ONE_USED * length
             taken.append((start, stop))
-            whole += 1
-            left -= stop - start
-            if not left:
-                break
-        del self._starts[:whole], self._stops[:whole]
-        self._free -= width
+            left -= length
+        self._first = stop
+        self.free -= width
         return tuple(taken)
 
     def release(self, intervals: Iterable[Interval]) -> None:
@@ -124,47 +129,41 @@ class NodePool:
         AssertionError
             If an interval is empty or leaves the site, or if one of its nodes is free already or named twice.
         """
+        used = self._used
         given = sorted(intervals)
-        before = 0
+        before = count = 0
         for start, stop in given:
-            if not 0 <= start < stop <= self.nodes:
-                raise AssertionError(f"nodes {start} to {stop} released; the site has 0 to {self.nodes}")
-            at = bisect_right(self._stops, start)  # the first free interval that ends after the first node
-            if start < before or (at < len(self._starts) and self._starts[at] < stop):
-                raise AssertionError(f"nodes {start} to {stop} released, but some of them are free already")
+            if not before <= start < stop or used.find(_FREE, start, stop) >= 0:
+                raise AssertionError(self._why_not_released(start, stop))
             before = stop
+            count += stop - start
+        if before > self.nodes:
+            raise AssertionError(self._why_not_released(*given[-1]))
         for start, stop in given:
-            self._insert(start, stop)
+            used[start:stop] = _ONE_FREE * (stop - start)
+        self.free += count
+        if given and given[0][0] < self._first:
+            self._first = given[0][0]
 
-    def _insert(self, start: int, stop: int) -> None:
-        """Add a free interval, joined with the neighbours that it touches."""
-        starts, stops = self._starts, self._stops
-        at = bisect_left(starts, start)
-        joins_right = at < len(starts) and starts[at] == stop
-        if at > 0 and stops[at - 1] == start:
-            stops[at - 1] = stops[at] if joins_right else stop
-            if joins_right:
-                del starts[at], stops[at]
-        elif joins_right:
-            starts[at] = start
-        else:
-            starts.insert(at, start)
-            stops.insert(at, stop)
-        self._free += stop - start
+    def _why_not_released(self, start: int, stop: int) -> str:
+        if not 0 <= start < stop <= self.nodes:
+            return f"nodes {start} to {stop} released; the site has 0 to {self.nodes}"
+        return f"nodes {start} to {stop} released, but some of them are free already"
 
     def check_invariants(self) -> None:
-        """Check that the intervals are what `Notes` of the class promises.
+        """Check that the bytes are what `Notes` of the class promises.
 
         Raises
         ------
         AssertionError
-            If an interval is empty, touches or overlaps its neighbour, leaves the site, or if `free` is not their sum.
+            If there is not one for each node, one is neither free nor in use, a free node stands before `_first`, or
+            `free` is not their number.
         """
-        before = -1
-        for start, stop in zip(self._starts, self._stops, strict=True):
-            if not before < start < stop <= self.nodes:
-                raise AssertionError(f"free nodes {start} to {stop} after {before} on a site of {self.nodes}")
-            before = stop
-        total = sum(self._stops) - sum(self._starts)
-        if total != self._free:
-            raise AssertionError(f"{total} nodes in the free intervals, {self._free} counted")
+        used = self._used
+        total = used.count(_FREE)
+        if len(used) != self.nodes or total + used.count(_USED) != self.nodes:
+            raise AssertionError(f"{len(used)} nodes are free or in use on a site of {self.nodes}")
+        if used.find(_FREE, 0, self._first) >= 0:
+            raise AssertionError(f"a free node before {self._first}, where all are said to be in use")
+        if total != self.free:
+            raise AssertionError(f"{total} nodes are free, {self.free} counted")

@@ -143,12 +143,12 @@ def test_site_without_nodes_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("starts", "stops", "free"),
-    [([0, 2], [2, 4], 4), ([0], [7], 7), ([3, 0], [4, 2], 3), ([1], [1], 0), ([0], [3], 2), ([-1], [2], 3)],
+    ("used", "first", "free"),
+    [(b"\0\0\1\1\0\0", 0, 3), (b"\0" * 7, 0, 7), (b"\0\0\2\1\0\0", 0, 4), (b"\1\0\1\1\1\1", 2, 1)],
 )
-def test_invariants_are_checked(starts: list[int], stops: list[int], free: int) -> None:
-    """Touching, unsorted, empty, outlying and miscounted intervals are all found."""
+def test_invariants_are_checked(used: bytes, first: int, free: int) -> None:
+    """A wrong count, a node too many, one that is neither free nor in use, and one that is overlooked are all found."""
     pool = NodePool(6)
-    pool._starts, pool._stops, pool._free = starts, stops, free
+    pool._used, pool._first, pool.free = bytearray(used), first, free
     with pytest.raises(AssertionError):
         pool.check_invariants()
