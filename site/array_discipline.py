@@ -16,7 +16,13 @@ import numpy.typing as npt
 
 from gridweave.jit import prepared
 from gridweave.site.explain import Explanation
-from gridweave.site.kernels.dispatch import job_arrived, job_ended, job_withdrawn, pass_and_outlook
+from gridweave.site.kernels.dispatch import (
+    job_arrived,
+    job_ended,
+    job_started_alone,
+    job_withdrawn,
+    pass_and_outlook,
+)
 from gridweave.site.kernels.limits import next_open
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.planning import earliest_start, hold, update_plan
@@ -49,6 +55,11 @@ class ArrayDiscipline:
     policy : SitePolicy
     week_offset_ms : int
         Local time of instant zero, from Monday 00:00.
+
+    Attributes
+    ----------
+    first_end_ms : int
+        The first end by estimate of a running job; ``NEVER_MS`` if none runs.
     """
 
     def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
@@ -63,7 +74,7 @@ class ArrayDiscipline:
         self._slot: dict[int, int] = {}
         self._end_ms: dict[int, int] = {}
         # What the last pass has seen; ends in between are taken out as they come.
-        self._first_end_ms = self._next_start_ms = _NEVER
+        self.first_end_ms = self._next_start_ms = _NEVER
         self._whys: dict[tuple[int, int], str | None] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
         self._order = ORDERS[policy.order]
@@ -72,6 +83,7 @@ class ArrayDiscipline:
         self._arrive = prepared(job_arrived, state, kinds.queue, number, 0.0, *(number,) * 5)
         self._depart = prepared(job_ended, state, *kinds, number, number, number)
         self._decide = prepared(pass_and_outlook, state, *kinds, number)
+        self._start_alone = prepared(job_started_alone, state, *(number,) * 5)
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
@@ -88,6 +100,14 @@ class ArrayDiscipline:
         if not self._policy.makes_plan:
             return None
         return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=reservations)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a job for which there is room starts where nobody waits: in a queue without limits.
+
+        What is made of this class may decide otherwise, so it is not plain unless it says so itself.
+        """
+        return type(self) is ArrayDiscipline and self._plan is None and not self._policy.limits
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
@@ -111,14 +131,27 @@ class ArrayDiscipline:
         queue = self._discipline.queue
         self._arrive(self._state, queue, slot, key, now_ms, job_id, width, estimate_ms, self._mask(job))
 
+    def start_alone(self, now_ms: int, job: Job) -> None:
+        """Start a job for which there is room, where nobody waits."""
+        if not self._unused:
+            self._grow()
+        slot = self._unused.pop()
+        job_id, estimate_ms = job.job_id, job.estimate_ms
+        self._jobs[job_id] = job
+        self._slot[job_id] = slot
+        self._end_ms[job_id] = end_ms = now_ms + estimate_ms
+        self._start_alone(self._state, slot, now_ms, job_id, job.width, estimate_ms)
+        self.first_end_ms = min(self.first_end_ms, end_ms)
+
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
         found = self._depart(self._state, *self._discipline, end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
-        if end_ms == self._first_end_ms:
-            self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
-        self._forget(job_id)
+        if end_ms == self.first_end_ms:
+            self.first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
+        self._unused.append(self._slot.pop(job_id))
+        del self._jobs[job_id]
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
         """Expect a running job to end at another instant."""
@@ -127,7 +160,7 @@ class ArrayDiscipline:
         running["end_ms"][place] = self._end_ms[job_id] = end_ms
         ids = self._job_ids[running["slot"]]
         running[:] = running[np.lexsort((ids, running["end_ms"]))]
-        self._first_end_ms = self._running_end_ms.item(0)
+        self.first_end_ms = self._running_end_ms.item(0)
         self._state.counters["stale"] = REPLAN
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
@@ -180,7 +213,7 @@ class ArrayDiscipline:
         if self._plan is None and len(self._slot) == len(self._end_ms):
             # Nobody waits.
             return []
-        count, self._first_end_ms, self._next_start_ms = self._decide(self._state, *self._discipline, now_ms)
+        count, self.first_end_ms, self._next_start_ms = self._decide(self._state, *self._discipline, now_ms)
         if not count:
             return []
         slots = self._state.started
@@ -223,7 +256,7 @@ class ArrayDiscipline:
 
     def next_end_ms(self) -> int | None:
         """Return the first end by estimate of a running job."""
-        return self._first_end_ms if self._end_ms else None
+        return self.first_end_ms if self._end_ms else None
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gridweave.site.checks import why_impossible
+from gridweave.site.checks import MAX_ID, why_impossible
 from gridweave.site.contract import (
     Answer,
     CancelJob,
@@ -45,6 +45,7 @@ from gridweave.site.disciplines import Policy
 from gridweave.site.explain import Explanation
 from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.messages import (
+    MAX_TIME_MS,
     ChangeRate,
     Command,
     Event,
@@ -158,6 +159,10 @@ class ContractCore:
             As `SiteCore.handle`, for what the site's own users ask; nothing has changed then. A request of the grid
             with impossible numbers is refused.
         """
+        if len(events) == 1 and not self._timed:
+            at_once = self._at_once(now_ms, events[0])
+            if at_once is not None:
+                return at_once
         self.site.check(now_ms, *events)
         self._now_ms = now_ms
         self._out = []
@@ -175,7 +180,7 @@ class ContractCore:
             inner += self._end_leases()
         if self._share.outside:
             inner += [JobSubmitted(job) for job in self._share.let_in()]
-        if self._paces:
+        if self._paces.by_job:
             self._put_off_limits()
         self._run_site(inner)
         if self._timed:
@@ -281,6 +286,49 @@ class ContractCore:
 
     def _answer(self, answer: Answer) -> None:
         self._out.append(ToGrid(answer))
+
+    def _at_once(self, now_ms: int, event: ContractEvent) -> list[Command | ToGrid] | None:
+        """Take in that a job of the grid starts, or ends, where nothing waits and nothing is timed, as most do.
+
+        It is what `handle` would do, in a third of the time. The grid is not told that the site has changed: what its
+        own job takes, or gives back, it knows.
+
+        Returns
+        -------
+        list of Command or ToGrid, or None
+            None if there is more to it, and then nothing has changed.
+        """
+        share = self._share
+        if now_ms < self._now_ms or self._paces.by_job or share.draining or share.outside:
+            return None
+        if type(event) is JobFinished:
+            return self._end_at_once(now_ms, event.job_id)
+        return self._start_at_once(now_ms, event) if type(event) is HoldNodes else None
+
+    def _start_at_once(self, now_ms: int, request: HoldNodes) -> list[Command | ToGrid] | None:
+        job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms
+        if request.start_ms is not None or job_id in self._parts or self._share.why_not(width) is not None:
+            return None
+        # The rest of `why_impossible`: no job that fits is too wide.
+        if not (0 <= job_id <= MAX_ID and width >= 1 and 1 <= length_ms <= MAX_TIME_MS):
+            return None
+        nodes = self.site.start_at_once(now_ms, Job(job_id=job_id, width=width, estimate_ms=length_ms))
+        if nodes is None:
+            return None
+        self._now_ms = now_ms
+        grant = StartJob(job_id, nodes)
+        self._parts[job_id] = _Part(attempt, width, RUNNING, now_ms, False, grant, RATE_ONE, 0, "finished", length_ms)
+        self._share.nodes += width
+        return [grant, ToGrid(Started(job_id, attempt, now_ms))]
+
+    def _end_at_once(self, now_ms: int, job_id: int) -> list[Command | ToGrid] | None:
+        part = self._parts.get(job_id)
+        if part is None or part.state != RUNNING or not self.site.end_at_once(now_ms, job_id):
+            return None
+        self._now_ms = now_ms
+        del self._parts[job_id]
+        self._share.nodes -= part.width
+        return [ToGrid(Ended(job_id, part.attempt, now_ms, part.outcome))]
 
     def _finished(self, event: JobFinished) -> None:
         """Take in that a job has left its nodes; whose it was decides who is told."""

@@ -13,8 +13,9 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool
 from gridweave.site.checks import check_job, check_reservation, why_impossible
-from gridweave.site.disciplines import DISCIPLINES, Policy, SharingDiscipline
+from gridweave.site.disciplines import DISCIPLINES, PlainDiscipline, Policy, SharingDiscipline
 from gridweave.site.explain import Explanation
+from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,
@@ -35,6 +36,8 @@ from gridweave.site.messages import (
     Running,
     StartJob,
 )
+
+_NEVER = int(NEVER_MS)
 
 
 class SiteCore:
@@ -73,6 +76,8 @@ class SiteCore:
         self._discipline = DISCIPLINES[policy.discipline](nodes, policy, week_offset_ms)
         # The same again where nodes are shared; the pool has nothing to say then.
         self._sharing = self._discipline if isinstance(self._discipline, SharingDiscipline) else None
+        discipline = self._discipline
+        self._plain = discipline if isinstance(discipline, PlainDiscipline) and discipline.is_plain else None
         self._now_ms = 0
         self._waiting: set[int] = set()
         self._nodes_of: dict[int, NodeIntervals] = {}
@@ -151,6 +156,46 @@ class SiteCore:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._sharing.take_rates()]
         return commands
 
+    def start_at_once(self, now_ms: int, job: Job) -> NodeIntervals | None:
+        """Do as `act` for the submission of a job for which nothing is to be decided: it starts, and all else stays.
+
+        Returns
+        -------
+        tuple of (int, int) or None
+            The nodes that it starts on; None if there is more to it, and then nothing has changed.
+        """
+        plain = self._plain
+        if plain is None or self._waiting or self._reservations or plain.first_end_ms <= now_ms:
+            return None
+        job_id, width = job.job_id, job.width
+        if width > self._pool.free or job_id in self._nodes_of:
+            return None
+        plain.start_alone(now_ms, job)
+        self._now_ms = now_ms
+        self._nodes_of[job_id] = nodes = self._pool.allocate(width)
+        return nodes
+
+    def end_at_once(self, now_ms: int, job_id: int) -> bool:
+        """Do as `act` for the end of a job for which nothing is to be decided, as there is no other to start.
+
+        Returns
+        -------
+        bool
+            False if there is more to it, and then nothing has changed.
+        """
+        plain = self._plain
+        if plain is None or self._waiting or self._reservations or plain.first_end_ms <= now_ms:
+            return False
+        nodes = self._nodes_of.pop(job_id, None)
+        if nodes is None:
+            return False
+        plain.ended(now_ms, job_id)
+        self._now_ms = now_ms
+        self._pool.release(nodes)
+        if self._killed:
+            self._killed.discard(job_id)
+        return True
+
     def _asked(self, event: Event) -> list[Command]:
         """Take in a cancellation, or what is asked of reservations."""
         if isinstance(event, JobCancelled):
@@ -210,6 +255,10 @@ class SiteCore:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
+        if self._plain is not None and not self._killed and not self._reservations:
+            end_ms = self._plain.first_end_ms
+            if end_ms > self._now_ms:
+                return end_ms if end_ms != _NEVER else None
         discipline = self._discipline
         next_ms = self._next_limit_ms() if self._killed else discipline.next_end_ms()
         planned_ms = discipline.next_wakeup_ms()
@@ -278,6 +327,7 @@ class SiteCore:
         twin = copy.copy(self)
         twin._discipline = self._discipline.aside()
         twin._sharing = twin._discipline if isinstance(twin._discipline, SharingDiscipline) else None
+        twin._plain = None
         return twin
 
     def startable(self, now_ms: int, length_ms: int) -> int:

@@ -26,14 +26,15 @@ class Paces:
 
     A fragment whose limit has come, and whose work is not done, has a later limit: the instant at which its work will
     be done at the rate that it has then (docs/grid.md, "Late ends"). From then on the grid is told of its rate.
+
+    Attributes
+    ----------
+    by_job : dict
+        Empty if there is none.
     """
 
     def __init__(self) -> None:
-        self._paces: dict[int, _Pace] = {}
-
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self._paces)
+        self.by_job: dict[int, _Pace] = {}
 
     def measured(
         self, now_ms: int, job_id: int, attempt: int, rate: int, limit_ms: int, left: int | None = None
@@ -48,10 +49,10 @@ class Paces:
         left : int, optional
             Of its work, if that is not what the rates so far have left.
         """
-        pace = self._paces.get(job_id)
+        pace = self.by_job.get(job_id)
         if pace is None:
             known = int(work_of(limit_ms - now_ms)) if left is None else left
-            self._paces[job_id] = _Pace(attempt, known, rate, now_ms, limit_ms)
+            self.by_job[job_id] = _Pace(attempt, known, rate, now_ms, limit_ms)
             return None
         pace.left = int(work_left(pace.left, pace.rate, pace.since_ms, now_ms)) if left is None else left
         pace.rate, pace.since_ms = rate, now_ms
@@ -69,7 +70,7 @@ class Paces:
         RunsLate or None
             What the grid is to be told, the first time.
         """
-        for job_id, pace in sorted(self._paces.items()):
+        for job_id, pace in sorted(self.by_job.items()):
             if pace.limit_ms <= now_ms:
                 left = int(work_left(pace.left, pace.rate, pace.since_ms, now_ms))
                 if left > 0:
@@ -79,7 +80,7 @@ class Paces:
 
     def forget(self, job_id: int) -> None:
         """Take out a fragment that has left its nodes."""
-        self._paces.pop(job_id, None)
+        self.by_job.pop(job_id, None)
 
     def _told(self, job_id: int, pace: _Pace) -> RunsLate:
         return RunsLate(job_id, pace.attempt, pace.left, pace.rate, pace.since_ms)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.array_discipline import ArrayDiscipline
 from gridweave.site.contract import (
     Answer,
     CancelJob,
@@ -38,6 +40,7 @@ from gridweave.site.contract import (
     Withdrawn,
 )
 from gridweave.site.contract_core import OWN, ContractCore
+from gridweave.site.disciplines import DISCIPLINES
 from gridweave.site.messages import (
     Job,
     JobCancelled,
@@ -571,3 +574,83 @@ def test_no_requests_bring_a_site_out_of_order(
     assert {job_id for job_id in running if core.attempt_of(job_id) != OWN} == {
         job_id for job_id in range(1, 7) if core.part_state(job_id) == "running"
     }
+
+
+class TheLongWay(ContractCore):
+    """A site that decides anew at every step, also where nothing is to be decided."""
+
+    def _at_once(self, now_ms: int, event: Any) -> None:
+        return None
+
+
+class Life:
+    """What befalls a site, one thing after the other: mostly starts and ends of the grid's jobs."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._next_id = 1
+
+    def event(self, core: ContractCore, now_ms: int) -> Any:
+        """Return what happens next at a site."""
+        rng = self._rng
+        running = [running.job.job_id for running in core.site.running()]
+        kind = rng.choice(["hold", "end", "own", "delegated", "shared", "drain", "resume", "restart", "other"], p=ODDS)
+        self._next_id += 1
+        width, length_ms = int(rng.integers(0, 4)), int(rng.integers(0, 60))
+        if kind == "hold":
+            return HoldNodes(self._next_id, 1, width, length_ms)
+        if kind == "end" and running:
+            return JobFinished(int(rng.choice(running)))
+        if kind == "own":
+            return own(self._next_id, width + 1, length_ms + 1)
+        if kind == "delegated":
+            return EnqueueJob(job(self._next_id, width + 1, length_ms + 1), 1, 10_000)
+        if kind == "shared":
+            return HoldNodes(self._next_id, 1, width, length_ms, now_ms + int(rng.integers(0, 20)))
+        if kind in ("drain", "resume", "restart"):
+            return {"drain": DrainSite(), "resume": ResumeSite(), "restart": SiteRestarted()}[kind]
+        # Another attempt of a job that is here already.
+        of_grid = [job_id for job_id in running if core.attempt_of(job_id) != OWN]
+        return HoldNodes(int(rng.choice([*of_grid, 0])), 2, width, length_ms)
+
+
+ODDS = (0.34, 0.34, 0.06, 0.03, 0.11, 0.02, 0.05, 0.01, 0.04)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"backfill": "easy"},
+        {"backfill": "none", "order": "sjf"},
+        {"backfill": "slack"},
+        {"backfill": "easy", "choice": "best-fit"},
+        {"backfill": "conservative"},
+        {"discipline": "planning"},
+    ],
+    ids=str,
+)
+def test_what_is_done_at_once_is_what_the_long_way_comes_to(share: float, policy: dict[str, Any]) -> None:
+    """A start or an end that needs no decision says, leaves behind and promises what deciding anew comes to."""
+    owner = OwnerPolicy(grid_share=share)
+    for seed in range(20):
+        short, long = (kind(6, SitePolicy(**policy), owner=owner) for kind in (ContractCore, TheLongWay))
+        life, now_ms = Life(seed), 0
+        for _ in range(60):
+            now_ms += int(np.random.default_rng([seed, now_ms]).integers(0, 12))
+            event = life.event(short, now_ms)
+            assert told(short, now_ms, event) == told(long, now_ms, event)
+            assert short.next_wakeup_ms() == long.next_wakeup_ms()
+            assert list(short.site.running()) == list(long.site.running())
+            assert short.quote(now_ms, job(0, 2)) == long.quote(now_ms, job(0, 2))
+
+
+def test_a_discipline_of_ones_own_is_asked_about_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made of a plain discipline, and lets jobs wait for which there is room, is not passed by."""
+
+    class Closed(ArrayDiscipline):
+        def run_pass(self, now_ms: int) -> list[Job]:
+            return []
+
+    monkeypatch.setitem(DISCIPLINES, "queue", Closed)
+    assert [type(answer) for answer in answers(site(), 0, HoldNodes(1, 1, 2, 100))] == [Refused]
