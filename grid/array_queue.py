@@ -74,10 +74,16 @@ class GridQueue:
     nodes : sequence of int
         Nodes of each site.
     policy : GridPolicy
+
+    Attributes
+    ----------
+    reserves_starts : bool
+        Whether every waiting job is given a start, rather than the head alone.
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy) -> None:
         self._policy = policy
+        self.reserves_starts = policy.backfill == "conservative"
         self._codes = self._codes_of(policy)
         self._nodes = np.array(nodes, np.int64)
         self._total = int(self._nodes.sum())
@@ -88,7 +94,7 @@ class GridQueue:
         self._slot: dict[int, int] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
         self._plan: GridPlan | None = None
-        if policy.backfill == "conservative":
+        if self.reserves_starts:
             self._plan = empty_grid_plan(self._state, self._codes, room=_FIRST_SLOTS)
         self._order = ORDERS[policy.order]
         self._name_numbers()
@@ -251,10 +257,11 @@ class GridQueue:
         if not self._unused:
             self._grow()
         slot = self._unused.pop()
+        job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
         self._jobs[slot] = job
-        self._slot[job.job_id] = slot
-        key = float(self._order(now_ms, job.width, job.estimate_ms, job.weight, job.priority, math.inf))
-        self._arrive(self._state, slot, key, now_ms, job.job_id, job.width, job.estimate_ms, sensitivity, draw)
+        self._slot[job_id] = slot
+        key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
+        self._arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
 
     def withdraw(self, job_id: int) -> bool:
         """Take out a waiting job; return whether it waited."""
@@ -289,12 +296,16 @@ class GridQueue:
                 self._plan = enlarged(self._plan)
             grid_plan_pass(state, self._codes, self._plan, np.int64(now_ms))
             n_started, first = self._n_started.item(0), self._placed(state, 0)
-        placed = []
-        for number in range(n_started):
-            slot, end_ms, count, site, width = self._placed(state, number) if number else first
-            fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
-            placed.append(Placement(self._jobs[slot], fragments, end_ms - now_ms))
+        if not n_started:
+            return []
+        placed = [self._placement(now_ms, *first)]
+        placed += [self._placement(now_ms, *self._placed(state, number)) for number in range(1, n_started)]
         return placed
+
+    def _placement(self, now_ms: int, slot: int, end_ms: int, count: int, site: int, width: int) -> Placement:
+        """Return what a kernel says of a job that was started."""
+        fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
+        return Placement(self._jobs[slot], fragments, end_ms - now_ms)
 
     def _fragments_of(self, slot: int) -> Fragments:
         first = int(self._state.first_fragment[slot])

@@ -70,7 +70,8 @@ class Attempt(msgspec.Struct):
     @property
     def outcome(self) -> str | None:
         """What became of the whole: None if it is to be tried again."""
-        others = [outcome for outcome in self.ended.values() if outcome != "finished"]
+        others = set(self.ended.values())
+        others.discard("finished")
         if not others:
             return "finished"
         if {"lost", "unmet", "hold-ended"}.intersection(others):
@@ -95,12 +96,20 @@ class CoAllocator:
     margin_ms : int
         How far ahead the start of a job with several fragments is agreed: long enough for a hold, its answer and the
         commitment to travel, with what may be lost on the way.
+
+    Attributes
+    ----------
+    margin_ms : int
+    attempts : dict from int to Attempt
+        By job.
+    asking : dict from int to Attempt
+        Those of them that not all of their sites have granted.
     """
 
     def __init__(self, margin_ms: int) -> None:
         self.margin_ms = margin_ms
         self.attempts: dict[int, Attempt] = {}
-        self._asked: dict[int, Attempt] = {}
+        self.asking: dict[int, Attempt] = {}
 
     def copy(self) -> CoAllocator:
         """Return the same attempts, apart from these."""
@@ -108,14 +117,14 @@ class CoAllocator:
         for job_id, attempt in self.attempts.items():
             sets = {"missing": set(attempt.missing), "ended": dict(attempt.ended)}
             twin.attempts[job_id] = msgspec.structs.replace(attempt, **sets)
-        for job_id in self._asked:
-            twin._asked[job_id] = twin.attempts[job_id]
+        for job_id in self.asking:
+            twin.asking[job_id] = twin.attempts[job_id]
         return twin
 
     @property
     def asked(self) -> list[Fragments]:
         """The fragments of the attempts that not all sites have answered."""
-        return [attempt.fragments for attempt in self._asked.values()]
+        return [attempt.fragments for attempt in self.asking.values()]
 
     def begin(self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int) -> list[ToSite]:
         """Ask for the nodes of a job.
@@ -131,30 +140,34 @@ class CoAllocator:
             How long the job takes at most when it is placed like that.
         """
         if len(fragments) == 1:
-            (site, width) = fragments[0]
-            self.attempts[job.job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
-            return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms))]
+            ((site, width),) = fragments
+            job_id = job.job_id
+            self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
+            return [ToSite(site, HoldNodes(job_id, number, width, length_ms))]
         start_ms = now_ms + self.margin_ms
         missing = {site for site, _ in fragments}
         attempt = Attempt(job, number, fragments, length_ms, start_ms, ASKED, missing)
-        self.attempts[job.job_id] = self._asked[job.job_id] = attempt
+        self.attempts[job.job_id] = self.asking[job.job_id] = attempt
         return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms, start_ms)) for site, width in fragments]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[ToSite], Change | None]:
         """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
+        # What every fragment says goes first: a pattern takes as long as all the rest.
+        if type(answer) is Started:
+            attempt = self.attempts.get(answer.job_id)
+            if attempt is None or answer.start_ms == attempt.start_ms or attempt.number != answer.attempt:
+                return [], None
+            if len(attempt.fragments) > 1:
+                return [], None
+            attempt.start_ms = answer.start_ms
+            return [], Change(MOVED, attempt)
         if isinstance(answer, (Quoted, SiteChanged)):
             return [], None
         attempt = self.attempts.get(answer.job_id)
         if attempt is None or attempt.number != answer.attempt:
             return [], None
-        # What every fragment says goes first: a pattern takes as long as all the rest.
         if type(answer) is Ended:
             return self._over(attempt, site, answer.outcome)
-        if type(answer) is Started:
-            if answer.start_ms == attempt.start_ms or len(attempt.fragments) > 1:
-                return [], None
-            attempt.start_ms = answer.start_ms
-            return [], Change(MOVED, attempt)
         match answer:
             case Held():
                 return self._held(now_ms, site, attempt), None
@@ -174,7 +187,7 @@ class CoAllocator:
         if attempt.missing or attempt.state != ASKED or now_ms > attempt.start_ms:
             return []
         attempt.state = COMMITTED
-        del self._asked[attempt.job.job_id]
+        del self.asking[attempt.job.job_id]
         return [ToSite(s, CommitHold(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
 
     def _give_up(self, attempt: Attempt, but: int | None) -> list[ToSite]:
@@ -182,7 +195,7 @@ class CoAllocator:
         job_id = attempt.job.job_id
         attempt.state = OVER
         del self.attempts[job_id]
-        self._asked.pop(job_id, None)
+        self.asking.pop(job_id, None)
         return [ToSite(s, ReleaseHold(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
 
     def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[ToSite], Change | None]:
@@ -208,21 +221,21 @@ class CoAllocator:
         if attempt.state == ASKED:
             # It must not be committed any more; the sites answer that their holds have ended.
             attempt.state = COMMITTED
-            del self._asked[attempt.job.job_id]
+            del self.asking[attempt.job.job_id]
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
 
     def expire(self, now_ms: int) -> tuple[list[ToSite], list[Change]]:
         """Give up the attempts that not all sites have granted by the agreed start; name those that are silent."""
         requests: list[ToSite] = []
         changes: list[Change] = []
-        for job_id in sorted(job_id for job_id, a in self._asked.items() if now_ms > a.start_ms):
-            attempt = self._asked[job_id]
+        for job_id in sorted(job_id for job_id, a in self.asking.items() if now_ms > a.start_ms):
+            attempt = self.asking[job_id]
             requests += self._give_up(attempt, None)
             changes.append(Change(FAILED, attempt, tuple(sorted(attempt.missing))))
         return requests, changes
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `expire` may have something to give up."""
-        if not self._asked:
+        if not self.asking:
             return None
-        return min(attempt.start_ms for attempt in self._asked.values()) + 1
+        return min(attempt.start_ms for attempt in self.asking.values()) + 1

@@ -10,7 +10,7 @@ from typing import Self
 from numpy.random import Generator
 
 from gridweave.grid.array_queue import GridQueue
-from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Attempt, Change, CoAllocator
+from gridweave.grid.coallocation import ENDED, MOVED, Attempt, Change, CoAllocator
 from gridweave.grid.forecast import Forecaster
 from gridweave.grid.full_forecast import attempt_forecast, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
@@ -167,29 +167,31 @@ class FullControl:
         if self._closed and type(answer) is Ended:
             self._open(site)
         requests, change = self._attempts.answered(now_ms, site, answer)
-        return [*requests] if change is None else [*requests, *self._take_note(now_ms, change)]
+        commands: list[GridCommand] = [*requests]
+        if change is not None:
+            commands += self._take_note(now_ms, change)
+        return commands
 
     def _take_note(self, now_ms: int, change: Change) -> list[GridCommand]:
         """Bring the queue up to date with what has become of an attempt."""
-        attempt = change.attempt
+        attempt, kind = change.attempt, change.kind
         job_id = attempt.job.job_id
-        if change.kind == MOVED:
+        if kind == MOVED:
             self._queue.expect_end(now_ms, job_id, attempt.start_ms + attempt.length_ms)
             return []
         self._changed = True
-        outcome = attempt.outcome if change.kind == ENDED else None
+        outcome = attempt.outcome if kind == ENDED else None
         if outcome is None and attempt.cancelled:
             outcome = "cancelled"
-        held = job_id in self._held
         report: list[GridCommand] = []
-        if outcome is None and not held:
+        if outcome is None and job_id not in self._held:
             self._queue.requeue(now_ms, job_id)
         else:
             self._queue.ended(now_ms, job_id)
             self._held.discard(job_id)
             number = self._number.pop(job_id)
-            report = [ReportHeld(job_id, number) if outcome is None else ReportDone(job_id, outcome)]
-        if change.kind in (REFUSED, FAILED):
+            report.append(ReportHeld(job_id, number) if outcome is None else ReportDone(job_id, outcome))
+        if kind != ENDED:
             width = dict(attempt.fragments)
             for site in change.sites:
                 # A site that has said why (others have its nodes) need not be left alone as well.
@@ -208,8 +210,7 @@ class FullControl:
     def run(self, now_ms: int) -> list[GridCommand]:
         """Give up what was not granted in time, and run the one pass of this instant if something has changed."""
         commands: list[GridCommand] = []
-        expiry_ms = self._attempts.next_wakeup_ms()
-        if expiry_ms is not None and expiry_ms <= now_ms:
+        if self._attempts.asking:
             requests, changes = self._attempts.expire(now_ms)
             commands += requests
             for change in changes:
@@ -221,18 +222,16 @@ class FullControl:
         if self._changed or self._is_due(now_ms):
             self._changed = False
             for placement in self._queue.run_pass(now_ms):
-                job_id = placement.job.job_id
-                self._number[job_id] += 1
-                commands += self._attempts.begin(
-                    now_ms, placement.job, self._number[job_id], placement.fragments, placement.length_ms
-                )
-                start_ms = self._attempts.attempts[job_id].start_ms
-                if start_ms != now_ms:
-                    self._queue.expect_end(now_ms, job_id, start_ms + placement.length_ms)
+                job, fragments, length_ms = placement.job, placement.fragments, placement.length_ms
+                job_id = job.job_id
+                self._number[job_id] = number = self._number[job_id] + 1
+                commands += self._attempts.begin(now_ms, job, number, fragments, length_ms)
+                if len(fragments) > 1 and self.margin_ms:
+                    self._queue.expect_end(now_ms, job_id, now_ms + self.margin_ms + length_ms)
         return commands
 
     def _is_due(self, now_ms: int) -> bool:
-        start_ms = self._queue.next_start_ms()
+        start_ms = self._queue.next_start_ms() if self._queue.reserves_starts else None
         return start_ms is not None and start_ms <= now_ms
 
     def waiting(self) -> Iterator[int]:
@@ -241,10 +240,11 @@ class FullControl:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
-        next_ms = self._attempts.next_wakeup_ms()
-        start_ms = self._queue.next_start_ms()
-        if start_ms is not None and (next_ms is None or start_ms < next_ms):
-            next_ms = start_ms
+        next_ms = self._attempts.next_wakeup_ms() if self._attempts.asking else None
+        if self._queue.reserves_starts:
+            start_ms = self._queue.next_start_ms()
+            if start_ms is not None and (next_ms is None or start_ms < next_ms):
+                next_ms = start_ms
         if self._closed:
             opens_ms = min(until_ms for _, until_ms in self._closed.values())
             next_ms = opens_ms if next_ms is None else min(next_ms, opens_ms)

@@ -298,20 +298,24 @@ class MetaCore:
             if type(event) is FromSite:
                 if not 0 <= event.site < self._n_sites:
                     raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
+            elif type(event) is GridJobSubmitted:
+                self._check_submitted(event)
             elif type(event) is LinksChanged:
                 if self._network is None:
                     raise InputError("links have changed, and the grid has no network")
                 self._network.model_with(event.factors)
-            elif type(event) is GridJobSubmitted:
-                check_job(event.job)
-                if event.sends is not None:
-                    self._check_sends(event.job.job_id, event.sends)
-                overhead_ms = event.sensitivity * self._most_overhead * event.job.estimate_ms
-                if not (event.sensitivity >= 0 and overhead_ms <= MAX_TIME_MS):
-                    raise InputError(
-                        f"job {event.job.job_id}: sensitivity {event.sensitivity} is not from 0 up, or a split could "
-                        f"take {overhead_ms:.3g} ms longer, where {MAX_TIME_MS:.0e} is the most"
-                    )
+
+    def _check_submitted(self, event: GridJobSubmitted) -> None:
+        job, sensitivity = event.job, event.sensitivity
+        check_job(job)
+        if event.sends is not None:
+            self._check_sends(job.job_id, event.sends)
+        overhead_ms = sensitivity * self._most_overhead * job.estimate_ms
+        if not (sensitivity >= 0 and overhead_ms <= MAX_TIME_MS):
+            raise InputError(
+                f"job {job.job_id}: sensitivity {sensitivity} is not from 0 up, or a split could "
+                f"take {overhead_ms:.3g} ms longer, where {MAX_TIME_MS:.0e} is the most"
+            )
 
     def _check_sends(self, job_id: int, sends: Sends) -> None:
         problem = why_not_sent(sends, self._n_sites)

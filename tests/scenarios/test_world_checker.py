@@ -88,7 +88,7 @@ def test_a_commitment_without_all_holds_is_found(monkeypatch: pytest.MonkeyPatch
         if attempt.state == COMMITTED:
             return []
         attempt.state = COMMITTED
-        self._asked.pop(attempt.job.job_id)
+        self.asking.pop(attempt.job.job_id)
         return [ToSite(s, CommitHold(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
 
     monkeypatch.setattr(CoAllocator, "_held", held)
@@ -139,7 +139,7 @@ def keep_holds(self: CoAllocator, attempt: coallocation.Attempt, but: int | None
     """Give an attempt up and forget to tell the sites."""
     attempt.state = coallocation.OVER
     del self.attempts[attempt.job.job_id]
-    self._asked.pop(attempt.job.job_id, None)
+    self.asking.pop(attempt.job.job_id, None)
     return []
 
 
