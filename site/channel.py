@@ -161,9 +161,8 @@ class Channel:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `packet` is to be asked for though nothing is sent or received."""
-        instants = []
-        if self._unacknowledged:
-            instants.append(self._sent_ms + self._resend_ms)
-        if self._owed_since_ms is not None:
-            instants.append(self._owed_since_ms + self._resend_ms // 2)
-        return min(instants, default=None)
+        repeat_ms = self._sent_ms + self._resend_ms if self._unacknowledged else None
+        if self._owed_since_ms is None:
+            return repeat_ms
+        owed_ms = self._owed_since_ms + self._resend_ms // 2
+        return owed_ms if repeat_ms is None or owed_ms < repeat_ms else repeat_ms

@@ -28,6 +28,16 @@ class Connections:
         Has `resend` called at that instant.
     deliver : callable (to, site, message)
         Takes what arrives, for a site or for the meta-scheduler (`GRID`).
+
+    Attributes
+    ----------
+    is_instant : bool
+        Whether every message is there at once, so that there is nothing to keep: who has one hands it over, and counts
+        it in ``messages``.
+    has_channels : bool
+        Whether what was put is sent by a `flush`.
+    messages, lost : int
+        That were sent, and those of them that did not arrive.
     """
 
     def __init__(
@@ -46,12 +56,12 @@ class Connections:
         self._wake = wake
         self._deliver = deliver
         self._cut = [0] * len(down)
+        self.is_instant = routes.is_instant and not channels
+        self.has_channels = channels
         self._channels: list[tuple[Channel, Channel]] | None = None
         if channels:
             delays_ms = [routes.resend_ms(site) for site in range(len(down))]
             self._channels = [(Channel(resend_ms), Channel(resend_ms)) for resend_ms in delays_ms]
-        # There and taken in at once, so that there is nothing to keep.
-        self._is_instant = routes.is_instant and not channels
         self._wake_ms: dict[int, int] = {}
         self._under_way = 0
         self.messages = 0
@@ -80,10 +90,6 @@ class Connections:
     def put(self, now_ms: int, site: int, end: int, message: Any) -> None:
         """Send a message from one end; through a channel it leaves with the next `flush`."""
         to = GRID if end == SITE_END else site
-        if self._is_instant:
-            self.messages += 1
-            self._deliver(to, site, message)
-            return
         if self._channels is not None:
             self._channels[site][end].send(message)
             return
@@ -145,9 +151,11 @@ class Connections:
         if self._channels is None:
             return
         wake_ms = self._channels[site][end].next_wakeup_ms()
+        if wake_ms is None:
+            return
         key = 2 * site + end
         scheduled_ms = self._wake_ms.get(key)
-        if wake_ms is not None and (scheduled_ms is None or wake_ms < scheduled_ms):
+        if scheduled_ms is None or wake_ms < scheduled_ms:
             wake_ms = max(wake_ms, now_ms + 1)
             self._wake_ms[key] = wake_ms
             self._wake(wake_ms, site, end)

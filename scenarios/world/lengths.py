@@ -47,6 +47,9 @@ class Served(NamedTuple):
 class Lengths(Protocol):
     """What the world asks when a job is placed, begins and ends."""
 
+    are_plain: bool
+    """Whether rates never change and no data is moved: nothing need be told then, and only `begins` be asked."""
+
     stirred: bool
     """Whether something has happened at this instant that may change the rates of jobs."""
 
@@ -95,6 +98,7 @@ class PlainLengths:
     def __init__(self, stretch: Callable[[int, int, float], int], sensitivity: dict[int, float]) -> None:
         self._stretch = stretch
         self._sensitivity = sensitivity
+        self.are_plain = True
         self.stirred = False
         self.next_ms = int(NEVER_MS)
 

@@ -64,4 +64,6 @@ class EvenRoutes:
 
     def arrivals_ms(self, now_ms: int, site: int, end: int, messages: int) -> list[int]:
         """Return when each copy arrives."""
+        if self.keeps_order:
+            return [now_ms + self._network.latency_ms]
         return [now_ms + delay_ms for delay_ms in self._network.delays_ms(self._rng)]

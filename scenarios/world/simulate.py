@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -220,18 +221,18 @@ def _submissions(
 def _result(
     workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: Traffic | None
 ) -> WorldResult:
-    ids = workload.job_id.tolist()
-    parts = [world.works.fragments.get(job_id, ()) for job_id in ids]
-    counts = np.array([len(part) for part in parts], np.int64)
-    start_ms = np.array([world.works.start_ms.get(job_id, NEVER) for job_id in ids], np.int64)
-    end_ms = np.array([world.works.end_ms.get(job_id, NEVER) for job_id in ids], np.int64)
+    ids, works = workload.job_id.tolist(), world.works
+    parts = list(map(works.fragments.get, ids, repeat(())))
+    counts = np.array(list(map(len, parts)), np.int64)
+    start_ms = np.array(list(map(works.start_ms.get, ids, repeat(NEVER))), np.int64)
+    end_ms = np.array(list(map(works.end_ms.get, ids, repeat(NEVER))), np.int64)
     return WorldResult(
         workload=workload,
         nodes=np.array(nodes, np.int64),
         policy=policy,
         start_ms=start_ms,
         end_ms=end_ms,
-        fragments=np.array([fragment for part in parts for fragment in part], FRAGMENT),
+        fragments=np.array(list(chain.from_iterable(parts)), FRAGMENT),
         first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
         n_fragments=counts,
         refused=tuple((job_id, world.refused[job_id]) for job_id in ids if job_id in world.refused),

@@ -129,6 +129,7 @@ class Traffic:
         self._moves = new_moves(len(workload), _FIRST_ROOM)
         self._flows = new_flows(2 * _FIRST_ROOM)
         self._filling = new_filling(len(network.model.arrays.capacity), 2 * _FIRST_ROOM)
+        self.are_plain = False
         self.stirred = False
         self.next_ms = int(NEVER_MS)
         count = len(workload)

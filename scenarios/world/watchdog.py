@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from gridweave.scenarios.world.history import ViolationError
 
 LOOK_EVERY = 4096
-"""Instants between two looks; a power of two."""
+"""Instants between two looks."""
 
 PATIENCE_MS = 8 * 86_400_000
 """How long nothing may happen though no job runs: a site may be closed to a job until next week, and a message lost."""

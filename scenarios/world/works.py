@@ -106,6 +106,7 @@ class Works:
     ) -> None:
         self._sites = sites
         self._lengths = lengths
+        self._are_plain = lengths.are_plain
         self._history = history
         self._tell = tell
         self._plan_end = plan_end
@@ -138,7 +139,8 @@ class Works:
         work.fragments[site] = width
         work.missing += 1
         self.longest_ms = max(self.longest_ms, length_ms)
-        self._lengths.asked(job_id, attempt)
+        if not self._are_plain:
+            self._lengths.asked(job_id, attempt)
 
     def commit(self, now_ms: int, request: CommitHold) -> None:
         """Note that a job may start; the same is said to each of its sites, and the first time counts."""
@@ -281,7 +283,7 @@ class Works:
         work = self._work.get((job_id, attempt))
         if work is None or work.is_dead or work.begun_ms < 0 or work.end_ms != now_ms:
             return
-        pace = None if attempt == OWN else self._lengths.delivers(now_ms, job_id)
+        pace = None if attempt == OWN or self._are_plain else self._lengths.delivers(now_ms, job_id)
         if pace is None:
             self._finish(now_ms, job_id, attempt, work)
         else:
@@ -301,7 +303,8 @@ class Works:
         """Take a job that works off all its nodes."""
         del self._work[job_id, attempt]
         self._history.stopped(now_ms, job_id, completed=completed)
-        self._lengths.ends(job_id)
+        if not self._are_plain:
+            self._lengths.ends(job_id)
         for site in work.fragments:
             self._history.left(now_ms, site, job_id)
             self._tell(site, JobFinished(job_id))

@@ -50,6 +50,8 @@ from gridweave.site.messages import ChangeRate, Command, JobFinished, JobSubmitt
 # What happens at an instant, in this order.
 _DATA, _END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _WAKE, _RESEND = range(10)
 
+_NEVER = int(NEVER_MS)
+
 _MAX_ROUNDS = 10_000
 """So many times the sites and the grid may answer each other at one instant, and once more for every job."""
 
@@ -102,7 +104,7 @@ class World:
             lengths,
             self.history,
             tell=self._tell_site,
-            plan_end=lambda when_ms, job_id, attempt: self._at(when_ms, _END, attempt, job_id),
+            plan_end=self._plan_end,
         )
         self._heap: list[tuple[int, int, int, int, Any]] = []
         self._sequence = 0
@@ -114,13 +116,12 @@ class World:
         n_sites = len(self._sites)
         self._down = [False] * n_sites
         # When each site was last heard to want to act, and the first instant at which it will be looked at for that.
-        self._site_wants_ms: list[int | None] = [None] * n_sites
-        self._site_wake_ms: list[int | None] = [None] * n_sites
-        self._data_ms = int(NEVER_MS)
+        self._site_wants_ms = [_NEVER] * n_sites
+        self._site_wake_ms = [_NEVER] * n_sites
+        self._data_ms = _NEVER
         self._meta_wake_ms: int | None = None
-        self._for_site: list[list[ContractEvent]] = [[] for _ in range(n_sites)]
-        # Sites that have something to take in, or were to be woken, at this instant; some of them more than once.
-        self._active: list[int] = []
+        # What sites have to take in at this instant; nothing, if they were only to be woken.
+        self._for_site: dict[int, list[ContractEvent]] = {}
         self._for_meta: list[GridEvent] = []
         self._meta_woken = False
         self._parked: list[list[ContractEvent]] = [[] for _ in range(n_sites)]
@@ -128,8 +129,8 @@ class World:
             routes,
             self._down,
             channels=channels or not routes.keeps_order or faults.any,
-            send=lambda when_ms, to, what: self._at(when_ms, _PACKET, to, what),
-            wake=lambda when_ms, site, end: self._at(when_ms, _RESEND, site, end),
+            send=self._plan_packet,
+            wake=self._plan_resend,
             deliver=self._delivered,
         )
         self._faults_until_ms = 0
@@ -151,30 +152,35 @@ class World:
         pending.reverse()
         self._faults_until_ms = pending[0].submit_ms if pending else 0
         self._plan_changes()
-        heap, lengths, check = self._heap, self._lengths, self._check
+        heap, heappop, works, lengths = self._heap, heapq.heappop, self.works, self._lengths
+        submit_ms = pending[-1].submit_ms if pending else _NEVER
         watchdog = Watchdog(lambda: self.works.longest_ms * RATE_ONE // self.works.slowest)
-        instants = 0
-        while pending or heap:
-            now_ms = heap[0][0] if heap else pending[-1].submit_ms
-            if pending and pending[-1].submit_ms < now_ms:
-                now_ms = pending[-1].submit_ms
-            self.now_ms = now_ms
+        until_look = LOOK_EVERY
+        while heap or pending:
+            self.now_ms = now_ms = heap[0][0] if heap and heap[0][0] < submit_ms else submit_ms
             while heap and heap[0][0] == now_ms:
-                self._happens(heapq.heappop(heap))
-            while pending and pending[-1].submit_ms == now_ms:
+                _, kind, _, place, what = heappop(heap)
+                if kind == _END:
+                    works.end(now_ms, what, place)
+                else:
+                    self._happens(kind, place, what)
+            while submit_ms == now_ms:
                 self._hand_in(pending.pop())
-            if self._active or self._meta_woken or check:
+                submit_ms = pending[-1].submit_ms if pending else _NEVER
+            if self._for_site or self._meta_woken or self._check:
                 self._settle()
-            while lengths.stirred:
-                self._change_rates()
-                self._settle()
-            if lengths.next_ms < self._data_ms:
-                self._data_ms = lengths.next_ms
-                self._at(self._data_ms, _DATA, 0)
+            if not lengths.are_plain:
+                while lengths.stirred:
+                    self._change_rates()
+                    self._settle()
+                if lengths.next_ms < self._data_ms:
+                    self._data_ms = lengths.next_ms
+                    self._at(self._data_ms, _DATA, 0)
             if not pending and not self.history.n_open and self._is_quiet():
                 break
-            instants += 1
-            if not instants & (LOOK_EVERY - 1):
+            until_look -= 1
+            if not until_look:
+                until_look = LOOK_EVERY
                 failing = any(self._down) or self.connections.any_cut
                 failing = failing or (self._links is not None and self._links.is_failing)
                 n_open = len(pending) + self.history.n_open
@@ -196,15 +202,25 @@ class World:
         self._sequence += 1
         heapq.heappush(self._heap, (when_ms, kind, self._sequence, place, what))
 
+    def _plan_end(self, when_ms: int, job_id: int, attempt: int) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (when_ms, _END, self._sequence, attempt, job_id))
+
+    def _plan_packet(self, when_ms: int, to: int, what: tuple[int, Any]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (when_ms, _PACKET, self._sequence, to, what))
+
+    def _plan_resend(self, when_ms: int, site: int, end: int) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (when_ms, _RESEND, self._sequence, site, end))
+
     def _is_quiet(self) -> bool:
         """Whether nothing is under way any more: no message, and no site that is to come back."""
         return self.connections.is_idle and not any(self._down)
 
-    def _happens(self, entry: tuple[int, int, int, int, Any]) -> None:
-        _, kind, _, place, what = entry
-        if kind == _END:
-            self.works.end(self.now_ms, what, place)
-        elif kind == _PACKET:
+    def _happens(self, kind: int, place: int, what: Any) -> None:
+        """Have something happen other than the end of a job."""
+        if kind == _PACKET:
             self.connections.arrive(self.now_ms, place, what)
         elif kind == _RESEND:
             self.connections.resend(self.now_ms, place, what)
@@ -215,11 +231,11 @@ class World:
                     self._meta_wake_ms = None
                     self._meta_woken = True
             elif self._site_wake_ms[place] == self.now_ms:
-                self._site_wake_ms[place] = None
+                self._site_wake_ms[place] = _NEVER
                 self._wake_site(place)
         elif kind == _DATA:
             if self._data_ms == self.now_ms:
-                self._data_ms = int(NEVER_MS)
+                self._data_ms = _NEVER
                 self.works.move_data(self.now_ms)
         elif kind == _LINKS:
             self._links_change(place)
@@ -253,7 +269,7 @@ class World:
         job_id = submission.job.job_id
         if self._links is not None and (hopeless := self._links.hopeless(self.now_ms, job_id)):
             self._for_meta += hopeless
-        else:
+        elif not self._lengths.are_plain:
             self._lengths.handed_in(self.now_ms, job_id)
 
     def _links_change(self, period: int) -> None:
@@ -274,65 +290,73 @@ class World:
     def _tell_site(self, site: int, event: ContractEvent) -> None:
         """Tell a site something; while it is down, its users wait, and what else there was is lost anyway."""
         if not self._down[site]:
-            self._for_site[site].append(event)
-            self._active.append(site)
+            if site in self._for_site:
+                self._for_site[site].append(event)
+            else:
+                self._for_site[site] = [event]
         elif isinstance(event, JobSubmitted):
             self._parked[site].append(event)
 
     def _settle(self) -> None:
         """Let the sites and the grid act in turn until nothing more happens at this instant."""
+        for_site = self._for_site
         rounds = 0
-        while self._active or self._meta_woken:
-            if self._active:
-                active, self._active = self._active, []
-                for site in active if len(active) == 1 else sorted(set(active)):
-                    events, self._for_site[site] = self._for_site[site], []
-                    if not self._down[site]:
-                        self._step_site(site, events)
+        while for_site or self._meta_woken:
+            # A site that is told something by one before it takes that in with the rest.
+            for site in sorted(for_site):
+                self._step_site(site, for_site.pop(site))
             if self._meta_woken:
-                events_of_meta, self._for_meta = self._for_meta, []
                 self._meta_woken = False
-                self._step_meta(events_of_meta)
+                self._step_meta()
             rounds += 1
-            if rounds > _MAX_ROUNDS + len(self.works):
+            if rounds > _MAX_ROUNDS and rounds > _MAX_ROUNDS + len(self.works):
                 raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
         if self._check:
             self.history.check_leases(self.now_ms)
 
     def _wake_site(self, site: int) -> None:
         """Have a site act if it still wants to; most wakeups are for limits of jobs that ended before."""
-        wake_ms = None if self._down[site] else self._site_wants_ms[site]
-        if wake_ms is not None and wake_ms <= self.now_ms:
-            self._active.append(site)
-        else:
+        wake_ms = _NEVER if self._down[site] else self._site_wants_ms[site]
+        if wake_ms <= self.now_ms:
+            self._for_site.setdefault(site, [])
+        elif wake_ms < self._site_wake_ms[site]:
             self._plan_wake(site, wake_ms)
 
-    def _plan_wake(self, site: int, wake_ms: int | None) -> None:
-        scheduled_ms = self._site_wake_ms[site]
-        if wake_ms is not None and (scheduled_ms is None or wake_ms < scheduled_ms):
-            self._site_wake_ms[site] = wake_ms
-            self._at(wake_ms, _WAKE, site)
+    def _plan_wake(self, site: int, wake_ms: int) -> None:
+        self._site_wake_ms[site] = wake_ms
+        self._at(wake_ms, _WAKE, site)
 
     def _step_site(self, site: int, events: list[ContractEvent]) -> None:
         core, connections, now_ms = self._sites[site], self.connections, self.now_ms
-        answered = False
+        is_instant = connections.is_instant
+        answers = 0
         for command in core.handle(now_ms, *events):
             if type(command) is ToGrid:
                 answer = command.answer
                 if type(answer) is not Ended:
                     self._note_answer(site, answer)
-                answered = True
-                connections.put(now_ms, site, SITE_END, answer)
+                answers += 1
+                if is_instant:
+                    # `_delivered`, which every job would call twice.
+                    self._for_meta.append(FromSite(site, answer))
+                    if type(answer) is not Started:
+                        self._meta_woken = True
+                else:
+                    connections.put(now_ms, site, SITE_END, answer)
             elif type(command) is StartJob:
                 self.works.start(now_ms, site, command)
             else:
                 self._obey(site, command)
-        if answered:
+        if is_instant:
+            connections.messages += answers
+        elif answers and connections.has_channels:
             connections.flush(now_ms, site, SITE_END)
         if self._check:
             core.check_invariants()
-        self._site_wants_ms[site] = wake_ms = core.next_wakeup_ms()
-        self._plan_wake(site, wake_ms)
+        wake_ms = core.next_wakeup_ms()
+        self._site_wants_ms[site] = wake_ms = _NEVER if wake_ms is None else wake_ms
+        if wake_ms < self._site_wake_ms[site]:
+            self._plan_wake(site, wake_ms)
 
     def _obey(self, site: int, command: Command | ToGrid) -> None:
         """Carry out what a site commands but seldom."""
@@ -343,20 +367,27 @@ class World:
         elif isinstance(command, RefuseJob):
             self._is_refused(command.job_id, command.reason)
 
-    def _step_meta(self, events: list[GridEvent]) -> None:
+    def _step_meta(self) -> None:
         connections, now_ms = self.connections, self.now_ms
+        events, self._for_meta = self._for_meta, []
+        is_instant = connections.is_instant
         written: list[int] = []
         for command in self._meta.handle(now_ms, *events):
             if type(command) is ToSite:
                 site, request = command.site, command.request
                 self._note_request(site, request)
-                connections.put(now_ms, site, GRID_END, request)
                 written.append(site)
+                if is_instant:
+                    self._tell_site(site, request)
+                else:
+                    connections.put(now_ms, site, GRID_END, request)
             elif type(command) is ReportDone:
                 self.history.reported(now_ms, command.job_id, command.outcome)
             elif type(command) is ReportRefused:
                 self._is_refused(command.job_id, command.reason)
-        if written:
+        if is_instant:
+            connections.messages += len(written)
+        elif written and connections.has_channels:
             for site in dict.fromkeys(written):
                 connections.flush(now_ms, site, GRID_END)
         if self._check:
@@ -377,8 +408,8 @@ class World:
         self.crashes += 1
         self.works.fail(self.now_ms, site)
         # What its own users did at this very instant is not lost, nor what had ended before the site failed.
-        self._parked[site] += [e for e in self._for_site[site] if isinstance(e, (JobFinished, JobSubmitted))]
-        self._for_site[site] = []
+        told = self._for_site.pop(site, [])
+        self._parked[site] += [event for event in told if isinstance(event, (JobFinished, JobSubmitted))]
         self._plan_fault(site, _RETURN, self._faults.crash_lasts_ms, always=True)
 
     def _return(self, site: int) -> None:
@@ -396,8 +427,7 @@ class World:
     def _note_request(self, site: int, request: Request) -> None:
         """Keep at hand what the grid asks for and commits, at the instant at which it does."""
         if type(request) is HoldNodes:
-            wanted = request.width, request.length_ms, request.start_ms
-            self.works.ask(site, request.job_id, request.attempt, *wanted)
+            self.works.ask(site, request.job_id, request.attempt, request.width, request.length_ms, request.start_ms)
         elif type(request) is EnqueueJob:
             job = request.job
             self.works.ask(site, job.job_id, request.attempt, job.width, job.estimate_ms, None)
@@ -406,16 +436,17 @@ class World:
 
     def _note_answer(self, site: int, answer: Answer) -> None:
         """Keep the history of holds from what a site says at the instant at which it says it."""
-        if type(answer) is Held:
-            self.works.hold(site, answer.job_id, answer.attempt)
-        elif type(answer) is HoldEnded or type(answer) is Started:
+        if type(answer) is Started or type(answer) is HoldEnded:
             self.history.unheld(self.now_ms, site, answer.job_id, answer.attempt)
+        elif type(answer) is Held:
+            self.works.hold(site, answer.job_id, answer.attempt)
 
     def _delivered(self, to: int, site: int, message: Any) -> None:
         if to == GRID:
             self._for_meta.append(FromSite(site, message))
             # That something has started, as the grid wanted it to, gives it nothing to decide: it learns of it with
             # whatever happens next. This saves a third of its steps.
-            self._meta_woken = self._meta_woken or type(message) is not Started
+            if type(message) is not Started:
+                self._meta_woken = True
         else:
             self._tell_site(to, message)
