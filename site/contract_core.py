@@ -23,7 +23,6 @@ from gridweave.site.contract import (
     Held,
     HoldEnded,
     HoldNodes,
-    Quoted,
     RateMeasured,
     Refused,
     ReleaseHold,
@@ -40,9 +39,7 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.core import SiteCore
-from gridweave.site.disciplines import Policy
-from gridweave.site.explain import Explanation
+from gridweave.site.contract_state import COMMITTED, HELD, RUNNING, WAITING, ContractState, Part
 from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.messages import (
     MAX_TIME_MS,
@@ -59,37 +56,11 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
-from gridweave.site.owner import GridShare, OwnerPolicy
-from gridweave.site.pace import Paces
-
-RENDEZVOUS_MS = 30_000
-"""How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
-
-OWN = 0
-"""Stands where jobs of the grid have the number of their attempt."""
-
-HELD, COMMITTED, RUNNING, WAITING = "held", "committed", "running", "waiting"
-
-
-class _Part(msgspec.Struct):
-    """What the site has of a job of the grid."""
-
-    attempt: int
-    width: int
-    state: str
-    start_ms: int = 0
-    shared: bool = False
-    grant: StartJob | None = None
-    rate: int = RATE_ONE
-    lease_until_ms: int = 0
-    outcome: str = "finished"
-    length_ms: int = 0
-
 
 ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
 
-class ContractCore:
+class ContractCore(ContractState):
     """A site with the site contract.
 
     Parameters
@@ -109,32 +80,6 @@ class ContractCore:
     attempt that the site does not have (any more) changes nothing, and is answered with nothing, but for `HoldNodes`
     and `EnqueueJob`, which bring a new one.
     """
-
-    def __init__(
-        self,
-        nodes: int,
-        policy: Policy,
-        *,
-        owner: OwnerPolicy | None = None,
-        week_offset_ms: int = 0,
-        rendezvous_ms: int = RENDEZVOUS_MS,
-    ) -> None:
-        self.site = SiteCore(nodes, policy, week_offset_ms=week_offset_ms)
-        self.nodes = nodes
-        self._owner = owner or OwnerPolicy()
-        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.threads_per_node > 1)
-        self.rendezvous_ms = rendezvous_ms
-        self._now_ms = 0
-        self._parts: dict[int, _Part] = {}
-        # Those of the parts that some instant may change; the others are not looked at.
-        self._timed: set[int] = set()
-        self._paces = Paces()
-        self._own_running: dict[int, Job] = {}
-        self._own_jobs: dict[int, Job] = {}
-        self._told = SiteChanged(0, self._share.cap)
-        self._out: list[Command | ToGrid] = []
-        # What the site is to be told at this instant.
-        self._inner: list[Event] = []
 
     def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
         """Take in what has happened and what the grid asks, and return what is to be done and answered.
@@ -203,78 +148,7 @@ class ContractCore:
             instants.append(site_ms)
         return max(min(instants), self._now_ms + 1) if instants else None
 
-    @property
-    def draining(self) -> bool:
-        """Whether the site takes in nothing new for the grid, as somebody wished."""
-        return self._share.draining
-
-    @property
-    def shut(self) -> str:
-        """Why the site can take in nothing new for the grid; empty if it can."""
-        return self._share.shut
-
-    def forecast(self, now_ms: int, job_id: int) -> Explanation | None:
-        """Return when a job starts that waits or is held here, the grid's or an own user's; None if there is no such.
-
-        Nothing changes by that.
-        """
-        part = self._parts.get(job_id)
-        if job_id in self._own_jobs or (
-            part is not None and part.state == WAITING and job_id not in self._share.outside
-        ):
-            return self.site.aside().explain(now_ms, job_id)
-        if part is None or part.state == RUNNING:
-            return None
-        place, start_ms, reason = 0, part.start_ms, "its nodes are held until the start that was agreed on"
-        if part.state == WAITING:
-            place, start_ms = list(self._share.outside).index(job_id), -1
-            reason = self._share.why_outside
-        return Explanation(
-            job_id=job_id,
-            place=place,
-            start_ms=None if start_ms < 0 else start_ms,
-            is_bound=False,
-            width=part.width,
-            free=self.site.free,
-            waits_for=(),
-            reason=reason,
-        )
-
-    def quote(self, now_ms: int, job: Job, *, for_grid: bool = False) -> Explanation:
-        """Return when a job would start that were submitted now, by an own user or by the grid.
-
-        Nothing changes by that.
-
-        Parameters
-        ----------
-        now_ms : int
-        job : Job
-            One that is not here.
-        for_grid : bool
-            Whether it would be the grid's, which may have no more than the owner gives.
-        """
-        answer = self.site.aside().quote(now_ms, job)
-        reason = self._share.why_not(job.width) if for_grid else None
-        if reason is None:
-            return answer
-        return msgspec.structs.replace(answer, start_ms=None, waits_for=(), reason=reason)
-
-    def part_state(self, job_id: int) -> str | None:
-        """Return whether a job of the grid is held, committed, running or waiting here; None if it is not here."""
-        part = self._parts.get(job_id)
-        return None if part is None else part.state
-
-    def attempt_of(self, job_id: int) -> int:
-        """Return the attempt of a job of the grid that is here; `OWN` for a job of the site's own users."""
-        part = self._parts.get(job_id)
-        return OWN if part is None else part.attempt
-
-    def grant_of(self, job_id: int) -> StartJob | None:
-        """Return the nodes that a job of the grid holds or runs on here; None if it has none."""
-        part = self._parts.get(job_id)
-        return None if part is None else part.grant
-
-    def _due_ms(self, part: _Part) -> int:
+    def _due_ms(self, part: Part) -> int:
         """Return the next instant that changes a timed part by itself."""
         if part.state == COMMITTED:
             return part.start_ms
@@ -299,7 +173,7 @@ class ContractCore:
             None if there is more to it, and then nothing has changed.
         """
         share = self._share
-        if now_ms < self._now_ms or self._paces.by_job or share.draining or share.outside:
+        if now_ms < self._now_ms or self._paces.by_job or share.draining or share.shut or share.outside:
             return None
         if type(event) is JobFinished:
             return self._end_at_once(now_ms, event.job_id)
@@ -317,7 +191,7 @@ class ContractCore:
             return None
         self._now_ms = now_ms
         grant = StartJob(job_id, nodes)
-        self._parts[job_id] = _Part(attempt, width, RUNNING, now_ms, False, grant, RATE_ONE, 0, "finished", length_ms)
+        self._parts[job_id] = Part(attempt, width, RUNNING, now_ms, False, grant, RATE_ONE, 0, "finished", length_ms)
         self._share.nodes += width
         return [grant, ToGrid(Started(job_id, attempt, now_ms))]
 
@@ -411,7 +285,7 @@ class ContractCore:
         if reason is not None:
             self._answer(Refused(job_id, request.attempt, reason))
             return
-        self._parts[job_id] = _Part(request.attempt, width, HELD, start_ms, is_shared, length_ms=length_ms)
+        self._parts[job_id] = Part(request.attempt, width, HELD, start_ms, is_shared, length_ms=length_ms)
         self._share.nodes += width
         self._inner.append(JobSubmitted(job, True))
 
@@ -425,7 +299,7 @@ class ContractCore:
         if reason is not None:
             self._answer(Refused(job.job_id, request.attempt, reason))
             return ()
-        self._parts[job.job_id] = _Part(
+        self._parts[job.job_id] = Part(
             request.attempt, job.width, WAITING, lease_until_ms=request.lease_until_ms, start_ms=-1
         )
         self._timed.add(job.job_id)
@@ -449,7 +323,7 @@ class ContractCore:
         self._answer(Withdrawn(job_id, part.attempt))
         return () if self._share.leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
 
-    def _end_hold(self, job_id: int, part: _Part) -> Iterable[Event]:
+    def _end_hold(self, job_id: int, part: Part) -> Iterable[Event]:
         self._forget(job_id)
         self._answer(HoldEnded(job_id, part.attempt))
         return () if self._unsubmit(job_id) else (JobFinished(job_id),)
@@ -466,7 +340,7 @@ class ContractCore:
                 return True
         return False
 
-    def _kill(self, job_id: int, part: _Part, outcome: str) -> None:
+    def _kill(self, job_id: int, part: Part, outcome: str) -> None:
         """End a running fragment; its end is reported by whoever runs it."""
         if part.outcome == "finished":
             part.outcome = outcome
@@ -513,7 +387,7 @@ class ContractCore:
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
                 self._out.append(command)
 
-    def _granted(self, command: StartJob, part: _Part) -> None:
+    def _granted(self, command: StartJob, part: Part) -> None:
         """Take in that the nodes are there: of a hold until its start, or of a job that starts now."""
         job_id = command.job_id
         part.grant = command
@@ -563,33 +437,12 @@ class ContractCore:
         self._own_jobs.update(again)
         return [*gone, *(JobFinished(job_id) for job_id, _ in again), *(JobSubmitted(job) for _, job in again)]
 
-    def _quote(self, request: RequestQuote) -> Quoted:
-        room = self._share.room
-        free = min(room, self.site.startable(self._now_ms, request.length_ms))
-        reason = self._share.why_not(request.width)
-        start_ms = None
-        if reason is None:
-            start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
-            reason = "" if start_ms is not None else f"the site has {self.nodes} nodes"
-        return Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(request, room))
-
-    def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
-        """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""
-        if request.resources is None or request.width > room:
-            return None
-        job = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, resources=request.resources)
-        return self.site.slowdown_offered(self._now_ms, job) if why_impossible(job) is None else None
-
     def _tell_change(self) -> None:
         """Tell the grid if its own doing is not why it can have more, or less, of the site."""
         others = self._share.others(self.site.free)
         if others != self._told.others:
             self._told = SiteChanged(others, min(self.site.free, self._share.room))
             self._out.insert(0, ToGrid(self._told))
-
-    def _part(self, job_id: int, attempt: int) -> _Part | None:
-        part = self._parts.get(job_id)
-        return part if part is not None and part.attempt == attempt else None
 
     def _forget(self, job_id: int) -> None:
         """Have nothing more of a job of the grid."""
@@ -599,23 +452,6 @@ class ContractCore:
         self._share.nodes -= part.width
         if part.state == WAITING:
             self._share.waiting -= part.width
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""
-        self.site.check_invariants()
-        share = self._share
-        assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
-        assert share.nodes == sum(part.width for part in self._parts.values()), "the grid's nodes do not add up"
-        assert share.overlaps or share.held <= share.cap, "the owner's share is exceeded"
-        running = {running.job.job_id for running in self.site.running()}
-        waiting = {job.job_id for job, _ in self.site.waiting()}
-        for job_id, part in self._parts.items():
-            place = share.outside if job_id in share.outside else waiting if part.state == WAITING else running
-            assert job_id in place, f"job {job_id} is {part.state}, not so"
-            assert part.state not in (HELD, WAITING) or job_id in self._timed, f"job {job_id} has no lease"
-        grid = set(self._parts)
-        assert running - grid == set(self._own_running), "the own users' running jobs differ"
-        assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
 
 
 def _ends_first(event: ContractEvent) -> int:

@@ -337,7 +337,8 @@ class LiveSite(RunsOnMachines):
         run = make_run(self.settings, command, described, self.core.site.threads_per_node, self._now_ms)
         run.port = port
         if len(described.sites) == 1:
-            run.port = self._ports.take(next(iter(run.pieces)))
+            # It has one already if its start was agreed on, which a job on one site need not be.
+            run.port = port if port.number else self._ports.take(next(iter(run.pieces)))
             meeting = run.port.meeting
         run.meet(meeting)
         self._runs[job_id] = run

@@ -11,7 +11,8 @@ from gridweave.grid.sends import Sends
 from gridweave.scenarios.world.history import History
 from gridweave.scenarios.world.lengths import Lengths, Pace
 from gridweave.site.contract import CommitHold, FragmentsMet, RateMeasured
-from gridweave.site.contract_core import OWN, ContractCore, ContractEvent
+from gridweave.site.contract_core import ContractCore, ContractEvent
+from gridweave.site.contract_state import OWN
 from gridweave.site.kernels.rates import RATE_ONE, work_done_ms, work_left
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import ChangeRate, Job, JobFinished, StartJob

@@ -39,7 +39,8 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.contract_core import OWN, ContractCore
+from gridweave.site.contract_core import ContractCore
+from gridweave.site.contract_state import OWN
 from gridweave.site.disciplines import DISCIPLINES
 from gridweave.site.messages import (
     Job,
@@ -607,14 +608,17 @@ class Life:
             return EnqueueJob(job(self._next_id, width + 1, length_ms + 1), 1, 10_000)
         if kind == "shared":
             return HoldNodes(self._next_id, 1, width, length_ms, now_ms + int(rng.integers(0, 20)))
-        if kind in ("drain", "resume", "restart"):
-            return {"drain": DrainSite(), "resume": ResumeSite(), "restart": SiteRestarted()}[kind]
+        if kind == "restart":
+            return SiteRestarted()
+        if kind in ("drain", "resume"):
+            wished, forced = {"drain": (DrainSite(), SiteShut("full")), "resume": (ResumeSite(), SiteOpened())}[kind]
+            return wished if rng.random() < 0.5 else forced
         # Another attempt of a job that is here already.
         of_grid = [job_id for job_id in running if core.attempt_of(job_id) != OWN]
         return HoldNodes(int(rng.choice([*of_grid, 0])), 2, width, length_ms)
 
 
-ODDS = (0.34, 0.34, 0.06, 0.03, 0.11, 0.02, 0.05, 0.01, 0.04)
+ODDS = (0.33, 0.33, 0.06, 0.03, 0.11, 0.02, 0.07, 0.01, 0.04)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

@@ -540,6 +540,8 @@ anything = st.one_of(
             st.builds(OwnReleased, st.tuples(jobs)),
             st.builds(RunStarted, agents, jobs, attempts),
             st.builds(RunEnded, agents, jobs, attempts, outcomes),
+            st.builds(RunDelayed, agents.filter(lambda name: name != "c"), jobs, attempts, st.just("full")),
+            st.builds(MachineReady, agents),
             st.builds(AgentJoined, agents.filter(lambda name: name != "c"), st.just("here")),
             st.builds(AgentForgotten, agents),
             st.builds(CommitHold, grid_jobs, attempts, st.sampled_from(["", "south1:9000"])),
@@ -593,6 +595,7 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
             if isinstance(order, StartRun)
             else (order.agent, order.job_id, order.attempt)
             for order in orders
+            if not isinstance(order, LookForRoom)
         } | {(agent, run.job_id, run.attempt) for run in core._runs.values() for agent in run.pieces}
         if not ends and core.next_wakeup_ms() is None:
             break
@@ -601,6 +604,17 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
     assert list(core._ports.taken()) == []
     assert core._expected == {}
     assert {record.state for record in core.records.values()} <= {"ended"}
+
+
+def test_a_job_on_one_site_whose_start_was_agreed_on_has_one_port() -> None:
+    """A hold with a start gets its port at once, also if the job is on no other site; it is given back in the end."""
+    core = site()
+    (held,) = of(do(core, 0, described(7, 1), HoldNodes(7, 1, 1, 1000, 5)), Held)
+    assert held.rendezvous == "127.0.0.1:2000"
+    (start,) = of(do(core, 5, CommitHold(7, 1)), StartRun)
+    assert start.launch.rendezvous == "127.0.0.1:2000"
+    do(core, 6, ended("a", 7))
+    assert of(do(core, 7, own(1)), StartRun)[0].launch.rendezvous == "127.0.0.1:2000"
 
 
 # -- machines without room --------------------------------------------------------------------------------------------
