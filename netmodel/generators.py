@@ -79,9 +79,8 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
     try:
         graph = function(**arguments)
     except Exception as error:  # networkx refuses arguments with errors of every kind
-        takes = [
-            key for key in inspect.signature(function).parameters if key not in ("seed", "create_using", "backend")
-        ]
+        own = ("seed", "create_using", "backend", "backend_kwargs")
+        takes = [key for key in inspect.signature(function).parameters if key not in own]
         problem = " ".join(str(error).split()) or type(error).__name__
         report.add(("generator", "arguments"), f"{table.name} refuses them: {problem}; it takes {named(takes)}")
         return None

@@ -39,7 +39,8 @@ def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
     Returns
     -------
     NetTable
-        With what could be read; the rest is as if it had been left out.
+        With what could be read; the rest is as if it had been left out. A node or a link that is refused is
+        there all the same, if its name or its ends can be read, so that nothing else is found wrong for lack of it.
     """
     lists: dict[str, Any] = {}
     for key, kind in _LISTS.items():
@@ -79,7 +80,25 @@ def _element(value: object, kind: type[msgspec.Struct], path: Path, report: Repo
             label = f"link {value.get('from', '?')} - {value.get('to', '?')}: "
         known = [one.encode_name for one in msgspec.structs.fields(kind)]
         report.add((*path, *keys), label + _told(message, known))
+        return _stand_in(value, kind)
+
+
+def _stand_in(value: object, kind: type[msgspec.Struct]) -> NodeTable | LinkTable | None:
+    """Return what keeps the place of a node or a link that is refused, with numbers that nobody will complain of."""
+    if not isinstance(value, dict):
         return None
+    if kind is NodeTable and isinstance(value.get("name"), str):
+        return NodeTable(name=value["name"], latitude=0.0, longitude=0.0)
+    if kind is LinkTable and isinstance(value.get("from"), str) and isinstance(value.get("to"), str):
+        name = value.get("name")
+        return LinkTable(
+            origin=value["from"],
+            target=value["to"],
+            name=name if isinstance(name, str) else "",
+            latency_ms=0.0,
+            bandwidth_bps=1.0,
+        )
+    return None
 
 
 def _told(message: str, known: list[str]) -> str:

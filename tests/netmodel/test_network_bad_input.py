@@ -150,6 +150,29 @@ def test_all_problems_are_told_at_once() -> None:
     assert len(lines) == len(set(lines)) == 4
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (
+            '{from = "a", to = "b", latency_ms = "long", bandwidth_bps = 1e9}',
+            "link a - b: is a text; a number is needed",
+        ),
+        ('{from = "a", to = "b", bandwidth = 5, latency_ms = 1}', "link a - b: is a whole number; a text is needed"),
+        ('{from = "a", to = "b", bandwith = "1 Gbps", latency_ms = 1}', "link a - b: 'bandwith' is not known"),
+    ],
+)
+def test_a_link_that_is_refused_does_not_part_the_graph(wrong: str, told: str) -> None:
+    """Of a link that cannot be read only that is told, and not that the nodes at its ends are in two pieces."""
+    (line,) = problems(linked(wrong, BC))
+    assert told in line
+
+
+def test_a_node_that_is_refused_is_there_for_its_links() -> None:
+    """Of a node that cannot be read only that is told, and not that its links lead to a node that is not there."""
+    (line,) = problems(linked(AB, BC).replace("latitude = 50,", 'latitude = "north",'))
+    assert "nodes.latitude: is a text; a number is needed" in line
+
+
 def test_sites_must_be_somewhere() -> None:
     """A site that is attached nowhere is named, and so is an attachment of a site that does not exist."""
     lines = problems(linked(AB, BC, more='attach = {alpha = "a", ghost = "b"}'), sites=["alpha", "b", "omega"])
