@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, bindparam, func, select
 
 from gridweave.errors import InputError
 from gridweave.site.live.journal_records import (
@@ -28,6 +28,9 @@ from gridweave.site.live.journal_tables import channels, ended, inputs, notes, o
 from gridweave.site.program import JobRecord
 
 _PAGE = 1000
+
+# Asked for each job that is handed in alone: to make it anew would take longer than to answer it.
+_SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked", expanding=True)))
 
 
 def read_inputs(
@@ -65,8 +68,7 @@ def read_submissions(connection: Connection, codec: Codec, where: str, keys: Seq
     """Return the submissions of these keys."""
     found: dict[str, Submission] = {}
     for start in range(0, len(keys), _PAGE):
-        chosen = submissions.c.key.in_(keys[start : start + _PAGE])
-        for row in connection.execute(select(submissions).where(chosen)):
+        for row in connection.execute(_SUBMISSIONS, {"asked": keys[start : start + _PAGE]}):
             answer = codec.decode(row.answer, f"{where}: submission {row.key!r:.100}")
             found[row.key] = Submission(row.key, row.job_id, row.at_ms, answer)
     return {key: found[key] for key in keys if key in found}
