@@ -116,11 +116,14 @@ async def events(call: Call) -> web.StreamResponse:
     with call.parts.streams.one(call.identity.user):
         response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
         await response.prepare(call.request)
-        # So that whoever connects knows at once that it hears everything from here on.
-        await _send(call, response, b": gridweave\n\n")
+        # Whoever has read this hears everything from there on: so it is not sent before the hub knows of the watcher.
+        greeting = b": gridweave\n\n"
         watching = call.parts.hub.watch(wanted, call.identity.token_id, after, call.parts.settings.comment_s)
         async with contextlib.aclosing(watching):
             async for told in watching:
+                if greeting:
+                    await _send(call, response, greeting)
+                    greeting = b""
                 if isinstance(told, StreamEnd):
                     await _send(call, response, b"event: end\ndata: %b\n\n" % msgspec.json.encode(told))
                     break

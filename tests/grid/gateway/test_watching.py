@@ -14,6 +14,7 @@ import pytest
 from fake_backend import FakeBackend
 from gateway_parts import Served, a_job, serving
 from gridweave.grid.api import JobEvent, StreamEnd
+from gridweave.grid.gateway.hub import Chunk, EventHub, Watcher
 
 pytestmark = pytest.mark.asyncio
 
@@ -74,6 +75,30 @@ async def test_events_come_in_order_with_their_numbers() -> None:
             assert (first.number, first.user, first.name, first.kind) == (3, "anna", "second", "submitted")
             assert await stream.take(2) == [(1, "runs"), (1, "ended")]
             assert stream.last_id == 7
+
+
+async def test_whoever_was_greeted_hears_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is said to a watcher before it is among those who are told."""
+    may_join, catch_up = asyncio.Event(), EventHub._catch_up
+
+    async def late(hub: EventHub, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
+        await may_join.wait()
+        async for told in catch_up(hub, watcher):
+            yield told
+
+    monkeypatch.setattr(EventHub, "_catch_up", late)
+    backend = FakeBackend()
+    async with serving(backend) as grid, grid.session.get(f"{grid.url}/v1/events") as response:
+        first = asyncio.create_task(response.content.readline())
+        for _ in range(300):
+            await asyncio.sleep(0)
+        assert not first.done()
+        may_join.set()
+        assert await first == b": gridweave\n"
+        await grid.submit(a_job(name="at once"))
+        seen = await Stream(response).next()
+        assert isinstance(seen, JobEvent)
+        assert (seen.name, seen.kind) == ("at once", "submitted")
 
 
 @pytest.mark.parametrize(
