@@ -21,9 +21,10 @@ logger = logging.getLogger("gridweave.gateway")
 POLL_S = 20.0
 """So long one poll of the grid waits for something to happen."""
 
-REST_S, UNWATCHED_REST_S = 0.02, 0.2
-"""So long after an answer the grid is not asked again, while somebody watches and while nobody does: what happens in
-the meantime is told by one answer."""
+REST_S, UNWATCHED_REST_S, FEW = 0.02, 0.2, 100
+"""So long after an answer with no more than a few events the grid is not asked again, while somebody watches and
+while nobody does: what happens in the meantime is told by one answer. After more there is no rest: whoever is behind
+is not to fall back further."""
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -228,7 +229,8 @@ class EventHub:
                 # An error of ours in one batch is not to silence all that follow.
                 logger.exception("events up to %d could not be told", batch.last)
                 self.last = max(self.last, batch.last)
-            await self._rest()
+            if len(batch.events) <= FEW:
+                await self._rest()
 
     async def _rest(self) -> None:
         """Let more happen, which one answer then tells; not for long if somebody watches, or comes to watch."""

@@ -14,6 +14,7 @@ import pytest
 from fake_backend import FakeBackend
 from gateway_parts import Served, a_job, serving
 from gridweave.grid.api import JobEvent, StreamEnd
+from gridweave.grid.gateway import hub as hub_module
 from gridweave.grid.gateway.hub import Chunk, EventHub, Watcher
 
 pytestmark = pytest.mark.asyncio
@@ -99,6 +100,24 @@ async def test_whoever_was_greeted_hears_all(monkeypatch: pytest.MonkeyPatch) ->
         seen = await Stream(response).next()
         assert isinstance(seen, JobEvent)
         assert (seen.name, seen.kind) == ("at once", "submitted")
+
+
+async def test_a_hub_that_is_behind_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After many events at once the grid is asked again at once; after a few there is a rest."""
+    monkeypatch.setattr(hub_module, "UNWATCHED_REST_S", 1e6)
+    monkeypatch.setattr(hub_module, "FEW", 3)
+    backend = FakeBackend()
+
+    async def asks_again(*jobs: dict[str, Any]) -> bool:
+        asked = backend.polls
+        await grid.submit(*jobs)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        return backend.polls > asked
+
+    async with serving(backend) as grid:
+        assert await asks_again(*(a_job() for _ in range(4)))
+        assert not await asks_again(a_job())
 
 
 @pytest.mark.parametrize(
