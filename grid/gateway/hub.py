@@ -361,7 +361,9 @@ class EventHub:
         """Yield what a watcher has not seen, and up to which event that is all; then it is told with the others."""
         await self._begun.wait()
         if watcher.given < 0:
-            watcher.given = watcher.taken = self.last
+            # What has happened and was not heard of here yet, as this rests, is not what happens from now on.
+            now = await self._ask(-1, 0.0)
+            watcher.given = watcher.taken = max(now.last, self.last)
         while not self._recent_after <= watcher.given <= self.last:
             page = await self._ask(watcher.given, 0.0)
             usable = await self._await_usable()

@@ -102,6 +102,22 @@ async def test_whoever_was_greeted_hears_all(monkeypatch: pytest.MonkeyPatch) ->
         assert (seen.name, seen.kind) == ("at once", "submitted")
 
 
+async def test_whoever_comes_hears_of_nothing_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened while the gateway rested is not told to those who came later; what happens then is."""
+    monkeypatch.setattr(hub_module, "UNWATCHED_REST_S", 1e6)
+    backend = FakeBackend()
+    async with serving(backend) as grid:
+        await grid.submit(a_job(name="ends the poll"))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        await grid.submit(a_job(name="while it rests"))
+        async with watching(grid) as stream:
+            await grid.submit(a_job(name="new"))
+            seen = await stream.next()
+        assert isinstance(seen, JobEvent)
+        assert seen.name == "new"
+
+
 async def test_a_hub_that_is_behind_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """After many events at once the grid is asked again at once; after a few there is a rest."""
     monkeypatch.setattr(hub_module, "UNWATCHED_REST_S", 1e6)
