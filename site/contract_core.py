@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gridweave.site.checks import MAX_ID, why_impossible
+from gridweave.site.checks import why_impossible
 from gridweave.site.contract import (
     Answer,
     CancelJob,
@@ -42,7 +42,6 @@ from gridweave.site.contract import (
 from gridweave.site.contract_state import COMMITTED, HELD, RUNNING, WAITING, ContractState, Part
 from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.messages import (
-    MAX_TIME_MS,
     ChangeRate,
     Command,
     Event,
@@ -183,10 +182,10 @@ class ContractCore(ContractState):
         job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms
         if request.start_ms is not None or job_id in self._parts or self._share.why_not(width) is not None:
             return None
-        # The rest of `why_impossible`: no job that fits is too wide.
-        if not (0 <= job_id <= MAX_ID and width >= 1 and 1 <= length_ms <= MAX_TIME_MS):
+        job = Job(job_id=job_id, width=width, estimate_ms=length_ms)
+        if why_impossible(job) is not None:
             return None
-        nodes = self.site.start_at_once(now_ms, Job(job_id=job_id, width=width, estimate_ms=length_ms))
+        nodes = self.site.start_at_once(now_ms, job)
         if nodes is None:
             return None
         self._now_ms = now_ms

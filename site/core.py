@@ -164,11 +164,8 @@ class SiteCore:
         tuple of (int, int) or None
             The nodes that it starts on; None if there is more to it, and then nothing has changed.
         """
-        plain = self._plain
-        if plain is None or self._waiting or self._reservations or plain.first_end_ms <= now_ms:
-            return None
-        job_id, width = job.job_id, job.width
-        if width > self._pool.free or job_id in self._nodes_of:
+        plain, job_id, width = self._plain_now(now_ms), job.job_id, job.width
+        if plain is None or width > self._pool.free or job_id in self._nodes_of:
             return None
         plain.start_alone(now_ms, job)
         self._now_ms = now_ms
@@ -183,11 +180,9 @@ class SiteCore:
         bool
             False if there is more to it, and then nothing has changed.
         """
-        plain = self._plain
-        if plain is None or self._waiting or self._reservations or plain.first_end_ms <= now_ms:
-            return False
-        nodes = self._nodes_of.pop(job_id, None)
-        if nodes is None:
+        plain = self._plain_now(now_ms)
+        nodes = None if plain is None else self._nodes_of.pop(job_id, None)
+        if plain is None or nodes is None:
             return False
         plain.ended(now_ms, job_id)
         self._now_ms = now_ms
@@ -195,6 +190,13 @@ class SiteCore:
         if self._killed:
             self._killed.discard(job_id)
         return True
+
+    def _plain_now(self, now_ms: int) -> PlainDiscipline | None:
+        """Return the discipline if it has nothing to decide now but for a job that comes; None otherwise."""
+        plain = self._plain
+        if plain is None or self._waiting or self._reservations or plain.first_end_ms <= now_ms:
+            return None
+        return plain
 
     def _asked(self, event: Event) -> list[Command]:
         """Take in a cancellation, or what is asked of reservations."""

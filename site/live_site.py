@@ -122,8 +122,7 @@ class LiveSite(RunsOnMachines):
         self._now_ms, self._out, self._inner, self._over, self._fresh = now_ms, [], [], {}, {}
         for event in events:
             self._take_in(event)
-        if self._full:
-            self._hand_back()
+        self._hand_back()
         self._settle()
         self._run_core()
         self._inner += [JobSubmitted(job) for job in self._settle_over()]

@@ -73,22 +73,20 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-def room_problem(root: Path, least_bytes: int, *, trial: bool = False) -> str | None:
+def room_problem(root: Path, *, trial: bool = False) -> str | None:
     """Return why a folder has no room for another fragment, or ``None`` if it has.
 
     Parameters
     ----------
     root : pathlib.Path
-    least_bytes : int
-        That are to be free on its disk.
     trial : bool
         Whether to write something as well: a quota is seen by nothing else.
     """
     try:
         disk = os.statvfs(root)
         free_bytes = disk.f_bavail * disk.f_frsize
-        if free_bytes < least_bytes:
-            return f"its disk has {free_bytes:,} bytes free; {least_bytes:,} are needed at least"
+        if free_bytes < LEAST_ROOM_BYTES:
+            return f"its disk has {free_bytes:,} bytes free; {LEAST_ROOM_BYTES:,} are needed at least"
         # A file system that makes its inodes as they are needed says that it has none at all.
         if disk.f_files and not disk.f_favail:
             return "its disk has no room for another file"

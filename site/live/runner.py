@@ -20,7 +20,6 @@ from gridweave.site.live.folders import (
     FULL,
     JOBS,
     LAUNCH,
-    LEAST_ROOM_BYTES,
     NOTICES,
     STATE,
     Key,
@@ -61,8 +60,6 @@ class Runner:
         A folder of its own on a local disk. What it holds is found again by the next runner of this folder.
     environment : mapping from str to str, optional
         What every job gets; ``None``: the environment of this process.
-    least_room_bytes : int
-        With less than that on its disk it starts nothing.
 
     Raises
     ------
@@ -92,11 +89,8 @@ class Runner:
     finished
     """
 
-    def __init__(
-        self, root: Path, environment: Mapping[str, str] | None = None, *, least_room_bytes: int = LEAST_ROOM_BYTES
-    ) -> None:
+    def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
         self.root = root.absolute()
-        self._least_room_bytes = least_room_bytes
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._fragments: dict[Key, Fragment] = {}
         self._forgotten: dict[Key, None] = {}
@@ -203,7 +197,7 @@ class Runner:
         trial : bool
             Whether to write something as well: a quota is seen by nothing else.
         """
-        return room_problem(self.root, self._least_room_bytes, trial=trial)
+        return room_problem(self.root, trial=trial)
 
     async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
         """End a fragment, or keep one from starting that has not come yet.

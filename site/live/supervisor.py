@@ -143,11 +143,8 @@ class Supervisor:
             if self.launch.start_at_unix_ms is not None:
                 self._write()
         except (OSError, ValueError) as error:
-            is_full = isinstance(error, OSError) and error.errno in FULL
             why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            # A disk that is full is the fault of the machine: the job may do well elsewhere, or later.
-            outcome: Outcome = "lost" if is_full else "failed"
-            self._end(outcome, f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
+            self._end(_blamed(error), f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
 
     def _fork(self, local_rank: int) -> None:
         """Fork one rank and watch its pipes."""
@@ -237,7 +234,8 @@ class Supervisor:
             except OSError as error:
                 self.started_ms = None
                 why = os.strerror(error.errno or 0)
-                self._end("failed", f"its start could not be written down, or its ranks were ended before it: {why}")
+                problem = f"its start could not be written down, or its ranks were ended before it: {why}"
+                self._end(_blamed(error), problem)
         now_s = time.monotonic()
         limit_at_s = self._limit_at_s()
         if limit_at_s is not None and now_s >= limit_at_s:
@@ -384,3 +382,8 @@ class Supervisor:
         for process in self.processes:
             process.output.finish()
         write_state(self.folder, self._state(ended_ms=int(time.time() * 1000)))
+
+
+def _blamed(error: Exception) -> Outcome:
+    """Return how a fragment ended that could not be started; for a full disk the machine is to blame, not the job."""
+    return "lost" if isinstance(error, OSError) and error.errno in FULL else "failed"

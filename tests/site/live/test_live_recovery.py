@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import UnavailableError
+from gridweave.site.live import folders
 from gridweave.site.live.folders import STATE, fragment_folder, read_state, write_state
 from gridweave.site.live.launch import FragmentState, Launch, RankReport
 from gridweave.site.live.processes import boot_id, process_stat
@@ -362,7 +363,7 @@ async def test_a_full_disk_puts_off_a_start(
             await runner.start(machine.launch("touch", "ran"))
         with monkeypatch.context() as unseen:
             # As under a quota, of which the file system tells nothing.
-            unseen.setattr(runner, "_least_room_bytes", 0)
+            unseen.setattr(folders, "LEAST_ROOM_BYTES", 0)
             assert runner.room_problem() is None
             assert runner.room_problem(trial=True) == "its folder cannot be written: No space left on device"
             with pytest.raises(UnavailableError, match="its folder cannot be written: No space left on device"):
