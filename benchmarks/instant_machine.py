@@ -6,13 +6,16 @@ import asyncio
 import os
 
 from gridweave.errors import UnavailableError
+from gridweave.site.live.handles import Handles, NearActor
 from gridweave.site.live.orders import ORDERS
-from gridweave.site.live.ray_names import Handles, encode, endure, site_actor
+from gridweave.site.live.ray_names import encode, endure, site_actor
 from gridweave.site.live_messages import Agent, AgentJoined, RunEnded, RunStarted, StartRun
 
 
-class InstantMachine:
+class InstantMachine(NearActor):
     """A machine whose jobs end as soon as they have started."""
+
+    near_methods = ("order", "process")
 
     def __init__(self, site: str, agent: Agent, folder: str, namespace: str, virtual: bool, *_: object) -> None:
         self._handles, self._site, self._name = Handles(namespace), site, agent.name

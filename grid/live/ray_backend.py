@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gridweave.grid.live.live_backend import LiveBackend
-from gridweave.site.live.ray_names import NAMESPACE, Handles
+from gridweave.site.live.handles import Handles
+from gridweave.site.live.ray_names import NAMESPACE
 
 
 class RayBackend(LiveBackend):

@@ -10,8 +10,9 @@ import msgspec
 
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.door import Door
+from gridweave.site.live.handles import Handles
 from gridweave.site.live.ray_driven import DrivenActor
-from gridweave.site.live.ray_names import GRID_ACTOR, Calls, Handles, encode, journal_place, site_actor
+from gridweave.site.live.ray_names import GRID_ACTOR, Calls, encode, journal_place, site_actor
 from gridweave.site.live_messages import Probed
 from gridweave.site.program import JobRecord
 

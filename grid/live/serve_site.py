@@ -29,8 +29,9 @@ from gridweave.grid.live.signals import ended_in_order, signals_held
 from gridweave.grid.live.site_backend import SiteBackend
 from gridweave.grid.live.site_ray import SiteRay
 from gridweave.site.live.clock import Clock
+from gridweave.site.live.handles import Handles
 from gridweave.site.live.link import Link, LinkEnd, Secrets
-from gridweave.site.live.ray_names import SITE_LABEL, Handles, agent_actor, site_actor
+from gridweave.site.live.ray_names import SITE_LABEL, agent_actor, site_actor
 from gridweave.site.live_settings import SiteSettings
 
 if TYPE_CHECKING:

@@ -10,14 +10,15 @@ from gridweave.errors import UnavailableError
 from gridweave.site.live.agent import AgentDriver, OutputRead, node_threads
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.door import Door
+from gridweave.site.live.handles import Handles, NearActor
 from gridweave.site.live.probe import Prober
 from gridweave.site.live.probe_server import ProbeServer
 from gridweave.site.live.probing import Address, ProbePlan, Probing
-from gridweave.site.live.ray_names import GRID_ACTOR, Handles, agent_actor, encode, endure, site_actor
+from gridweave.site.live.ray_names import GRID_ACTOR, agent_actor, encode, endure, site_actor
 from gridweave.site.live_messages import Agent, Probed
 
 
-class NodeAgent:
+class NodeAgent(NearActor):
     """The agent of a machine as an actor: a thin shell around its `AgentDriver`.
 
     Parameters
@@ -38,6 +39,8 @@ class NodeAgent:
     host : str
         By which name other machines reach it; empty: that which Ray has.
     """
+
+    near_methods = ("order", "ask", "process", "probe_address")
 
     def __init__(
         self,
@@ -136,4 +139,5 @@ class NodeAgent:
             await self._driver.end_all()
         for task in self._tasks:
             task.cancel()
+        await self.stop_near()
         await self._driver.close()

@@ -15,6 +15,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.site.live.door import Door
+from gridweave.site.live.handles import NearActor
 from gridweave.site.live.ray_names import encode, endure
 from gridweave.site.program import JobRequest
 
@@ -32,7 +33,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 D = TypeVar("D", bound="Driver[Any]")
 
 
-class DrivenActor(ABC, Generic[D]):
+class DrivenActor(NearActor, ABC, Generic[D]):
     """An actor around a driver.
 
     Parameters
@@ -48,6 +49,8 @@ class DrivenActor(ABC, Generic[D]):
     Whoever looks up an actor on Ray loads the module of its class. So these modules load their cores and journals in
     `make_driver`: a machine, or a gateway, would spend a second and a hundred megabytes on each.
     """
+
+    near_methods = ("ask", "submit", "packet", "report", "probed", "process")
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -140,6 +143,7 @@ class DrivenActor(ABC, Generic[D]):
 
     async def stop(self) -> None:
         """Let go of the journal; what runs goes on."""
+        await self.stop_near()
         for task in self._tasks:
             task.cancel()
         if self._driver is not None:

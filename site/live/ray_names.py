@@ -1,4 +1,4 @@
-"""How the actors of a grid are found, and how they call each other."""
+"""What the actors of a grid are named and made with, and what calls between them look like."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError
 
 logger = logging.getLogger("gridweave.live")
 
@@ -40,7 +40,7 @@ def agent_actor(site: str, agent: str) -> str:
 
 
 class Calls(Protocol):
-    """Carries calls to the actors of a grid, wherever they are: `Handles` on Ray."""
+    """Carries calls to the actors of a grid, wherever they are: `handles.Handles` on Ray."""
 
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
         """Call a method of an actor by its name.
@@ -50,45 +50,6 @@ class Calls(Protocol):
         UnavailableError
             If there is no answer.
         """
-
-
-class Handles:
-    """Handles of actors by their names; one that does not answer is looked up again.
-
-    Parameters
-    ----------
-    namespace : str
-    """
-
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
-        self._known: dict[str, Any] = {}
-
-    async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor.
-
-        Raises
-        ------
-        UnavailableError
-            If there is no answer. The call may have run all the same.
-        """
-        import ray
-
-        try:
-            handle = self._known.get(actor)
-            if handle is None:
-                handle = await asyncio.to_thread(ray.get_actor, actor, self._namespace)
-                self._known[actor] = handle
-            async with asyncio.timeout(timeout_s):
-                return await _result(getattr(handle, method).remote(*arguments))
-        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-            self._known.pop(actor, None)
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UnavailableError(f"actor {actor} does not answer: {reason}") from error
-
-
-async def _result(reference: Any) -> Any:
-    return await reference
 
 
 def endure(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:

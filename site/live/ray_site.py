@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gridweave.errors import UnavailableError
 from gridweave.site.live.clock import Clock
 from gridweave.site.live.door import Door
+from gridweave.site.live.handles import Handles
 from gridweave.site.live.ray_driven import DrivenActor
-from gridweave.site.live.ray_names import GRID_ACTOR, Calls, Handles, agent_actor, encode, journal_place, site_actor
+from gridweave.site.live.ray_names import GRID_ACTOR, Calls, agent_actor, encode, journal_place, site_actor
 
 if TYPE_CHECKING:
     from gridweave.site.live.desk import SiteDesk

@@ -1,0 +1,198 @@
+"""Calls between actors of one machine, past Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.live.near import LOOPBACK, NearAddress, NearDoor, NearLine
+
+
+class Actor:
+    """Answers, fails, and waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.called: list[object] = []
+
+    async def echo(self, *arguments: object) -> object:
+        """Return what it was given."""
+        self.called.append(arguments)
+        return list(arguments)
+
+    async def later(self) -> str:
+        """Return something, but not now."""
+        self.called.append("later")
+        await self.go_on.wait()
+        return "at last"
+
+    async def refuse(self) -> None:
+        """Say that it cannot."""
+        raise UnavailableError("north is starting")
+
+    async def fail(self) -> None:
+        """Fail otherwise."""
+        raise InputError("no such job")
+
+    async def secret(self) -> str:
+        """Is not offered."""
+        raise AssertionError("called")
+
+
+pytestmark = pytest.mark.asyncio
+
+OFFERED = ("echo", "later", "refuse", "fail")
+
+
+@pytest.fixture
+def actor() -> Actor:
+    """Give an actor."""
+    return Actor()
+
+
+@pytest_asyncio.fixture
+async def door(actor: Actor) -> AsyncIterator[NearDoor]:
+    """Give its door."""
+    door = NearDoor(actor, OFFERED, "here")
+    yield door
+    await door.close()
+
+
+@pytest_asyncio.fixture
+async def line(door: NearDoor) -> AsyncIterator[NearLine]:
+    """Give a line to it."""
+    line = await NearLine.open(await door.address())
+    yield line
+    line.end()
+
+
+async def called(actor: Actor, count: int) -> None:
+    """Return when it was called so often."""
+    async with asyncio.timeout(30):
+        while len(actor.called) < count:
+            await asyncio.sleep(0)
+
+
+async def closed(line: NearLine) -> None:
+    """Return when a line knows that it has ended."""
+    async with asyncio.timeout(30):
+        while line.is_open:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("value", [None, 7, "text", b"\x00bytes", [1, [2]], b"x" * (3 << 20)])
+async def test_values_come_back(line: NearLine, value: object) -> None:
+    """What MessagePack knows is carried there and back, also when it is longer than any buffer."""
+    assert await line.call("echo", value, 1) == [value, 1]
+
+
+async def test_answers_find_who_waits_for_them(line: NearLine, actor: Actor) -> None:
+    """Calls of one line do not wait for each other, and each gets its own answer."""
+    slow = asyncio.create_task(line.call("later"))
+    await called(actor, 1)
+    assert await asyncio.gather(*(line.call("echo", n) for n in range(200))) == [[n] for n in range(200)]
+    assert not slow.done()
+    actor.go_on.set()
+    assert await slow == "at last"
+
+
+@pytest.mark.parametrize(
+    ("method", "want"),
+    [("refuse", "^north is starting$"), ("fail", "^InputError: no such job$"), ("secret", "'secret' cannot be called")],
+)
+async def test_what_fails_is_told_and_the_line_stays(line: NearLine, method: str, want: str) -> None:
+    """Why a call failed is told to who called; what is not offered is not called; the next call works."""
+    with pytest.raises(UnavailableError, match=want):
+        await line.call(method)
+    assert await line.call("echo") == []
+
+
+async def test_arguments_that_do_not_fit_are_told(line: NearLine) -> None:
+    """A call with too many arguments fails, and nothing else does."""
+    with pytest.raises(UnavailableError, match="TypeError"):
+        await line.call("later", 1, 2)
+    assert await line.call("echo", 3) == [3]
+
+
+async def test_without_the_secret_nothing_is_called(door: NearDoor, actor: Actor) -> None:
+    """Whoever does not know the secret is not answered, and the others are."""
+    address = await door.address()
+    thief = await NearLine.open(msgspec.structs.replace(address, secret=b"?" * 32))
+    with pytest.raises(UnavailableError, match="the connection has ended"):
+        await thief.call("echo", "stolen")
+    await closed(thief)
+    line = await NearLine.open(address)
+    assert await line.call("echo", 1) == [1]
+    assert actor.called == [(1,)]
+    line.end()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"short", b"\x00\x00\x00\x05hello", b"\x00\x00\x00\x01\xc1", b"\xff\xff\xff\xff"]
+)
+async def test_garbage_ends_the_line_that_it_came_by(door: NearDoor, line: NearLine, actor: Actor, data: bytes) -> None:
+    """A connection that sends what is no call, or ends in the middle of one, ends; the others go on."""
+    address = await door.address()
+    reader, writer = await asyncio.open_connection(LOOPBACK, address.port)
+    writer.write(address.secret + data)
+    writer.write_eof()
+    async with asyncio.timeout(30):
+        assert await reader.read() == b""
+    writer.close()
+    assert await line.call("echo", 1) == [1]
+    assert actor.called == [(1,)]
+
+
+async def test_who_waits_hears_that_the_other_end_is_gone(door: NearDoor, line: NearLine, actor: Actor) -> None:
+    """A call whose answer cannot come any more fails, and so does every later one."""
+    waiting = asyncio.create_task(line.call("later"))
+    await called(actor, 1)
+    await door.close()
+    with pytest.raises(UnavailableError, match="the connection has ended"):
+        await waiting
+    await closed(line)
+    with pytest.raises(UnavailableError, match="the connection has ended"):
+        await line.call("echo")
+
+
+async def test_a_line_that_is_given_up_serves_who_waits_already(line: NearLine, actor: Actor) -> None:
+    """A line ends once the last answer has come."""
+    waiting = asyncio.create_task(line.call("later"))
+    await called(actor, 1)
+    line.end()
+    actor.go_on.set()
+    assert await waiting == "at last"
+    await closed(line)
+
+
+async def test_who_gives_up_waiting_harms_nobody(line: NearLine, actor: Actor) -> None:
+    """An answer that nobody waits for any more is dropped."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await line.call("later")
+    actor.go_on.set()
+    assert await line.call("echo", 1) == [1]
+
+
+async def test_a_line_is_of_one_event_loop(door: NearDoor, line: NearLine) -> None:
+    """In another event loop a line is not open."""
+    assert line.is_open
+    assert not await asyncio.to_thread(lambda: asyncio.run(_is_open(line)))
+
+
+async def _is_open(line: NearLine) -> bool:
+    return line.is_open
+
+
+async def test_nobody_there() -> None:
+    """Where nobody answers there is no line."""
+    door = NearDoor(Actor(), OFFERED, "here")
+    address = await door.address()
+    await door.close()
+    with pytest.raises(OSError, match="Connect"):
+        await NearLine.open(NearAddress("here", address.port, address.secret))
