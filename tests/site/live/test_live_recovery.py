@@ -334,7 +334,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode != 0:
         pytest.skip(f"a small file system cannot be mounted: {done.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    # Lazily: the fork server, whose log is here, may still be ending.
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.mark.parametrize("command", ["head -c 4000000 /dev/zero", "cat /dev/zero > fill; echo $?"])
