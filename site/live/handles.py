@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 from gridweave.errors import UnavailableError
-from gridweave.site.live.near import NearAddress, NearDoor, NearLine
+from gridweave.site.live.near import NearAddress, NearDoor, NearLine, own_network
 from gridweave.site.live.ray_names import CALL_S
 
 
 class NearActor:
-    """An actor that offers a line to whoever is on its Ray node.
+    """An actor that offers a line to whoever shares its loopback interface.
 
     Attributes
     ----------
@@ -26,21 +26,13 @@ class NearActor:
         """Return where it answers on its machine."""
         if self.near_door is None:
             offered = [name for name in self.near_methods if hasattr(self, name)]
-            self.near_door = NearDoor(self, offered, _node())
+            self.near_door = NearDoor(self, offered, own_network())
         return await self.near_door.address()
 
     async def stop_near(self) -> None:
         """End all lines; what is called from now on is called over Ray."""
         if self.near_door is not None:
             await self.near_door.close()
-
-
-def _node() -> str:
-    """Return on which Ray node this process is."""
-    import ray
-
-    node: str = ray.get_runtime_context().get_node_id()
-    return node
 
 
 class Handles:
@@ -107,12 +99,12 @@ class Handles:
         """Open a line to an actor, if it is on this machine and offers one."""
         import ray
 
-        if not hasattr(handle, "near"):
+        if not (own_network() and hasattr(handle, "near")):
             return
         try:
             async with asyncio.timeout(CALL_S):
                 address: NearAddress = await _result(handle.near.remote())
-                if address.node != _node() or self._known.get(actor) is not handle:
+                if address.network != own_network() or self._known.get(actor) is not handle:
                     return
                 self._lines[actor] = await NearLine.open(address)
         except (ray.exceptions.RayError, TimeoutError, OSError):

@@ -3,18 +3,21 @@
 A call of an actor on Ray passes through half a dozen threads of both processes, each of which has to wait for the
 interpreter; on a busy machine that takes longer than what the call is about. So whoever has found an actor on Ray asks
 it for a line: a connection over the loopback interface, opened with a secret that only Ray, which knows who may ask,
-hands out. Where there can be no line (another machine, an actor that offers none) calls go over Ray as ever, and mean
-the same: each may be lost, or come late.
+hands out. Where there can be no line (another machine or container, an actor that offers none) calls go over Ray as
+ever, and mean the same: each may be lost, or come late.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hmac
 import logging
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,19 +34,32 @@ _GREETING_S = 10.0
 _BUFFER_BYTES = 1 << 20
 
 
+@functools.cache
+def own_network() -> str:
+    """Return by what processes know that they share a loopback interface: their kernel, and their network in it.
+
+    Ray nodes do not say it: several may be on one machine, and containers on one kernel. Empty: it is not known.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""
+
+
 class NearAddress(msgspec.Struct, frozen=True):
     """Where an actor answers on its machine.
 
     Attributes
     ----------
-    node : str
-        The Ray node that it is on: there, and nowhere else, is its loopback interface.
+    network : str
+        Whose loopback interface it is (`own_network`).
     port : int
     secret : bytes
         What a line begins with.
     """
 
-    node: str
+    network: str
     port: int
     secret: bytes
 
@@ -77,8 +93,8 @@ class NearDoor:
     actor : object
     methods : sequence of str
         Which of its methods may be called; they are coroutines, and take and return what MessagePack knows.
-    node : str
-        The Ray node of this process.
+    network : str
+        Of this process.
 
     Examples
     --------
@@ -86,7 +102,7 @@ class NearDoor:
     ...     async def add(self, left: int, right: int) -> int:
     ...         return left + right
     >>> async def example() -> int:
-    ...     door = NearDoor(Adder(), ("add",), "a node")
+    ...     door = NearDoor(Adder(), ("add",), own_network())
     ...     line = await NearLine.open(await door.address())
     ...     try:
     ...         return await line.call("add", 2, 3)
@@ -97,9 +113,9 @@ class NearDoor:
     5
     """
 
-    def __init__(self, actor: object, methods: Sequence[str], node: str) -> None:
+    def __init__(self, actor: object, methods: Sequence[str], network: str) -> None:
         self._methods: dict[str, Callable[..., Awaitable[object]]] = {name: getattr(actor, name) for name in methods}
-        self._node = node
+        self._network = network
         self._secret = secrets.token_bytes(_SECRET_BYTES)
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
@@ -111,7 +127,7 @@ class NearDoor:
         async with self._opening:
             if self._server is None:
                 self._server = await asyncio.start_server(self._greet, LOOPBACK, 0, limit=_BUFFER_BYTES)
-        return NearAddress(self._node, self._server.sockets[0].getsockname()[1], self._secret)
+        return NearAddress(self._network, self._server.sockets[0].getsockname()[1], self._secret)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve whoever knows the secret; the connection of anybody else ends without a word."""

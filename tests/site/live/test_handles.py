@@ -50,7 +50,7 @@ class Elsewhere(Near):
     async def near(self) -> NearAddress:
         """Return where it answers there."""
         address = await super().near()
-        return NearAddress("another node", address.port, address.secret)
+        return NearAddress("another machine", address.port, address.secret)
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -10,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.live.near import LOOPBACK, NearAddress, NearDoor, NearLine
+from gridweave.site.live.near import LOOPBACK, NearAddress, NearDoor, NearLine, own_network
 
 
 class Actor:
@@ -43,8 +46,6 @@ class Actor:
         """Is not offered."""
         raise AssertionError("called")
 
-
-pytestmark = pytest.mark.asyncio
 
 OFFERED = ("echo", "later", "refuse", "fail")
 
@@ -85,12 +86,14 @@ async def closed(line: NearLine) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("value", [None, 7, "text", b"\x00bytes", [1, [2]], b"x" * (3 << 20)])
 async def test_values_come_back(line: NearLine, value: object) -> None:
     """What MessagePack knows is carried there and back, also when it is longer than any buffer."""
     assert await line.call("echo", value, 1) == [value, 1]
 
 
+@pytest.mark.asyncio
 async def test_answers_find_who_waits_for_them(line: NearLine, actor: Actor) -> None:
     """Calls of one line do not wait for each other, and each gets its own answer."""
     slow = asyncio.create_task(line.call("later"))
@@ -101,6 +104,7 @@ async def test_answers_find_who_waits_for_them(line: NearLine, actor: Actor) -> 
     assert await slow == "at last"
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("method", "want"),
     [("refuse", "^north is starting$"), ("fail", "^InputError: no such job$"), ("secret", "'secret' cannot be called")],
@@ -112,6 +116,7 @@ async def test_what_fails_is_told_and_the_line_stays(line: NearLine, method: str
     assert await line.call("echo") == []
 
 
+@pytest.mark.asyncio
 async def test_arguments_that_do_not_fit_are_told(line: NearLine) -> None:
     """A call with too many arguments fails, and nothing else does."""
     with pytest.raises(UnavailableError, match="TypeError"):
@@ -119,6 +124,7 @@ async def test_arguments_that_do_not_fit_are_told(line: NearLine) -> None:
     assert await line.call("echo", 3) == [3]
 
 
+@pytest.mark.asyncio
 async def test_without_the_secret_nothing_is_called(door: NearDoor, actor: Actor) -> None:
     """Whoever does not know the secret is not answered, and the others are."""
     address = await door.address()
@@ -132,6 +138,7 @@ async def test_without_the_secret_nothing_is_called(door: NearDoor, actor: Actor
     line.end()
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "data", [b"", b"short", b"\x00\x00\x00\x05hello", b"\x00\x00\x00\x01\xc1", b"\xff\xff\xff\xff"]
 )
@@ -148,6 +155,7 @@ async def test_garbage_ends_the_line_that_it_came_by(door: NearDoor, line: NearL
     assert actor.called == [(1,)]
 
 
+@pytest.mark.asyncio
 async def test_who_waits_hears_that_the_other_end_is_gone(door: NearDoor, line: NearLine, actor: Actor) -> None:
     """A call whose answer cannot come any more fails, and so does every later one."""
     waiting = asyncio.create_task(line.call("later"))
@@ -160,6 +168,7 @@ async def test_who_waits_hears_that_the_other_end_is_gone(door: NearDoor, line: 
         await line.call("echo")
 
 
+@pytest.mark.asyncio
 async def test_a_line_that_is_given_up_serves_who_waits_already(line: NearLine, actor: Actor) -> None:
     """A line ends once the last answer has come."""
     waiting = asyncio.create_task(line.call("later"))
@@ -170,6 +179,7 @@ async def test_a_line_that_is_given_up_serves_who_waits_already(line: NearLine, 
     await closed(line)
 
 
+@pytest.mark.asyncio
 async def test_who_gives_up_waiting_harms_nobody(line: NearLine, actor: Actor) -> None:
     """An answer that nobody waits for any more is dropped."""
     with pytest.raises(TimeoutError):
@@ -179,6 +189,7 @@ async def test_who_gives_up_waiting_harms_nobody(line: NearLine, actor: Actor) -
     assert await line.call("echo", 1) == [1]
 
 
+@pytest.mark.asyncio
 async def test_a_line_is_of_one_event_loop(door: NearDoor, line: NearLine) -> None:
     """In another event loop a line is not open."""
     assert line.is_open
@@ -189,6 +200,7 @@ async def _is_open(line: NearLine) -> bool:
     return line.is_open
 
 
+@pytest.mark.asyncio
 async def test_nobody_there() -> None:
     """Where nobody answers there is no line."""
     door = NearDoor(Actor(), OFFERED, "here")
@@ -196,3 +208,24 @@ async def test_nobody_there() -> None:
     await door.close()
     with pytest.raises(OSError, match="Connect"):
         await NearLine.open(NearAddress("here", address.port, address.secret))
+
+
+def test_processes_of_one_machine_know_that_they_are() -> None:
+    """A process started here has the same network, and it is known; one in a network of its own has another."""
+    ask = [sys.executable, "-c", "from gridweave.site.live.near import own_network; print(own_network())"]
+    here = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    assert here == own_network() != ""
+    apart = subprocess.run(["unshare", "--net", *ask], capture_output=True, text=True, check=False)
+    if apart.returncode != 0:
+        pytest.skip(f"no network of its own can be made here: {apart.stderr.strip()}")
+    assert apart.stdout.strip() not in ("", here)
+
+
+def test_where_the_kernel_does_not_tell_there_are_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what says which network it is, none is known."""
+
+    def missing(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "stat", missing)
+    assert own_network.__wrapped__() == ""
