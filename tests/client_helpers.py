@@ -128,7 +128,8 @@ class Elsewhere:
     """
 
     def __init__(self, **settings: Any) -> None:
-        self.loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = self._runner.get_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self._context = served(**settings)
@@ -150,9 +151,15 @@ class Elsewhere:
     def close(self) -> None:
         """Stop it."""
         self.do(self._context.__aexit__(None, None, None))
+        self.do(self._heard())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
-        self.loop.close()
+        self._runner.close()
+
+    async def _heard(self) -> None:
+        """Have connections that were accepted last hear that their other end is gone, which ends them."""
+        for _ in range(10):
+            await asyncio.sleep(0)
 
 
 class Naps:
