@@ -78,8 +78,9 @@ class Handles:
                     return await line.call(method, *arguments)
                 return await _result(getattr(await self._handle(actor), method).remote(*arguments))
         except (ray.exceptions.RayError, TimeoutError, ValueError, UnavailableError) as error:
-            # A method that fails says nothing against the line that told so.
-            if line is None or not line.is_open or isinstance(error, TimeoutError):
+            # A method that fails says nothing against the line that told so, and nothing here against a newer line.
+            is_broken = line is None or not line.is_open or isinstance(error, TimeoutError)
+            if is_broken and self._lines.get(actor) is line:
                 self._forget(actor)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UnavailableError(f"actor {actor} does not answer: {reason}") from error
