@@ -14,13 +14,21 @@ class ViolationError(AssertionError):
     """Something happened that must never happen."""
 
 
-class _Run(msgspec.Struct):
-    """A fragment on the nodes of a site."""
+class _Run(msgspec.Struct, gc=False):
+    """A fragment on the nodes of a site; what it holds is the bits of a number, as in `_bits_of`."""
 
     attempt: int
     start_ms: int
-    held: NodeIntervals
+    held: int
     width: int
+
+
+def _bits_of(intervals: NodeIntervals) -> int:
+    """Return nodes, or threads, as the bits of one whole number, with which all of them are compared in one step."""
+    bits = 0
+    for start, stop in intervals:
+        bits |= (1 << stop) - (1 << start)
+    return bits
 
 
 class History:
@@ -42,7 +50,7 @@ class History:
 
     def __init__(self, nodes: list[int], lanes: list[int] | None = None) -> None:
         self._lanes = lanes or [1] * len(nodes)
-        self._busy = [bytearray(count * each) for count, each in zip(nodes, self._lanes, strict=True)]
+        self._busy = [0] * len(nodes)
         self._runs: list[dict[int, _Run]] = [{} for _ in nodes]
         self._accepted: set[int] = set()
         self._refused: set[int] = set()
@@ -93,26 +101,21 @@ class History:
         threads: NodeIntervals = (),
     ) -> None:
         """Note that a fragment started on these nodes, or, where they are shared, on these threads of them."""
-        busy = self._busy[site]
-        held = nodes
+        held = taken = _bits_of(nodes)
         if self._lanes[site] > 1:
-            held = threads
+            held = _bits_of(threads)
             self._check_threads(now_ms, site, job_id, nodes, threads)
-        count = 0
-        for start, stop in held:
-            if busy.find(1, start, stop) >= 0:
-                raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
-            busy[start:stop] = b"\1" * (stop - start)
-            count += stop - start
-        if held is not nodes:
-            count = sum(stop - start for start, stop in nodes)
-        if count != width:
+        if self._busy[site] & held:
+            raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
+        if taken.bit_count() != width:
             raise ViolationError(
                 f"{now_ms} ms: job {job_id} has not the {width} nodes of site {site} that it asked for"
             )
-        if job_id in self._runs[site]:
+        runs = self._runs[site]
+        if job_id in runs:
             raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
-        self._runs[site][job_id] = _Run(attempt, now_ms, held, count)
+        self._busy[site] |= held
+        runs[job_id] = _Run(attempt, now_ms, held, width)
 
     def _check_threads(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, threads: NodeIntervals) -> None:
         """Check that the threads are on the nodes, some on each."""
@@ -126,8 +129,7 @@ class History:
         run = self._runs[site].pop(job_id, None)
         if run is None:
             raise ViolationError(f"{now_ms} ms: job {job_id} leaves site {site}, where it does not run")
-        for start, stop in run.held:
-            self._busy[site][start:stop] = b"\0" * (stop - start)
+        self._busy[site] ^= run.held
 
     def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:
         """Note that a fragment left its nodes because the others had not come within the time of a rendezvous."""

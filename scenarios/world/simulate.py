@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
+from gridweave.grid.coallocation import Fragments
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
@@ -208,7 +210,7 @@ def _submissions(
         for submit_ms, job, run_ms, home_site, handed_in, sensitive, sent in zip(
             workload.submit_ms.tolist(),
             job_messages(workload),
-            workload.run_ms.tolist(),
+            np.minimum(workload.run_ms, workload.estimate_ms).tolist(),
             homes.tolist(),
             grid.tolist(),
             sensitivities.tolist(),
@@ -222,10 +224,11 @@ def _result(
     workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: Traffic | None
 ) -> WorldResult:
     ids, works = workload.job_id.tolist(), world.works
-    parts = list(map(works.fragments.get, ids, repeat(())))
+    never: tuple[int, int, Fragments] = (NEVER, NEVER, ())
+    runs = list(map(works.finished.get, ids, repeat(never)))
+    start_ms, end_ms = (np.array(list(map(itemgetter(place), runs)), np.int64) for place in (0, 1))
+    parts = list(map(itemgetter(2), runs))
     counts = np.array(list(map(len, parts)), np.int64)
-    start_ms = np.array(list(map(works.start_ms.get, ids, repeat(NEVER))), np.int64)
-    end_ms = np.array(list(map(works.end_ms.get, ids, repeat(NEVER))), np.int64)
     return WorldResult(
         workload=workload,
         nodes=np.array(nodes, np.int64),

@@ -28,7 +28,7 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     submit_ms : int
     job : Job
     run_ms : int
-        On one site; known to the world alone.
+        On one site, where it ends at its limit at the latest; known to the world alone.
     home : int
         Site of the user.
     to_grid : bool
@@ -48,17 +48,19 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     sends: Sends | None = None
 
 
-class _Work(msgspec.Struct):
+class Work(msgspec.Struct):
     """An attempt as it really is: which fragments were asked for, how many are to start, since when the job works.
 
     A job goes at the pace of its slowest fragment, times what links leave of it; ``left`` is its work as of
-    ``since_ms``. While its data moves it has no end.
+    ``since_ms``. While its data moves it has no end, nor has it when it is over.
     """
 
+    submission: Submission
+    attempt: int
     fragments: dict[int, int]
+    start_ms: int | None = None
     missing: int = 0
     begun_ms: int = -1
-    start_ms: int | None = None
     is_dead: bool = False
     rates: dict[int, int] | None = None
     on_links: int = RATE_ONE
@@ -81,15 +83,13 @@ class Works:
         Is told what happens.
     tell : callable (site, event)
         Tells a site something.
-    plan_end : callable (when_ms, job_id, attempt)
+    plan_end : callable (when_ms, work)
         Has `end` called at that instant.
 
     Attributes
     ----------
-    start_ms, end_ms : dict from int to int
-        Of each job that has finished.
-    fragments : dict from int to tuple of (int, int)
-        On which nodes it did.
+    finished : dict from int to (int, int, tuple of (int, int))
+        When each job began that has finished, when it ended, and on which nodes.
     longest_ms : int
         No job that was handed in, and no fragment that was asked for, takes longer by its estimate.
     slowest : int
@@ -103,7 +103,7 @@ class Works:
         history: History,
         *,
         tell: Callable[[int, ContractEvent], None],
-        plan_end: Callable[[int, int, int], None],
+        plan_end: Callable[[int, Work], None],
     ) -> None:
         self._sites = sites
         self._lengths = lengths
@@ -112,10 +112,8 @@ class Works:
         self._tell = tell
         self._plan_end = plan_end
         self._jobs: dict[int, Submission] = {}
-        self._work: dict[tuple[int, int], _Work] = {}
-        self.start_ms: dict[int, int] = {}
-        self.end_ms: dict[int, int] = {}
-        self.fragments: dict[int, Fragments] = {}
+        self._work: dict[tuple[int, int], Work] = {}
+        self.finished: dict[int, tuple[int, int, Fragments]] = {}
         self.longest_ms = 0
         self.slowest = RATE_ONE
 
@@ -126,9 +124,11 @@ class Works:
     def hand_in(self, submission: Submission) -> None:
         """Take note of a job."""
         job = submission.job
-        self._jobs[job.job_id] = submission
-        self.longest_ms = max(self.longest_ms, job.estimate_ms)
-        self._history.accepted(job.job_id)
+        job_id, estimate_ms = job.job_id, job.estimate_ms
+        self._jobs[job_id] = submission
+        if estimate_ms > self.longest_ms:
+            self.longest_ms = estimate_ms
+        self._history.accepted(job_id)
 
     # -- what the grid asks for ------------------------------------------------------------------------------------
 
@@ -136,10 +136,12 @@ class Works:
         """Note which fragments make up a job; all of them are asked for in one step of the grid."""
         work = self._work.get((job_id, attempt))
         if work is None:
-            work = self._work[job_id, attempt] = _Work({}, start_ms=start_ms)
-        work.fragments[site] = width
-        work.missing += 1
-        self.longest_ms = max(self.longest_ms, length_ms)
+            self._work[job_id, attempt] = Work(self._jobs[job_id], attempt, {site: width}, start_ms, 1)
+        else:
+            work.fragments[site] = width
+            work.missing += 1
+        if length_ms > self.longest_ms:
+            self.longest_ms = length_ms
         if not self._are_plain:
             self._lengths.asked(job_id, attempt)
 
@@ -161,41 +163,40 @@ class Works:
         """Put a fragment on its nodes; the job works when it is the last."""
         job_id, history = command.job_id, self._history
         attempt = self._sites[site].attempt_of(job_id)
-        submission = self._jobs[job_id]
         if attempt == OWN:
-            self._work[job_id, OWN] = _Work({site: submission.job.width}, 1)
+            submission = self._jobs[job_id]
+            self._work[job_id, OWN] = Work(submission, OWN, {site: submission.job.width}, None, 1)
         work = self._work[job_id, attempt]
-        history.occupied(now_ms, site, job_id, attempt, command.nodes, work.fragments[site], command.threads)
-        is_split = len(work.fragments) > 1
+        fragments = work.fragments
+        history.occupied(now_ms, site, job_id, attempt, command.nodes, fragments[site], command.threads)
+        is_split = len(fragments) > 1
         if is_split:
             history.joined(now_ms, site, job_id, attempt, work.start_ms)
         work.missing -= 1
         if work.is_dead or work.missing > 0:
             return
-        run_ms: int | None = min(submission.run_ms, submission.job.estimate_ms)
-        fragments = tuple(work.fragments.items())
-        if attempt != OWN:
-            assert run_ms is not None, "a job has a length"
-            run_ms = self._lengths.begins(now_ms, job_id, attempt, fragments, run_ms)
+        placed = tuple(fragments.items())
+        run_ms: int | None = work.submission.run_ms
+        if attempt != OWN and (is_split or not self._are_plain):
+            run_ms = self._lengths.begins(now_ms, job_id, attempt, placed, work.submission.run_ms)
         if is_split:
-            for other in work.fragments:
+            for other in fragments:
                 self._tell(other, FragmentsMet(job_id, attempt))
-        history.began(now_ms, job_id, attempt, fragments)
+        history.began(now_ms, job_id, attempt, placed)
         work.begun_ms = now_ms
         if run_ms is None:
             work.moves_data, work.end_ms = True, _NEVER
         else:
-            self._begin(now_ms, job_id, attempt, work, run_ms)
+            self._begin(now_ms, work, run_ms)
 
-    def _begin(self, now_ms: int, job_id: int, attempt: int, work: _Work, run_ms: int) -> None:
+    def _begin(self, now_ms: int, work: Work, run_ms: int) -> None:
         """Let a job work that has its nodes and its data."""
-        work.moves_data = False
         work.since_ms = now_ms
         work.left = run_ms * RATE_ONE
-        work.end_ms = now_ms + run_ms
-        self._plan_end(work.end_ms, job_id, attempt)
+        work.end_ms = end_ms = now_ms + run_ms
+        self._plan_end(end_ms, work)
         if work.rates is not None:
-            self._set_rate(now_ms, job_id, attempt, work)
+            self._set_rate(now_ms, work)
 
     def slow(self, now_ms: int, site: int, command: ChangeRate) -> None:
         """Have a fragment, and with it its job, go on at another rate."""
@@ -208,9 +209,9 @@ class Works:
         work.rates[site] = command.rate
         self.slowest = min(self.slowest, command.rate)
         if work.begun_ms >= 0:
-            self._set_rate(now_ms, command.job_id, attempt, work)
+            self._set_rate(now_ms, work)
 
-    def _set_rate(self, now_ms: int, job_id: int, attempt: int, work: _Work) -> None:
+    def _set_rate(self, now_ms: int, work: Work) -> None:
         """Let a job go on at the rate that its sites and its links leave it, which may be 0."""
         rate = min(work.rates.values()) if work.rates is not None else RATE_ONE
         if work.on_links != RATE_ONE:
@@ -220,7 +221,7 @@ class Works:
             work.rate, work.since_ms = rate, now_ms
             work.end_ms = int(work_done_ms(work.left, rate, now_ms))
             if work.end_ms < _NEVER:
-                self._plan_end(work.end_ms, job_id, attempt)
+                self._plan_end(work.end_ms, work)
 
     def kill(self, now_ms: int, site: int, job_id: int) -> None:
         """End a fragment, and with it the job if it works; one that waits for its partners will not work any more."""
@@ -228,7 +229,7 @@ class Works:
         attempt = core.attempt_of(job_id)
         work = self._work[job_id, attempt]
         if work.begun_ms >= 0:
-            self._leave(now_ms, job_id, attempt, work, completed=False)
+            self._leave(now_ms, job_id, work, completed=False)
             return
         work.is_dead = True
         self._history.gave_up(now_ms, site, job_id, core.rendezvous_ms)
@@ -241,9 +242,8 @@ class Works:
             if work.begun_ms < 0:
                 work.is_dead = True
                 continue
-            del self._work[job_id, attempt]
+            self._is_over(job_id, work)
             self._history.stopped(now_ms, job_id, completed=False)
-            self._lengths.ends(job_id)
             for other in work.fragments:
                 if other != site:
                     self._history.left(now_ms, other, job_id)
@@ -259,7 +259,7 @@ class Works:
             if pace.works:
                 work = self._work[pace.job_id, pace.attempt]
                 work.on_links = pace.rate
-                self._set_rate(now_ms, pace.job_id, pace.attempt, work)
+                self._set_rate(now_ms, work)
             self._tell_pace(pace)
 
     def _tell_pace(self, pace: Pace) -> None:
@@ -272,40 +272,45 @@ class Works:
         for pace, run_ms in self._lengths.served(now_ms):
             work = self._work[pace.job_id, pace.attempt]
             if run_ms is None:
-                self._finish(now_ms, pace.job_id, pace.attempt, work)
+                self._finish(now_ms, pace.job_id, work)
             else:
-                self._begin(now_ms, pace.job_id, pace.attempt, work, run_ms)
+                work.moves_data = False
+                self._begin(now_ms, work, run_ms)
                 self._tell_pace(pace)
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
-    def end(self, now_ms: int, job_id: int, attempt: int) -> None:
+    def end(self, now_ms: int, work: Work) -> None:
         """Have a job end by itself, or send its output first; what was planned at another rate is passed over."""
-        work = self._work.get((job_id, attempt))
-        if work is None or work.is_dead or work.begun_ms < 0 or work.end_ms != now_ms:
+        if work.end_ms != now_ms:
             return
-        pace = None if attempt == OWN or self._are_plain else self._lengths.delivers(now_ms, job_id)
+        job_id = work.submission.job.job_id
+        pace = None if self._are_plain or work.attempt == OWN else self._lengths.delivers(now_ms, job_id)
         if pace is None:
-            self._finish(now_ms, job_id, attempt, work)
+            self._finish(now_ms, job_id, work)
         else:
             work.moves_data, work.end_ms = True, _NEVER
             self._tell_pace(pace)
 
-    def _finish(self, now_ms: int, job_id: int, attempt: int, work: _Work) -> None:
+    def _finish(self, now_ms: int, job_id: int, work: Work) -> None:
         """Have a job end that has nothing left to do."""
-        self.start_ms[job_id] = work.begun_ms
-        self.end_ms[job_id] = now_ms
-        self.fragments[job_id] = tuple(work.fragments.items())
-        self._leave(now_ms, job_id, attempt, work, completed=True)
-        if attempt == OWN:
+        self.finished[job_id] = work.begun_ms, now_ms, tuple(work.fragments.items())
+        self._leave(now_ms, job_id, work, completed=True)
+        if work.attempt == OWN:
             self._history.reported(now_ms, job_id, "finished")
 
-    def _leave(self, now_ms: int, job_id: int, attempt: int, work: _Work, *, completed: bool) -> None:
+    def _leave(self, now_ms: int, job_id: int, work: Work, *, completed: bool) -> None:
         """Take a job that works off all its nodes."""
-        del self._work[job_id, attempt]
-        self._history.stopped(now_ms, job_id, completed=completed)
+        history, tell = self._history, self._tell
+        self._is_over(job_id, work)
+        history.stopped(now_ms, job_id, completed=completed)
+        for site in work.fragments:
+            history.left(now_ms, site, job_id)
+            tell(site, JobFinished(job_id))
+
+    def _is_over(self, job_id: int, work: Work) -> None:
+        """Forget an attempt that works no longer; an end that was planned for it is passed over."""
+        del self._work[job_id, work.attempt]
+        work.end_ms = _NEVER
         if not self._are_plain:
             self._lengths.ends(job_id)
-        for site in work.fragments:
-            self._history.left(now_ms, site, job_id)
-            self._tell(site, JobFinished(job_id))

@@ -28,7 +28,7 @@ from gridweave.scenarios.world.link_world import LinkWorld
 from gridweave.scenarios.world.network import Faults
 from gridweave.scenarios.world.routes import GRID_END, SITE_END, Routes
 from gridweave.scenarios.world.watchdog import LOOK_EVERY, Watchdog
-from gridweave.scenarios.world.works import Submission, Works
+from gridweave.scenarios.world.works import Submission, Work, Works
 from gridweave.site.contract import (
     Answer,
     CommitHold,
@@ -161,7 +161,7 @@ class World:
             while heap and heap[0][0] == now_ms:
                 _, kind, _, place, what = heappop(heap)
                 if kind == _END:
-                    works.end(now_ms, what, place)
+                    works.end(now_ms, what)
                 else:
                     self._happens(kind, place, what)
             while submit_ms == now_ms:
@@ -202,9 +202,9 @@ class World:
         self._sequence += 1
         heapq.heappush(self._heap, (when_ms, kind, self._sequence, place, what))
 
-    def _plan_end(self, when_ms: int, job_id: int, attempt: int) -> None:
+    def _plan_end(self, when_ms: int, work: Work) -> None:
         self._sequence += 1
-        heapq.heappush(self._heap, (when_ms, _END, self._sequence, attempt, job_id))
+        heapq.heappush(self._heap, (when_ms, _END, self._sequence, 0, work))
 
     def _plan_packet(self, when_ms: int, to: int, what: tuple[int, Any]) -> None:
         self._sequence += 1
