@@ -15,15 +15,23 @@ SUM_TOLERANCE = 1e-6
 
 def why_impossible(job: Job) -> str | None:
     """Return why a job can be none, or None if it can."""
-    if not 0 <= job.job_id <= MAX_ID:
-        return f"job_id is not within 0 to {MAX_ID}"
-    if not 1 <= job.width <= MAX_WIDTH:
-        return f"width {job.width} is not within 1 to {MAX_WIDTH}"
-    if not 1 <= job.estimate_ms <= MAX_TIME_MS:
-        return f"estimate_ms {job.estimate_ms} is not within 1 to {MAX_TIME_MS}"
+    reason = why_impossible_numbers(job.job_id, job.width, job.estimate_ms)
+    if reason is not None:
+        return reason
     if not (0 < job.weight < math.inf and math.isfinite(job.priority)):
         return f"weight {job.weight} is not above 0, or priority {job.priority} no number"
     return why_impossible_needs(job.resources) if job.resources is not None else None
+
+
+def why_impossible_numbers(job_id: int, width: int, estimate_ms: int) -> str | None:
+    """Return why no job can have these, or None if one can."""
+    if not 0 <= job_id <= MAX_ID:
+        return f"job_id is not within 0 to {MAX_ID}"
+    if not 1 <= width <= MAX_WIDTH:
+        return f"width {width} is not within 1 to {MAX_WIDTH}"
+    if not 1 <= estimate_ms <= MAX_TIME_MS:
+        return f"estimate_ms {estimate_ms} is not within 1 to {MAX_TIME_MS}"
+    return None
 
 
 def why_impossible_needs(needs: Resources) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gridweave.site.checks import why_impossible
+from gridweave.site.checks import why_impossible, why_impossible_numbers
 from gridweave.site.contract import (
     Answer,
     CancelJob,
@@ -41,6 +41,7 @@ from gridweave.site.contract import (
 )
 from gridweave.site.contract_state import COMMITTED, HELD, RUNNING, WAITING, ContractState, Part
 from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
     ChangeRate,
     Command,
@@ -55,6 +56,8 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
+
+_NEVER = int(NEVER_MS)
 
 ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
@@ -103,7 +106,8 @@ class ContractCore(ContractState):
             As `SiteCore.handle`, for what the site's own users ask; nothing has changed then. A request of the grid
             with impossible numbers is refused.
         """
-        if len(events) == 1 and not self._timed:
+        plain = self._plain
+        if plain is not None and len(events) == 1 and self._now_ms <= now_ms < plain.first_end_ms:
             at_once = self._at_once(now_ms, events[0])
             if at_once is not None:
                 return at_once
@@ -135,10 +139,14 @@ class ContractCore(ContractState):
             elif (part := self._part(request.job.job_id, request.attempt)) is not None and part.state == WAITING:
                 self._answer(Enqueued(request.job.job_id, request.attempt))
         self._tell_change()
+        self._plain = self._at_rest()
         return self._out
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
+        plain = self._plain
+        if plain is not None and plain.first_end_ms > self._now_ms:
+            return plain.first_end_ms if plain.first_end_ms != _NEVER else None
         site_ms = self.site.next_wakeup_ms()
         if not self._timed:
             return site_ms
@@ -171,9 +179,6 @@ class ContractCore(ContractState):
         list of Command or ToGrid, or None
             None if there is more to it, and then nothing has changed.
         """
-        share = self._share
-        if now_ms < self._now_ms or self._paces.by_job or share.draining or share.shut or share.outside:
-            return None
         if type(event) is JobFinished:
             return self._end_at_once(now_ms, event.job_id)
         return self._start_at_once(now_ms, event) if type(event) is HoldNodes else None
@@ -182,15 +187,14 @@ class ContractCore(ContractState):
         job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms
         if request.start_ms is not None or job_id in self._parts or self._share.why_not(width) is not None:
             return None
-        job = Job(job_id=job_id, width=width, estimate_ms=length_ms)
-        if why_impossible(job) is not None:
+        if why_impossible_numbers(job_id, width, length_ms) is not None:
             return None
-        nodes = self.site.start_at_once(now_ms, job)
+        nodes = self.site.start_at_once(now_ms, Job(job_id=job_id, width=width, estimate_ms=length_ms))
         if nodes is None:
             return None
         self._now_ms = now_ms
         grant = StartJob(job_id, nodes)
-        self._parts[job_id] = Part(attempt, width, RUNNING, now_ms, False, grant, RATE_ONE, 0, "finished", length_ms)
+        self._parts[job_id] = Part(attempt, width, RUNNING, now_ms, False, length_ms, grant)
         self._share.nodes += width
         return [grant, ToGrid(Started(job_id, attempt, now_ms))]
 

@@ -7,7 +7,7 @@ import msgspec
 from gridweave.site.checks import why_impossible
 from gridweave.site.contract import Quoted, RequestQuote, SiteChanged, ToGrid
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines import Policy
+from gridweave.site.disciplines import PlainDiscipline, Policy
 from gridweave.site.explain import Explanation
 from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.messages import Command, Event, Job, StartJob
@@ -31,11 +31,11 @@ class Part(msgspec.Struct):
     state: str
     start_ms: int = 0
     shared: bool = False
+    length_ms: int = 0
     grant: StartJob | None = None
     rate: int = RATE_ONE
     lease_until_ms: int = 0
     outcome: str = "finished"
-    length_ms: int = 0
 
 
 class ContractState:
@@ -72,6 +72,17 @@ class ContractState:
         self._out: list[Command | ToGrid] = []
         # What the site is to be told at this instant.
         self._inner: list[Event] = []
+        self._plain = self._at_rest()
+
+    def _at_rest(self) -> PlainDiscipline | None:
+        """Return the discipline if neither it nor what is promised needs a decision but for what comes; or None.
+
+        What is done at once (`ContractCore._at_once`) does not change that, so it is asked for after all else.
+        """
+        share = self._share
+        if self._timed or self._paces.by_job or share.draining or share.shut or share.outside:
+            return None
+        return self.site.at_rest
 
     @property
     def draining(self) -> bool:

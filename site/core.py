@@ -156,47 +156,45 @@ class SiteCore:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._sharing.take_rates()]
         return commands
 
+    @property
+    def at_rest(self) -> PlainDiscipline | None:
+        """The discipline, if there is nothing to decide before its first end by estimate but for a job that comes.
+
+        It is None if there may be, and what it is stays so until `act` is called.
+        """
+        return None if self._waiting or self._reservations or self._killed else self._plain
+
     def start_at_once(self, now_ms: int, job: Job) -> NodeIntervals | None:
-        """Do as `act` for the submission of a job for which nothing is to be decided: it starts, and all else stays.
+        """Do as `act` for the submission of a job to a site at rest: if there is room it starts, and all else stays.
 
         Returns
         -------
         tuple of (int, int) or None
             The nodes that it starts on; None if there is more to it, and then nothing has changed.
         """
-        plain, job_id, width = self._plain_now(now_ms), job.job_id, job.width
-        if plain is None or width > self._pool.free or job_id in self._nodes_of:
+        pool, plain, job_id = self._pool, self._plain, job.job_id
+        if plain is None or job.width > pool.free or job_id in self._nodes_of:
             return None
         plain.start_alone(now_ms, job)
         self._now_ms = now_ms
-        self._nodes_of[job_id] = nodes = self._pool.allocate(width)
+        self._nodes_of[job_id] = nodes = pool.allocate(job.width)
         return nodes
 
     def end_at_once(self, now_ms: int, job_id: int) -> bool:
-        """Do as `act` for the end of a job for which nothing is to be decided, as there is no other to start.
+        """Do as `act` for the end of a job at a site at rest, where there is no other to start.
 
         Returns
         -------
         bool
             False if there is more to it, and then nothing has changed.
         """
-        plain = self._plain_now(now_ms)
-        nodes = None if plain is None else self._nodes_of.pop(job_id, None)
-        if plain is None or nodes is None:
+        nodes = self._nodes_of.pop(job_id, None)
+        if nodes is None:
             return False
-        plain.ended(now_ms, job_id)
+        self._discipline.ended(now_ms, job_id)
         self._now_ms = now_ms
         self._pool.release(nodes)
-        if self._killed:
-            self._killed.discard(job_id)
         return True
-
-    def _plain_now(self, now_ms: int) -> PlainDiscipline | None:
-        """Return the discipline if it has nothing to decide now but for a job that comes; None otherwise."""
-        plain = self._plain
-        if plain is None or self._waiting or self._reservations or plain.first_end_ms <= now_ms:
-            return None
-        return plain
 
     def _asked(self, event: Event) -> list[Command]:
         """Take in a cancellation, or what is asked of reservations."""

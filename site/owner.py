@@ -131,10 +131,10 @@ class GridShare:
 
     def why_not(self, width: int) -> str | None:
         """Return why the grid may not have so many more nodes, or wait for them; None if it may."""
-        reason = self.why_not_ever(width)
-        if reason is None and self.cap < self._site_nodes and self.nodes + width > self.cap:
-            return self.why_outside
-        return reason
+        nodes = width if self.cap == self._site_nodes else self.nodes + width
+        if self.draining or self.shut or nodes > self.cap:
+            return self.closed or self.why_outside
+        return None
 
     def why_not_ever(self, width: int) -> str | None:
         """Return why the grid may not have so many nodes though it waits for them; None if it may."""

@@ -580,7 +580,7 @@ def test_no_requests_bring_a_site_out_of_order(
 class TheLongWay(ContractCore):
     """A site that decides anew at every step, also where nothing is to be decided."""
 
-    def _at_once(self, now_ms: int, event: Any) -> None:
+    def _at_rest(self) -> None:
         return None
 
 
