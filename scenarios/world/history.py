@@ -41,6 +41,13 @@ class History:
     lanes : list of int, optional
         Hardware threads of a node of each site where nodes are shared; 1 elsewhere.
 
+    Attributes
+    ----------
+    leases : dict from (int, int, int) to int
+        Of each hold (site, job, attempt), until when it may last. Where there is none, only a new one is worth a note.
+    restarts : int
+        How often a job that worked was lost and is to begin anew.
+
     Raises
     ------
     ViolationError
@@ -57,7 +64,7 @@ class History:
         self._done: dict[int, str] = {}
         self._working: dict[int, int] = {}
         self._completed: set[int] = set()
-        self._leases: dict[tuple[int, int, int], int] = {}
+        self.leases: dict[tuple[int, int, int], int] = {}
         # Of jobs in several fragments: the sites that have granted their part, and the attempts that may start.
         self._granted: dict[tuple[int, int], set[int]] = {}
         self._committed: set[tuple[int, int]] = set()
@@ -180,14 +187,12 @@ class History:
 
     def held(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
         """Note that a site holds nodes until an instant."""
-        self._leases[site, job_id, attempt] = until_ms
+        self.leases[site, job_id, attempt] = until_ms
         self._granted.setdefault((job_id, attempt), set()).add(site)
 
     def unheld(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
         """Note that a hold has ended, or has become a start; a job that was not to wait for others had none."""
-        if not self._leases:
-            return
-        until_ms = self._leases.pop((site, job_id, attempt), None)
+        until_ms = self.leases.pop((site, job_id, attempt), None)
         if until_ms is not None and now_ms > until_ms + 1:
             raise ViolationError(
                 f"{now_ms} ms: site {site} held nodes for job {job_id}, whose lease ended at {until_ms} ms"
@@ -195,7 +200,7 @@ class History:
 
     def check_leases(self, now_ms: int) -> None:
         """Check, when all that happens at an instant has happened, that no site holds nodes past a lease."""
-        for (site, job_id, _), until_ms in self._leases.items():
+        for (site, job_id, _), until_ms in self.leases.items():
             if now_ms > until_ms:
                 raise ViolationError(
                     f"{now_ms} ms: site {site} holds nodes for job {job_id}, whose lease ended at {until_ms} ms"
@@ -209,8 +214,8 @@ class History:
         """Note that all that a site ran or held is gone."""
         for job_id in sorted(self._runs[site]):
             self.left(now_ms, site, job_id)
-        for key in [key for key in self._leases if key[0] == site]:
-            del self._leases[key]
+        for key in [key for key in self.leases if key[0] == site]:
+            del self.leases[key]
 
     def reported(self, now_ms: int, job_id: int, outcome: str) -> None:
         """Note that the user was told that a job is done."""
@@ -234,6 +239,6 @@ class History:
         for site, runs in enumerate(self._runs):
             if runs:
                 raise ViolationError(f"{now_ms} ms: job {min(runs)} is left on site {site}")
-        if self._leases:
-            site, job_id, _ = min(self._leases)
+        if self.leases:
+            site, job_id, _ = min(self.leases)
             raise ViolationError(f"{now_ms} ms: site {site} still holds nodes for job {job_id}")

@@ -58,6 +58,7 @@ class Work(msgspec.Struct):
     submission: Submission
     attempt: int
     fragments: dict[int, int]
+    length_ms: int
     start_ms: int | None = None
     missing: int = 0
     begun_ms: int = -1
@@ -90,8 +91,6 @@ class Works:
     ----------
     finished : dict from int to (int, int, tuple of (int, int))
         When each job began that has finished, when it ended, and on which nodes.
-    longest_ms : int
-        No job that was handed in, and no fragment that was asked for, takes longer by its estimate.
     slowest : int
         The lowest rate above 0 that any job had.
     """
@@ -114,20 +113,22 @@ class Works:
         self._jobs: dict[int, Submission] = {}
         self._work: dict[tuple[int, int], Work] = {}
         self.finished: dict[int, tuple[int, int, Fragments]] = {}
-        self.longest_ms = 0
         self.slowest = RATE_ONE
 
     def __len__(self) -> int:
         """How many jobs were handed in."""
         return len(self._jobs)
 
+    @property
+    def longest_ms(self) -> int:
+        """No job that was handed in takes longer by its estimate, nor does any by what it was asked for as."""
+        estimates_ms = (submission.job.estimate_ms for submission in self._jobs.values())
+        return max(max(estimates_ms, default=0), max((work.length_ms for work in self._work.values()), default=0))
+
     def hand_in(self, submission: Submission) -> None:
         """Take note of a job."""
-        job = submission.job
-        job_id, estimate_ms = job.job_id, job.estimate_ms
+        job_id = submission.job.job_id
         self._jobs[job_id] = submission
-        if estimate_ms > self.longest_ms:
-            self.longest_ms = estimate_ms
         self._history.accepted(job_id)
 
     # -- what the grid asks for ------------------------------------------------------------------------------------
@@ -136,12 +137,10 @@ class Works:
         """Note which fragments make up a job; all of them are asked for in one step of the grid."""
         work = self._work.get((job_id, attempt))
         if work is None:
-            self._work[job_id, attempt] = Work(self._jobs[job_id], attempt, {site: width}, start_ms, 1)
+            self._work[job_id, attempt] = Work(self._jobs[job_id], attempt, {site: width}, length_ms, start_ms, 1)
         else:
             work.fragments[site] = width
             work.missing += 1
-        if length_ms > self.longest_ms:
-            self.longest_ms = length_ms
         if not self._are_plain:
             self._lengths.asked(job_id, attempt)
 
@@ -165,7 +164,8 @@ class Works:
         attempt = self._sites[site].attempt_of(job_id)
         if attempt == OWN:
             submission = self._jobs[job_id]
-            self._work[job_id, OWN] = Work(submission, OWN, {site: submission.job.width}, None, 1)
+            job = submission.job
+            self._work[job_id, OWN] = Work(submission, OWN, {site: job.width}, job.estimate_ms, None, 1)
         work = self._work[job_id, attempt]
         fragments = work.fragments
         history.occupied(now_ms, site, job_id, attempt, command.nodes, fragments[site], command.threads)

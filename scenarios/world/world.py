@@ -7,6 +7,8 @@ history. It decides nothing: what starts where is the cores' doing, as it is liv
 from __future__ import annotations
 
 import heapq
+import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,7 +34,6 @@ from gridweave.scenarios.world.works import Submission, Work, Works
 from gridweave.site.contract import (
     Answer,
     CommitHold,
-    Ended,
     EnqueueJob,
     Held,
     HoldEnded,
@@ -106,8 +107,9 @@ class World:
             tell=self._tell_site,
             plan_end=self._plan_end,
         )
-        self._heap: list[tuple[int, int, int, int, Any]] = []
-        self._sequence = 0
+        # What is to happen, and behind all of it what never does, so that there is always a next.
+        self._heap: list[tuple[int, int, int, int, Any]] = [(_NEVER, _RESEND, 0, 0, None)]
+        self._numbers = itertools.count(1)
         self.now_ms = 0
         self.crashes = 0
         self.cuts = 0
@@ -115,15 +117,16 @@ class World:
         self.refused: dict[int, str] = {}
         n_sites = len(self._sites)
         self._down = [False] * n_sites
-        # When each site was last heard to want to act, and the first instant at which it will be looked at for that.
-        self._site_wants_ms = [_NEVER] * n_sites
+        # The first instant at which each site will be asked whether it wants to act.
         self._site_wake_ms = [_NEVER] * n_sites
         self._data_ms = _NEVER
         self._meta_wake_ms: int | None = None
         # What sites have to take in at this instant; nothing, if they were only to be woken.
-        self._for_site: dict[int, list[ContractEvent]] = {}
+        self._for_site: defaultdict[int, list[ContractEvent]] = defaultdict(list)
         self._for_meta: list[GridEvent] = []
         self._meta_woken = False
+        self._pending: list[Submission] = []
+        self._most_rounds = _MAX_ROUNDS
         self._parked: list[list[ContractEvent]] = [[] for _ in range(n_sites)]
         self.connections = Connections(
             routes,
@@ -148,17 +151,33 @@ class World:
         ViolationError
             If something happened that must never happen, or it would never end.
         """
-        pending = list(submissions)
+        pending = self._pending = list(submissions)
         pending.reverse()
+        self._most_rounds = _MAX_ROUNDS + len(pending)
         self._faults_until_ms = pending[0].submit_ms if pending else 0
         self._plan_changes()
-        heap, heappop, works, lengths = self._heap, heapq.heappop, self.works, self._lengths
-        submit_ms = pending[-1].submit_ms if pending else _NEVER
         watchdog = Watchdog(lambda: self.works.longest_ms * RATE_ONE // self.works.slowest)
-        until_look = LOOK_EVERY
-        while heap or pending:
-            self.now_ms = now_ms = heap[0][0] if heap and heap[0][0] < submit_ms else submit_ms
-            while heap and heap[0][0] == now_ms:
+        while not self._play(LOOK_EVERY):
+            failing = any(self._down) or self.connections.any_cut
+            failing = failing or (self._links is not None and self._links.is_failing)
+            n_open = len(pending) + self.history.n_open
+            progress = len(pending), n_open, self.crashes, self.cuts, self.now_ms if failing else None
+            watchdog.look(self.now_ms, progress, open_jobs=n_open, works=self.history.is_working)
+        self.history.check_complete(self.now_ms)
+
+    def _play(self, instants: int) -> bool:
+        """Play on for so many instants at which something happens; return whether nothing more will."""
+        heap, heappop, pending = self._heap, heapq.heappop, self._pending
+        works, for_site, lengths = self.works, self._for_site, self._lengths
+        are_plain, checks = lengths.are_plain, self._check
+        submit_ms = pending[-1].submit_ms if pending else _NEVER
+        for _ in range(instants):
+            next_ms = heap[0][0]
+            now_ms = next_ms if next_ms < submit_ms else submit_ms
+            if now_ms == _NEVER:
+                return True
+            self.now_ms = now_ms
+            while heap[0][0] == now_ms:
                 _, kind, _, place, what = heappop(heap)
                 if kind == _END:
                     works.end(now_ms, what)
@@ -167,26 +186,23 @@ class World:
             while submit_ms == now_ms:
                 self._hand_in(pending.pop())
                 submit_ms = pending[-1].submit_ms if pending else _NEVER
-            if self._for_site or self._meta_woken or self._check:
+            if for_site or self._meta_woken or checks:
                 self._settle()
-            if not lengths.are_plain:
-                while lengths.stirred:
-                    self._change_rates()
-                    self._settle()
-                if lengths.next_ms < self._data_ms:
-                    self._data_ms = lengths.next_ms
-                    self._at(self._data_ms, _DATA, 0)
+            if not are_plain:
+                self._move_on()
             if not pending and not self.history.n_open and self._is_quiet():
-                break
-            until_look -= 1
-            if not until_look:
-                until_look = LOOK_EVERY
-                failing = any(self._down) or self.connections.any_cut
-                failing = failing or (self._links is not None and self._links.is_failing)
-                n_open = len(pending) + self.history.n_open
-                progress = len(pending), n_open, self.crashes, self.cuts, self.now_ms if failing else None
-                watchdog.look(self.now_ms, progress, open_jobs=n_open, works=self.history.is_working)
-        self.history.check_complete(self.now_ms)
+                return True
+        return False
+
+    def _move_on(self) -> None:
+        """Let jobs go on as what has happened lets them, and have the next of their data arrive."""
+        lengths = self._lengths
+        while lengths.stirred:
+            self._change_rates()
+            self._settle()
+        if lengths.next_ms < self._data_ms:
+            self._data_ms = lengths.next_ms
+            self._at(self._data_ms, _DATA, 0)
 
     def _plan_changes(self) -> None:
         """Plan when something fails first, and when links change."""
@@ -199,20 +215,16 @@ class World:
                 self._at(at_ms, _LINKS, period)
 
     def _at(self, when_ms: int, kind: int, place: int, what: Any = None) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (when_ms, kind, self._sequence, place, what))
+        heapq.heappush(self._heap, (when_ms, kind, next(self._numbers), place, what))
 
     def _plan_end(self, when_ms: int, work: Work) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (when_ms, _END, self._sequence, 0, work))
+        heapq.heappush(self._heap, (when_ms, _END, next(self._numbers), 0, work))
 
     def _plan_packet(self, when_ms: int, to: int, what: tuple[int, Any]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (when_ms, _PACKET, self._sequence, to, what))
+        heapq.heappush(self._heap, (when_ms, _PACKET, next(self._numbers), to, what))
 
     def _plan_resend(self, when_ms: int, site: int, end: int) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (when_ms, _RESEND, self._sequence, site, end))
+        heapq.heappush(self._heap, (when_ms, _RESEND, next(self._numbers), site, end))
 
     def _is_quiet(self) -> bool:
         """Whether nothing is under way any more: no message, and no site that is to come back."""
@@ -266,11 +278,12 @@ class World:
             return
         self._for_meta.append(GridJobSubmitted(submission.job, submission.sensitivity, submission.sends))
         self._meta_woken = True
-        job_id = submission.job.job_id
-        if self._links is not None and (hopeless := self._links.hopeless(self.now_ms, job_id)):
-            self._for_meta += hopeless
-        elif not self._lengths.are_plain:
-            self._lengths.handed_in(self.now_ms, job_id)
+        if not self._lengths.are_plain:
+            job_id = submission.job.job_id
+            if self._links is not None and (hopeless := self._links.hopeless(self.now_ms, job_id)):
+                self._for_meta += hopeless
+            else:
+                self._lengths.handed_in(self.now_ms, job_id)
 
     def _links_change(self, period: int) -> None:
         """Have links slow, fail or come back, and tell the grid."""
@@ -290,33 +303,31 @@ class World:
     def _tell_site(self, site: int, event: ContractEvent) -> None:
         """Tell a site something; while it is down, its users wait, and what else there was is lost anyway."""
         if not self._down[site]:
-            if site in self._for_site:
-                self._for_site[site].append(event)
-            else:
-                self._for_site[site] = [event]
+            self._for_site[site].append(event)
         elif isinstance(event, JobSubmitted):
             self._parked[site].append(event)
 
     def _settle(self) -> None:
         """Let the sites and the grid act in turn until nothing more happens at this instant."""
         for_site = self._for_site
-        rounds = 0
-        while for_site or self._meta_woken:
+        for _ in range(self._most_rounds):
             # A site that is told something by one before it takes that in with the rest.
             for site in sorted(for_site):
                 self._step_site(site, for_site.pop(site))
             if self._meta_woken:
-                self._meta_woken = False
                 self._step_meta()
-            rounds += 1
-            if rounds > _MAX_ROUNDS and rounds > _MAX_ROUNDS + len(self.works):
-                raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
+            if not for_site:
+                break
+        else:
+            raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
         if self._check:
             self.history.check_leases(self.now_ms)
 
     def _wake_site(self, site: int) -> None:
         """Have a site act if it still wants to; most wakeups are for limits of jobs that ended before."""
-        wake_ms = _NEVER if self._down[site] else self._site_wants_ms[site]
+        wake_ms = None if self._down[site] else self._sites[site].next_wakeup_ms()
+        if wake_ms is None:
+            return
         if wake_ms <= self.now_ms:
             self._for_site.setdefault(site, [])
         elif wake_ms < self._site_wake_ms[site]:
@@ -328,34 +339,31 @@ class World:
 
     def _step_site(self, site: int, events: list[ContractEvent]) -> None:
         core, connections, now_ms = self._sites[site], self.connections, self.now_ms
-        is_instant = connections.is_instant
-        answers = 0
+        has_answered = False
         for command in core.handle(now_ms, *events):
             if type(command) is ToGrid:
                 answer = command.answer
-                if type(answer) is not Ended:
+                if type(answer) is Held or self.history.leases:
                     self._note_answer(site, answer)
-                answers += 1
-                if is_instant:
+                if connections.is_instant:
                     # `_delivered`, which every job would call twice.
+                    connections.messages += 1
                     self._for_meta.append(FromSite(site, answer))
                     if type(answer) is not Started:
                         self._meta_woken = True
                 else:
                     connections.put(now_ms, site, SITE_END, answer)
+                    has_answered = True
             elif type(command) is StartJob:
                 self.works.start(now_ms, site, command)
             else:
                 self._obey(site, command)
-        if is_instant:
-            connections.messages += answers
-        elif answers and connections.has_channels:
+        if has_answered and connections.has_channels:
             connections.flush(now_ms, site, SITE_END)
         if self._check:
             core.check_invariants()
         wake_ms = core.next_wakeup_ms()
-        self._site_wants_ms[site] = wake_ms = _NEVER if wake_ms is None else wake_ms
-        if wake_ms < self._site_wake_ms[site]:
+        if wake_ms is not None and wake_ms < self._site_wake_ms[site]:
             self._plan_wake(site, wake_ms)
 
     def _obey(self, site: int, command: Command | ToGrid) -> None:
@@ -369,25 +377,23 @@ class World:
 
     def _step_meta(self) -> None:
         connections, now_ms = self.connections, self.now_ms
-        events, self._for_meta = self._for_meta, []
-        is_instant = connections.is_instant
+        events, self._for_meta, self._meta_woken = self._for_meta, [], False
         written: list[int] = []
         for command in self._meta.handle(now_ms, *events):
             if type(command) is ToSite:
                 site, request = command.site, command.request
                 self._note_request(site, request)
-                written.append(site)
-                if is_instant:
+                if connections.is_instant:
+                    connections.messages += 1
                     self._tell_site(site, request)
                 else:
                     connections.put(now_ms, site, GRID_END, request)
+                    written.append(site)
             elif type(command) is ReportDone:
                 self.history.reported(now_ms, command.job_id, command.outcome)
             elif type(command) is ReportRefused:
                 self._is_refused(command.job_id, command.reason)
-        if is_instant:
-            connections.messages += len(written)
-        elif written and connections.has_channels:
+        if written and connections.has_channels:
             for site in dict.fromkeys(written):
                 connections.flush(now_ms, site, GRID_END)
         if self._check:
