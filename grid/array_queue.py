@@ -79,6 +79,8 @@ class GridQueue:
     ----------
     reserves_starts : bool
         Whether every waiting job is given a start, rather than the head alone.
+    n_waiting : int
+        How many jobs wait.
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy) -> None:
@@ -93,6 +95,9 @@ class GridQueue:
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+        self.n_waiting = 0
+        # Of all jobs that have started since the last `_compact`.
+        self._n_fragments = 0
         self._plan: GridPlan | None = None
         if self.reserves_starts:
             self._plan = empty_grid_plan(self._state, self._codes, room=_FIRST_SLOTS)
@@ -107,9 +112,7 @@ class GridQueue:
     def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         counters = self._state.counters
-        self._n_waiting, self._n_running, self._n_started, self._n_fragments = (
-            counters[name] for name in ("n_waiting", "n_running", "n_started", "n_fragments")
-        )
+        self._n_running, self._n_started = counters["n_running"], counters["n_started"]
 
     def _codes_of(self, policy: GridPolicy) -> GridCodes:
         """Return the policy as kernels read it."""
@@ -136,11 +139,6 @@ class GridQueue:
         """The waiting jobs, in the order of the queue."""
         for slot in self._state.waiting[: self.n_waiting].tolist():
             yield self._jobs[slot]
-
-    @property
-    def n_waiting(self) -> int:
-        """How many jobs wait."""
-        return int(self._n_waiting[0])
 
     @property
     def running(self) -> Iterator[Running]:
@@ -262,6 +260,7 @@ class GridQueue:
         self._slot[job_id] = slot
         key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
         self._arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
+        self.n_waiting += 1
 
     def withdraw(self, job_id: int) -> bool:
         """Take out a waiting job; return whether it waited."""
@@ -272,6 +271,7 @@ class GridQueue:
             withdraw(self._state, np.int64(places[0]))
         else:
             planned_job_withdrawn(self._state, self._plan, np.int64(places[0]))
+        self.n_waiting -= 1
         self._forget(job_id)
         return True
 
@@ -284,9 +284,9 @@ class GridQueue:
 
     def run_pass(self, now_ms: int) -> list[Placement]:
         """Place what can start now; return where, in the order in which the jobs were placed."""
-        if not self._n_waiting[0]:
+        if not self.n_waiting:
             return []
-        if self._n_fragments.item(0) + self._total > len(self._state.fragments):
+        if self._n_fragments + self._total > len(self._state.fragments):
             self._compact()
         state = self._state
         if self._plan is None:
@@ -298,12 +298,15 @@ class GridQueue:
             n_started, first = self._n_started.item(0), self._placed(state, 0)
         if not n_started:
             return []
+        self.n_waiting -= n_started
         placed = [self._placement(now_ms, *first)]
-        placed += [self._placement(now_ms, *self._placed(state, number)) for number in range(1, n_started)]
+        if n_started > 1:
+            placed += [self._placement(now_ms, *self._placed(state, number)) for number in range(1, n_started)]
         return placed
 
     def _placement(self, now_ms: int, slot: int, end_ms: int, count: int, site: int, width: int) -> Placement:
         """Return what a kernel says of a job that was started."""
+        self._n_fragments += count
         fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
         return Placement(self._jobs[slot], fragments, end_ms - now_ms)
 
@@ -317,12 +320,15 @@ class GridQueue:
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job for good."""
         self._leave(now_ms, job_id)
-        self._forget(job_id)
+        slot = self._slot.pop(job_id)
+        self._unused.append(slot)
+        del self._jobs[slot]
 
     def requeue(self, now_ms: int, job_id: int) -> None:
         """Put a running job back into the queue, at the place that it had by its submission."""
         self._leave(now_ms, job_id)
         enqueue(self._state, np.int64(self._slot[job_id]))
+        self.n_waiting += 1
         self._replan()
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
@@ -377,7 +383,7 @@ class GridQueue:
             larger[kept : kept + count] = state.fragments[first : first + count]
             state.first_fragment[slot] = kept
             kept += count
-        state.counters[0]["n_fragments"] = kept
+        state.counters[0]["n_fragments"] = self._n_fragments = kept
         self._state = state._replace(fragments=larger)
 
     def _grow(self) -> None:
@@ -409,6 +415,8 @@ class GridQueue:
         assert (free == self._state.free).all(), "free nodes and running jobs do not add up"
         assert free.sum() == counters["free"], "the sum of free nodes is wrong"
         waiting = self._state.waiting[: counters["n_waiting"]].tolist()
+        assert len(waiting) == self.n_waiting, "waiting jobs differ"
+        assert counters["n_fragments"] == self._n_fragments, "fragments differ"
         assert sorted([*waiting, *slots]) == sorted(self._slot.values()), "a slot is lost or doubled"
         noted = self._state.jobs[waiting[: min(counters["n_noted"], counters["first_new"])]]
         assert (noted["width"] == self._state.queue_width[: len(noted)]).all(), "a width is not that of the job"

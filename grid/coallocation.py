@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gridweave.grid.messages import ToSite
+from gridweave.grid.messages import GridCommand, ToSite
 from gridweave.site.contract import (
     Answer,
     CancelJob,
@@ -126,7 +126,7 @@ class CoAllocator:
         """The fragments of the attempts that not all sites have answered."""
         return [attempt.fragments for attempt in self.asking.values()]
 
-    def begin(self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int) -> list[ToSite]:
+    def begin(self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int) -> list[GridCommand]:
         """Ask for the nodes of a job.
 
         Parameters
@@ -150,18 +150,19 @@ class CoAllocator:
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
         return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms, start_ms)) for site, width in fragments]
 
-    def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[ToSite], Change | None]:
+    def expects(self, answer: Started) -> bool:
+        """Return whether something starts as was agreed on, or of an attempt that is over: that changes nothing."""
+        attempt = self.attempts.get(answer.job_id)
+        if attempt is None or answer.start_ms == attempt.start_ms or attempt.number != answer.attempt:
+            return True
+        return len(attempt.fragments) > 1
+
+    def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], Change | None]:
         """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
         # What every fragment says goes first: a pattern takes as long as all the rest.
-        if type(answer) is Started:
-            attempt = self.attempts.get(answer.job_id)
-            if attempt is None or answer.start_ms == attempt.start_ms or attempt.number != answer.attempt:
-                return [], None
-            if len(attempt.fragments) > 1:
-                return [], None
-            attempt.start_ms = answer.start_ms
-            return [], Change(MOVED, attempt)
-        if isinstance(answer, (Quoted, SiteChanged)):
+        if type(answer) is Started and self.expects(answer):
+            return [], None
+        if type(answer) is not Ended and isinstance(answer, (Quoted, SiteChanged)):
             return [], None
         attempt = self.attempts.get(answer.job_id)
         if attempt is None or attempt.number != answer.attempt:
@@ -169,6 +170,9 @@ class CoAllocator:
         if type(answer) is Ended:
             return self._over(attempt, site, answer.outcome)
         match answer:
+            case Started():
+                attempt.start_ms = answer.start_ms
+                return [], Change(MOVED, attempt)
             case Held():
                 return self._held(now_ms, site, attempt), None
             case Refused():
@@ -182,7 +186,7 @@ class CoAllocator:
             case _:
                 return [], None
 
-    def _held(self, now_ms: int, site: int, attempt: Attempt) -> list[ToSite]:
+    def _held(self, now_ms: int, site: int, attempt: Attempt) -> list[GridCommand]:
         attempt.missing.discard(site)
         if attempt.missing or attempt.state != ASKED or now_ms > attempt.start_ms:
             return []
@@ -190,7 +194,7 @@ class CoAllocator:
         del self.asking[attempt.job.job_id]
         return [ToSite(s, CommitHold(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
 
-    def _give_up(self, attempt: Attempt, but: int | None) -> list[ToSite]:
+    def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:
         """Release what other sites hold, or will hold when the request reaches them; nothing has started."""
         job_id = attempt.job.job_id
         attempt.state = OVER
@@ -198,7 +202,7 @@ class CoAllocator:
         self.asking.pop(job_id, None)
         return [ToSite(s, ReleaseHold(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
 
-    def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[ToSite], Change | None]:
+    def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[GridCommand], Change | None]:
         """Note the end of a fragment; one that failed, or thought itself alone, takes the others with it."""
         attempt.ended[site] = outcome
         if len(attempt.ended) < len(attempt.fragments):
@@ -208,13 +212,13 @@ class CoAllocator:
         del self.attempts[attempt.job.job_id]
         return [], Change(ENDED, attempt)
 
-    def cancel(self, job_id: int) -> list[ToSite]:
+    def cancel(self, job_id: int) -> list[GridCommand]:
         """Ask for the end of an attempt, whatever it has come to; its `Change` tells when it has ended."""
         attempt = self.attempts[job_id]
         attempt.cancelled = True
         return self._end(attempt, [s for s, _ in attempt.fragments if s not in attempt.ended])
 
-    def _end(self, attempt: Attempt, sites: list[int]) -> list[ToSite]:
+    def _end(self, attempt: Attempt, sites: list[int]) -> list[GridCommand]:
         if attempt.ending:
             return []
         attempt.ending = True
@@ -224,9 +228,9 @@ class CoAllocator:
             del self.asking[attempt.job.job_id]
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
 
-    def expire(self, now_ms: int) -> tuple[list[ToSite], list[Change]]:
+    def expire(self, now_ms: int) -> tuple[list[GridCommand], list[Change]]:
         """Give up the attempts that not all sites have granted by the agreed start; name those that are silent."""
-        requests: list[ToSite] = []
+        requests: list[GridCommand] = []
         changes: list[Change] = []
         for job_id in sorted(job_id for job_id, a in self.asking.items() if now_ms > a.start_ms):
             attempt = self.asking[job_id]

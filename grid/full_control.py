@@ -23,7 +23,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import Answer, Ended, SiteChanged
+from gridweave.site.contract import Answer, Ended, SiteChanged, Started
 from gridweave.site.messages import Job
 
 
@@ -54,6 +54,7 @@ class FullControl:
         self._nodes = list(nodes)
         self._policy = policy
         self._queue = self._new_queue(nodes, policy)
+        self._reserves_starts = self._queue.reserves_starts
         self._rng = rng if policy.selection == "random" else None
         self._retry_ms = retry_ms
         self._attempts = CoAllocator(margin_ms)
@@ -136,7 +137,7 @@ class FullControl:
         if job_id not in self._number:
             return []
         if job_id in self._attempts.attempts:
-            return [*self._attempts.cancel(job_id)]
+            return self._attempts.cancel(job_id)
         self._queue.withdraw(job_id)
         del self._number[job_id]
         self._changed = True
@@ -157,6 +158,10 @@ class FullControl:
         """Do not take a job out of the queue any more."""
         self._held.discard(job_id)
 
+    def expects(self, answer: Started) -> bool:
+        """Return whether a start is as it was to be, or of an attempt that is over."""
+        return self._attempts.expects(answer)
+
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
         if type(answer) is SiteChanged:
@@ -166,11 +171,8 @@ class FullControl:
             return []
         if self._closed and type(answer) is Ended:
             self._open(site)
-        requests, change = self._attempts.answered(now_ms, site, answer)
-        commands: list[GridCommand] = [*requests]
-        if change is not None:
-            commands += self._take_note(now_ms, change)
-        return commands
+        commands, change = self._attempts.answered(now_ms, site, answer)
+        return commands if change is None else commands + self._take_note(now_ms, change)
 
     def _take_note(self, now_ms: int, change: Change) -> list[GridCommand]:
         """Bring the queue up to date with what has become of an attempt."""
@@ -188,7 +190,8 @@ class FullControl:
             self._queue.requeue(now_ms, job_id)
         else:
             self._queue.ended(now_ms, job_id)
-            self._held.discard(job_id)
+            if self._held:
+                self._held.discard(job_id)
             number = self._number.pop(job_id)
             report.append(ReportHeld(job_id, number) if outcome is None else ReportDone(job_id, outcome))
         if kind != ENDED:
@@ -231,7 +234,7 @@ class FullControl:
         return commands
 
     def _is_due(self, now_ms: int) -> bool:
-        start_ms = self._queue.next_start_ms() if self._queue.reserves_starts else None
+        start_ms = self._queue.next_start_ms() if self._reserves_starts else None
         return start_ms is not None and start_ms <= now_ms
 
     def waiting(self) -> Iterator[int]:
@@ -240,8 +243,10 @@ class FullControl:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
-        next_ms = self._attempts.next_wakeup_ms() if self._attempts.asking else None
-        if self._queue.reserves_starts:
+        if not (self._attempts.asking or self._closed or self._reserves_starts):
+            return None
+        next_ms = self._attempts.next_wakeup_ms()
+        if self._reserves_starts:
             start_ms = self._queue.next_start_ms()
             if start_ms is not None and (next_ms is None or start_ms < next_ms):
                 next_ms = start_ms

@@ -147,6 +147,10 @@ class LimitedControl:
         self._patience_ms.pop(job_id, None)
         return [ReportHeld(job_id, delegation.number)]
 
+    def expects(self, answer: Started) -> bool:
+        """Return False: when a job starts is for its site to say."""
+        return False
+
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
         if isinstance(answer, Quoted):

@@ -32,7 +32,7 @@ from gridweave.grid.no_control import NoControl
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
 from gridweave.site.checks import MAX_ID, check_job
-from gridweave.site.contract import Answer, Ended
+from gridweave.site.contract import Answer, Ended, Started
 from gridweave.site.messages import MAX_TIME_MS, Job
 
 RETRY_MS = 60_000
@@ -58,6 +58,9 @@ class Control(Protocol):
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """End a job, or take it out."""
+
+    def expects(self, answer: Started) -> bool:
+        """Return whether a start says nothing new, so that it need not be taken in."""
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
@@ -194,11 +197,11 @@ class MetaCore:
             If time went backwards, an event names a site that there is not, or a job has impossible numbers; nothing
             has changed then.
         """
-        self.check(now_ms, events)
+        news = self._news(now_ms, events)
         self._now_ms = now_ms
         control = self._control
         commands: list[GridCommand] = []
-        for event in events if len(events) < 2 else sorted(events, key=_instant_order):
+        for event in news:
             if type(event) is FromSite:
                 commands += control.answered(now_ms, event.site, event.answer)
             elif type(event) is GridJobSubmitted:
@@ -292,18 +295,29 @@ class MetaCore:
 
     def check(self, now_ms: int, events: tuple[GridEvent, ...]) -> None:
         """Raise InputError if `handle` would."""
+        self._news(now_ms, events)
+
+    def _news(self, now_ms: int, events: tuple[GridEvent, ...]) -> list[GridEvent]:
+        """Return the events that say something new, in the order in which they are taken; raise as `check`."""
         if now_ms < self._now_ms:
             raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+        news: list[GridEvent] = []
         for event in events:
             if type(event) is FromSite:
                 if not 0 <= event.site < self._n_sites:
                     raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
+                if type(event.answer) is Started and self._control.expects(event.answer):
+                    continue
             elif type(event) is GridJobSubmitted:
                 self._check_submitted(event)
             elif type(event) is LinksChanged:
                 if self._network is None:
                     raise InputError("links have changed, and the grid has no network")
                 self._network.model_with(event.factors)
+            news.append(event)
+        if len(news) > 1:
+            news.sort(key=_instant_order)
+        return news
 
     def _check_submitted(self, event: GridJobSubmitted) -> None:
         job, sensitivity = event.job, event.sensitivity

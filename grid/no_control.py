@@ -22,7 +22,7 @@ from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import Answer, CancelJob, Ended, EnqueueJob, Refused, WithdrawJob, Withdrawn
+from gridweave.site.contract import Answer, CancelJob, Ended, EnqueueJob, Refused, Started, WithdrawJob, Withdrawn
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Job
 
@@ -119,6 +119,10 @@ class NoControl:
     def _take_out(self, sent: _Sent) -> list[GridCommand]:
         del self._sent[sent.job.job_id]
         return [ReportHeld(sent.job.job_id, sent.number)]
+
+    def expects(self, answer: Started) -> bool:
+        """Return False: when a job starts is for its site to say."""
+        return False
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says of a job; what it says of itself is not known at this level."""
