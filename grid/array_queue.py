@@ -258,8 +258,9 @@ class GridQueue:
         job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
         self._jobs[slot] = job
         self._slot[job_id] = slot
-        key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
-        self._arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
+        order, arrive = self._order, self._arrive
+        key = float(order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
+        arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
         self.n_waiting += 1
 
     def withdraw(self, job_id: int) -> bool:
@@ -288,9 +289,9 @@ class GridQueue:
             return []
         if self._n_fragments + self._total > len(self._state.fragments):
             self._compact()
-        state = self._state
+        state, decide = self._state, self._decide
         if self._plan is None:
-            n_started, first = self._decide(state, self._codes, now_ms)
+            n_started, first = decide(state, self._codes, now_ms)
         else:
             while not has_room(state, self._plan, 0):
                 self._plan = enlarged(self._plan)
@@ -299,13 +300,14 @@ class GridQueue:
         if not n_started:
             return []
         self.n_waiting -= n_started
-        placed = [self._placement(now_ms, *first)]
-        if n_started > 1:
-            placed += [self._placement(now_ms, *self._placed(state, number)) for number in range(1, n_started)]
-        return placed
+        if n_started == 1:
+            return [self._placement(now_ms, first)]
+        others = [self._placed(state, number) for number in range(1, n_started)]
+        return [self._placement(now_ms, placed) for placed in (first, *others)]
 
-    def _placement(self, now_ms: int, slot: int, end_ms: int, count: int, site: int, width: int) -> Placement:
+    def _placement(self, now_ms: int, placed: tuple[int, int, int, int, int]) -> Placement:
         """Return what a kernel says of a job that was started."""
+        slot, end_ms, count, site, width = placed
         self._n_fragments += count
         fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
         return Placement(self._jobs[slot], fragments, end_ms - now_ms)
@@ -358,9 +360,9 @@ class GridQueue:
             self._plan.counters["stale"] = REPLAN
 
     def _leave(self, now_ms: int, job_id: int) -> None:
-        slot = self._slot[job_id]
+        slot, depart = self._slot[job_id], self._depart
         if self._plan is None:
-            left = self._depart(self._state, slot)
+            left = depart(self._state, slot)
         else:
             left = planned_job_ended(self._state, self._plan, np.int64(slot), np.int64(now_ms))
         assert left, f"job {job_id} is not among the running jobs"

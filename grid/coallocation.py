@@ -32,7 +32,7 @@ ASKED, COMMITTED, OVER = "asked", "committed", "over"
 REFUSED, MOVED, ENDED, FAILED = "refused", "moved", "ended", "failed"
 
 
-class Attempt(msgspec.Struct):
+class Attempt(msgspec.Struct, gc=False):
     """One try to run a job on certain nodes.
 
     Attributes
@@ -80,7 +80,7 @@ class Attempt(msgspec.Struct):
         return next(worst for worst in ("failed", "limit", "cancelled") if worst in others)
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed."""
 
     kind: str

@@ -31,7 +31,7 @@ from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.no_control import NoControl
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
-from gridweave.site.checks import MAX_ID, check_job
+from gridweave.site.checks import MAX_ID, why_impossible
 from gridweave.site.contract import Answer, Ended, Started
 from gridweave.site.messages import MAX_TIME_MS, Job
 
@@ -321,20 +321,17 @@ class MetaCore:
 
     def _check_submitted(self, event: GridJobSubmitted) -> None:
         job, sensitivity = event.job, event.sensitivity
-        check_job(job)
-        if event.sends is not None:
-            self._check_sends(job.job_id, event.sends)
+        problem = why_impossible(job)
+        if problem is None and event.sends is not None:
+            problem = why_not_sent(event.sends, self._n_sites)
+        if problem is not None:
+            raise InputError(f"job {job.job_id}: {problem}")
         overhead_ms = sensitivity * self._most_overhead * job.estimate_ms
         if not (sensitivity >= 0 and overhead_ms <= MAX_TIME_MS):
             raise InputError(
                 f"job {job.job_id}: sensitivity {sensitivity} is not from 0 up, or a split could "
                 f"take {overhead_ms:.3g} ms longer, where {MAX_TIME_MS:.0e} is the most"
             )
-
-    def _check_sends(self, job_id: int, sends: Sends) -> None:
-        problem = why_not_sent(sends, self._n_sites)
-        if problem is not None:
-            raise InputError(f"job {job_id}: {problem}")
 
 
 # Behind the ends, which stand at the ids of their jobs.

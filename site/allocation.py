@@ -66,7 +66,7 @@ class NodePool:
     @property
     def free_intervals(self) -> tuple[Interval, ...]:
         """The free nodes as maximal half-open intervals, in ascending order."""
-        return _lowest(self._free, self.free)
+        return _lowest(self._free, self.free) if self.free else ()
 
     def allocate(self, width: int) -> tuple[Interval, ...]:
         """Take the lowest-numbered free nodes.
@@ -139,14 +139,15 @@ class NodePool:
 
 
 def _lowest(free: int, width: int) -> tuple[Interval, ...]:
-    """Return so many of the lowest bits that are set, in maximal intervals."""
+    """Return so many of the lowest bits that are set, at least one, in maximal intervals."""
     pieces: list[Interval] = []
-    while width > 0:
+    while True:
         # Added to, the lowest bit carries through all that are set behind it, up to the first that is not.
         lowest = free & -free
         carried = free + lowest
         start, stop = lowest.bit_length() - 1, (free ^ carried).bit_length() - 1
-        pieces.append((start, min(stop, start + width)))
+        if stop - start >= width:
+            return (*pieces, (start, start + width))
+        pieces.append((start, stop))
         width -= stop - start
         free &= carried
-    return tuple(pieces)

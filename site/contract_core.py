@@ -108,7 +108,12 @@ class ContractCore(ContractState):
         """
         plain = self._plain
         if plain is not None and len(events) == 1 and self._now_ms <= now_ms < plain.first_end_ms:
-            at_once = self._at_once(now_ms, events[0])
+            event = events[0]
+            at_once = None
+            if type(event) is JobFinished:
+                at_once = self._end_at_once(now_ms, event.job_id)
+            elif type(event) is HoldNodes:
+                at_once = self._start_at_once(now_ms, event)
             if at_once is not None:
                 return at_once
         self.site.check(now_ms, *events)
@@ -145,8 +150,8 @@ class ContractCore(ContractState):
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
         plain = self._plain
-        if plain is not None and plain.first_end_ms > self._now_ms:
-            return plain.first_end_ms if plain.first_end_ms != _NEVER else None
+        if plain is not None and self._now_ms < plain.first_end_ms < _NEVER:
+            return plain.first_end_ms
         site_ms = self.site.next_wakeup_ms()
         if not self._timed:
             return site_ms
@@ -168,20 +173,9 @@ class ContractCore(ContractState):
     def _answer(self, answer: Answer) -> None:
         self._out.append(ToGrid(answer))
 
-    def _at_once(self, now_ms: int, event: ContractEvent) -> list[Command | ToGrid] | None:
-        """Take in that a job of the grid starts, or ends, where nothing waits and nothing is timed, as most do.
-
-        It is what `handle` would do, in a third of the time. The grid is not told that the site has changed: what its
-        own job takes, or gives back, it knows.
-
-        Returns
-        -------
-        list of Command or ToGrid, or None
-            None if there is more to it, and then nothing has changed.
-        """
-        if type(event) is JobFinished:
-            return self._end_at_once(now_ms, event.job_id)
-        return self._start_at_once(now_ms, event) if type(event) is HoldNodes else None
+    # Most jobs of the grid start, and end, where nothing waits and nothing is timed. What these two do is what the rest
+    # of `handle` would, in a third of the time. The grid is not told that the site has changed: what its own job takes,
+    # or gives back, it knows. They return None if there is more to it, and then nothing has changed.
 
     def _start_at_once(self, now_ms: int, request: HoldNodes) -> list[Command | ToGrid] | None:
         job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms

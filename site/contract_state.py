@@ -23,7 +23,7 @@ OWN = 0
 HELD, COMMITTED, RUNNING, WAITING = "held", "committed", "running", "waiting"
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, gc=False):
     """What the site has of a job of the grid."""
 
     attempt: int
@@ -77,7 +77,7 @@ class ContractState:
     def _at_rest(self) -> PlainDiscipline | None:
         """Return the discipline if neither it nor what is promised needs a decision but for what comes; or None.
 
-        What is done at once (`ContractCore._at_once`) does not change that, so it is asked for after all else.
+        What is done at once does not change that, so it is asked for after all else.
         """
         share = self._share
         if self._timed or self._paces.by_job or share.draining or share.shut or share.outside:

@@ -10,7 +10,7 @@ from gridweave.grid.coallocation import Fragments
 from gridweave.grid.sends import Sends
 from gridweave.scenarios.world.history import History
 from gridweave.scenarios.world.lengths import Lengths, Pace
-from gridweave.site.contract import CommitHold, FragmentsMet, RateMeasured
+from gridweave.site.contract import CommitHold, EnqueueJob, FragmentsMet, HoldNodes, RateMeasured
 from gridweave.site.contract_core import ContractCore, ContractEvent
 from gridweave.site.contract_state import OWN
 from gridweave.site.kernels.rates import RATE_ONE, work_done_ms, work_left
@@ -48,15 +48,16 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     sends: Sends | None = None
 
 
-class Work(msgspec.Struct):
+class Work(msgspec.Struct, gc=False):
     """An attempt as it really is: which fragments were asked for, how many are to start, since when the job works.
 
     A job goes at the pace of its slowest fragment, times what links leave of it; ``left`` is its work as of
     ``since_ms``. While its data moves it has no end, nor has it when it is over.
     """
 
-    submission: Submission
+    job_id: int
     attempt: int
+    submission: Submission
     fragments: dict[int, int]
     length_ms: int
     start_ms: int | None = None
@@ -133,16 +134,28 @@ class Works:
 
     # -- what the grid asks for ------------------------------------------------------------------------------------
 
-    def ask(self, site: int, job_id: int, attempt: int, width: int, length_ms: int, start_ms: int | None) -> None:
+    def ask(self, site: int, request: HoldNodes) -> None:
         """Note which fragments make up a job; all of them are asked for in one step of the grid."""
-        work = self._work.get((job_id, attempt))
+        key = job_id, attempt = request.job_id, request.attempt
+        work = self._work.get(key)
         if work is None:
-            self._work[job_id, attempt] = Work(self._jobs[job_id], attempt, {site: width}, length_ms, start_ms, 1)
+            fragments = {site: request.width}
+            submission = self._jobs[job_id]
+            self._work[key] = Work(job_id, attempt, submission, fragments, request.length_ms, request.start_ms, 1)
         else:
-            work.fragments[site] = width
+            work.fragments[site] = request.width
             work.missing += 1
         if not self._are_plain:
             self._lengths.asked(job_id, attempt)
+
+    def delegate(self, site: int, request: EnqueueJob) -> None:
+        """Note that a job is to run on one site, which starts it when it likes."""
+        job, attempt = request.job, request.attempt
+        submission = self._jobs[job.job_id]
+        work = Work(job.job_id, attempt, submission, {site: job.width}, job.estimate_ms, None, 1)
+        self._work[job.job_id, attempt] = work
+        if not self._are_plain:
+            self._lengths.asked(job.job_id, attempt)
 
     def commit(self, now_ms: int, request: CommitHold) -> None:
         """Note that a job may start; the same is said to each of its sites, and the first time counts."""
@@ -150,7 +163,7 @@ class Works:
         if not self._history.is_committed(*key):
             self._history.committed(now_ms, *key, tuple(self._work[key].fragments.items()))
 
-    def hold(self, site: int, job_id: int, attempt: int) -> None:
+    def granted(self, site: int, job_id: int, attempt: int) -> None:
         """Note that a site holds the nodes of a fragment until the start that was agreed on."""
         start_ms = self._work[job_id, attempt].start_ms
         assert start_ms is not None, "a site holds what is to start at once"
@@ -165,7 +178,7 @@ class Works:
         if attempt == OWN:
             submission = self._jobs[job_id]
             job = submission.job
-            self._work[job_id, OWN] = Work(submission, OWN, {site: job.width}, job.estimate_ms, None, 1)
+            self._work[job_id, OWN] = Work(job_id, OWN, submission, {site: job.width}, job.estimate_ms, None, 1)
         work = self._work[job_id, attempt]
         fragments = work.fragments
         history.occupied(now_ms, site, job_id, attempt, command.nodes, fragments[site], command.threads)
@@ -175,13 +188,15 @@ class Works:
         work.missing -= 1
         if work.is_dead or work.missing > 0:
             return
-        placed = tuple(fragments.items())
         run_ms: int | None = work.submission.run_ms
+        placed: Fragments = ()
         if attempt != OWN and (is_split or not self._are_plain):
+            placed = tuple(fragments.items())
             run_ms = self._lengths.begins(now_ms, job_id, attempt, placed, work.submission.run_ms)
         if is_split:
             for other in fragments:
                 self._tell(other, FragmentsMet(job_id, attempt))
+        # What was put on its nodes just now need not be looked for there.
         history.began(now_ms, job_id, attempt, placed)
         work.begun_ms = now_ms
         if run_ms is None:
@@ -194,7 +209,8 @@ class Works:
         work.since_ms = now_ms
         work.left = run_ms * RATE_ONE
         work.end_ms = end_ms = now_ms + run_ms
-        self._plan_end(end_ms, work)
+        plan_end = self._plan_end
+        plan_end(end_ms, work)
         if work.rates is not None:
             self._set_rate(now_ms, work)
 
@@ -229,7 +245,7 @@ class Works:
         attempt = core.attempt_of(job_id)
         work = self._work[job_id, attempt]
         if work.begun_ms >= 0:
-            self._leave(now_ms, job_id, work, completed=False)
+            self._leave(now_ms, work, completed=False)
             return
         work.is_dead = True
         self._history.gave_up(now_ms, site, job_id, core.rendezvous_ms)
@@ -242,7 +258,7 @@ class Works:
             if work.begun_ms < 0:
                 work.is_dead = True
                 continue
-            self._is_over(job_id, work)
+            self._forget(work)
             self._history.stopped(now_ms, job_id, completed=False)
             for other in work.fragments:
                 if other != site:
@@ -272,7 +288,7 @@ class Works:
         for pace, run_ms in self._lengths.served(now_ms):
             work = self._work[pace.job_id, pace.attempt]
             if run_ms is None:
-                self._finish(now_ms, pace.job_id, work)
+                self._leave(now_ms, work, completed=True)
             else:
                 work.moves_data = False
                 self._begin(now_ms, work, run_ms)
@@ -284,33 +300,30 @@ class Works:
         """Have a job end by itself, or send its output first; what was planned at another rate is passed over."""
         if work.end_ms != now_ms:
             return
-        job_id = work.submission.job.job_id
-        pace = None if self._are_plain or work.attempt == OWN else self._lengths.delivers(now_ms, job_id)
+        pace = None if self._are_plain or work.attempt == OWN else self._lengths.delivers(now_ms, work.job_id)
         if pace is None:
-            self._finish(now_ms, job_id, work)
+            self._leave(now_ms, work, completed=True)
         else:
             work.moves_data, work.end_ms = True, _NEVER
             self._tell_pace(pace)
 
-    def _finish(self, now_ms: int, job_id: int, work: Work) -> None:
-        """Have a job end that has nothing left to do."""
-        self.finished[job_id] = work.begun_ms, now_ms, tuple(work.fragments.items())
-        self._leave(now_ms, job_id, work, completed=True)
-        if work.attempt == OWN:
-            self._history.reported(now_ms, job_id, "finished")
-
-    def _leave(self, now_ms: int, job_id: int, work: Work, *, completed: bool) -> None:
-        """Take a job that works off all its nodes."""
+    def _leave(self, now_ms: int, work: Work, *, completed: bool) -> None:
+        """Take a job that works off all its nodes: it has finished, or was killed."""
+        job_id, attempt, fragments = work.job_id, work.attempt, work.fragments
         history, tell = self._history, self._tell
-        self._is_over(job_id, work)
+        if completed:
+            self.finished[job_id] = work.begun_ms, now_ms, tuple(fragments.items())
+        self._forget(work)
         history.stopped(now_ms, job_id, completed=completed)
-        for site in work.fragments:
+        for site in fragments:
             history.left(now_ms, site, job_id)
             tell(site, JobFinished(job_id))
+        if completed and attempt == OWN:
+            history.reported(now_ms, job_id, "finished")
 
-    def _is_over(self, job_id: int, work: Work) -> None:
-        """Forget an attempt that works no longer; an end that was planned for it is passed over."""
-        del self._work[job_id, work.attempt]
+    def _forget(self, work: Work) -> None:
+        """Have nothing more of an attempt that works no longer; an end that is planned for it is passed over."""
+        del self._work[work.job_id, work.attempt]
         work.end_ms = _NEVER
         if not self._are_plain:
-            self._lengths.ends(job_id)
+            self._lengths.ends(work.job_id)

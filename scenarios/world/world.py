@@ -94,6 +94,8 @@ class World:
     ) -> None:
         self._sites = list(sites)
         self._meta = meta
+        # At hand, since they are looked for at every step.
+        self._site_handles, self._meta_handle = [site.handle for site in sites], meta.handle
         self._lengths = lengths
         self._links = links
         self._faults = faults
@@ -339,17 +341,18 @@ class World:
 
     def _step_site(self, site: int, events: list[ContractEvent]) -> None:
         core, connections, now_ms = self._sites[site], self.connections, self.now_ms
-        has_answered = False
-        for command in core.handle(now_ms, *events):
+        is_instant, has_answered = connections.is_instant, False
+        for command in self._site_handles[site](now_ms, *events):
             if type(command) is ToGrid:
                 answer = command.answer
-                if type(answer) is Held or self.history.leases:
+                kind = type(answer)
+                if kind is Held or self.history.leases:
                     self._note_answer(site, answer)
-                if connections.is_instant:
+                if is_instant:
                     # `_delivered`, which every job would call twice.
                     connections.messages += 1
                     self._for_meta.append(FromSite(site, answer))
-                    if type(answer) is not Started:
+                    if kind is not Started:
                         self._meta_woken = True
                 else:
                     connections.put(now_ms, site, SITE_END, answer)
@@ -379,10 +382,13 @@ class World:
         connections, now_ms = self.connections, self.now_ms
         events, self._for_meta, self._meta_woken = self._for_meta, [], False
         written: list[int] = []
-        for command in self._meta.handle(now_ms, *events):
+        for command in self._meta_handle(now_ms, *events):
             if type(command) is ToSite:
                 site, request = command.site, command.request
-                self._note_request(site, request)
+                if type(request) is HoldNodes:
+                    self.works.ask(site, request)
+                else:
+                    self._note_request(site, request)
                 if connections.is_instant:
                     connections.messages += 1
                     self._tell_site(site, request)
@@ -432,11 +438,8 @@ class World:
 
     def _note_request(self, site: int, request: Request) -> None:
         """Keep at hand what the grid asks for and commits, at the instant at which it does."""
-        if type(request) is HoldNodes:
-            self.works.ask(site, request.job_id, request.attempt, request.width, request.length_ms, request.start_ms)
-        elif type(request) is EnqueueJob:
-            job = request.job
-            self.works.ask(site, job.job_id, request.attempt, job.width, job.estimate_ms, None)
+        if type(request) is EnqueueJob:
+            self.works.delegate(site, request)
         elif type(request) is CommitHold:
             self.works.commit(self.now_ms, request)
 
@@ -445,7 +448,7 @@ class World:
         if type(answer) is Started or type(answer) is HoldEnded:
             self.history.unheld(self.now_ms, site, answer.job_id, answer.attempt)
         elif type(answer) is Held:
-            self.works.hold(site, answer.job_id, answer.attempt)
+            self.works.granted(site, answer.job_id, answer.attempt)
 
     def _delivered(self, to: int, site: int, message: Any) -> None:
         if to == GRID:
