@@ -190,10 +190,10 @@ class FullControl:
             self._queue.requeue(now_ms, job_id)
         else:
             self._queue.ended(now_ms, job_id)
+            number = self._number.pop(job_id)
+            report = [ReportHeld(job_id, number) if outcome is None else ReportDone(job_id, outcome)]
             if self._held:
                 self._held.discard(job_id)
-            number = self._number.pop(job_id)
-            report.append(ReportHeld(job_id, number) if outcome is None else ReportDone(job_id, outcome))
         if kind != ENDED:
             width = dict(attempt.fragments)
             for site in change.sites:

@@ -175,16 +175,16 @@ class World:
         submit_ms = pending[-1].submit_ms if pending else _NEVER
         for _ in range(instants):
             next_ms = heap[0][0]
-            now_ms = next_ms if next_ms < submit_ms else submit_ms
+            self.now_ms = now_ms = next_ms if next_ms < submit_ms else submit_ms
             if now_ms == _NEVER:
                 return True
-            self.now_ms = now_ms
-            while heap[0][0] == now_ms:
+            while next_ms == now_ms:
                 _, kind, _, place, what = heappop(heap)
                 if kind == _END:
                     works.end(now_ms, what)
                 else:
                     self._happens(kind, place, what)
+                next_ms = heap[0][0]
             while submit_ms == now_ms:
                 self._hand_in(pending.pop())
                 submit_ms = pending[-1].submit_ms if pending else _NEVER
