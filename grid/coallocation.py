@@ -151,7 +151,10 @@ class CoAllocator:
         return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms, start_ms)) for site, width in fragments]
 
     def expects(self, answer: Started) -> bool:
-        """Return whether something starts as was agreed on, or of an attempt that is over: that changes nothing."""
+        """Return whether something starts as was agreed on, or of an attempt that is over: that changes nothing.
+
+        An attempt starts once, so nothing else that is heard at this instant changes what is expected of it.
+        """
         attempt = self.attempts.get(answer.job_id)
         if attempt is None or answer.start_ms == attempt.start_ms or attempt.number != answer.attempt:
             return True

@@ -221,6 +221,82 @@ def test_events_of_one_instant_have_one_order() -> None:
     assert commands[2:] == [ToSite(0, HoldNodes(3, 1, 4, 100))], "it was not there yet when it was cancelled"
 
 
+class Sites:
+    """Sites that say anything, in any order and several things at an instant, of what they were asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._asked: list[tuple[int, int, HoldNodes]] = []
+        self._committed: set[tuple[int, int]] = set()
+        self._n_jobs = 0
+
+    def asked(self, now_ms: int, commands: list[Any]) -> None:
+        """Take note of requests for nodes, and of what may start."""
+        for command in commands:
+            request = command.request if isinstance(command, ToSite) else None
+            if isinstance(request, HoldNodes):
+                self._asked.append((now_ms, command.site, request))
+            elif isinstance(request, CommitHold):
+                self._committed.add((request.job_id, request.attempt))
+
+    def events(self, now_ms: int) -> list[Any]:
+        """Return what happens next."""
+        return [self._event(now_ms) for _ in range(int(self._rng.integers(1, 5)))]
+
+    def _event(self, now_ms: int) -> Any:
+        rng = self._rng
+        kind = rng.choice(["submit", "start", "held", "end", "refuse", "lost", "cancel"], p=WHAT_HAPPENS)
+        if kind == "submit" or not self._asked:
+            self._n_jobs += 1
+            return submitted(self._n_jobs, int(rng.integers(1, 8)), int(rng.integers(1, 60)))
+        asked_ms, site, request = self._asked[-1 - int(rng.integers(min(4, len(self._asked))))]
+        job_id, attempt = request.job_id, request.attempt - int(rng.random() < 0.1)
+        start_ms = asked_ms if request.start_ms is None else request.start_ms
+        if (
+            request.start_ms is not None
+            and (job_id, request.attempt) not in self._committed
+            and kind in ("end", "lost")
+        ):
+            kind = "held"
+        said_by_kind: dict[str, Answer] = {
+            # It starts once, at an instant of its own.
+            "start": Started(job_id, attempt, start_ms + (job_id + request.attempt) % 3 // 2),
+            "held": Held(job_id, attempt),
+            "end": Ended(job_id, attempt, now_ms, "finished"),
+            "refuse": Refused(job_id, attempt, "no"),
+            "lost": Ended(job_id, attempt, now_ms, "lost"),
+        }
+        return GridJobCancelled(job_id) if kind == "cancel" else FromSite(site, said_by_kind[kind])
+
+
+WHAT_HAPPENS = (0.2, 0.35, 0.15, 0.2, 0.04, 0.04, 0.02)
+
+
+@pytest.mark.parametrize("margin_ms", [0, 40])
+@pytest.mark.parametrize("policy", [{}, {"mode": "adaptive", "overhead": 0.3}, {"backfill": "conservative"}], ids=str)
+def test_a_start_that_is_expected_is_no_news(
+    policy: dict[str, Any], margin_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grid that passes over the starts that it expects does as one that takes all in, each in its turn."""
+    passed_over = 0
+    for seed in range(15):
+        short, long = (grid(5, 3, margin_ms=margin_ms, **policy) for _ in range(2))
+        monkeypatch.setattr(long._control, "expects", lambda answer: False)
+        sites, now_ms = Sites(seed), 0
+        for _ in range(60):
+            now_ms += int(np.random.default_rng([seed, now_ms]).integers(0, 12))
+            events = sites.events(now_ms)
+            passed_over += len(events) - len(short._news(now_ms, tuple(events)))
+            commands = step(short, now_ms, *events)
+            assert commands == step(long, now_ms, *events)
+            assert list(short.waiting()) == list(long.waiting())
+            assert short.next_wakeup_ms() == long.next_wakeup_ms()
+            for job_id in list(short.waiting())[:1]:
+                assert short.forecast(now_ms, job_id) == long.forecast(now_ms, job_id)
+            sites.asked(now_ms, commands)
+    assert passed_over > 100
+
+
 @pytest.mark.parametrize("nodes", [[], [0, 0], [-1, 3]])
 def test_a_grid_has_nodes(nodes: list[int]) -> None:
     """A grid without a node is refused."""
