@@ -300,10 +300,12 @@ class GridQueue:
         if not n_started:
             return []
         self.n_waiting -= n_started
-        if n_started == 1:
-            return [self._placement(now_ms, first)]
-        others = [self._placed(state, number) for number in range(1, n_started)]
-        return [self._placement(now_ms, placed) for placed in (first, *others)]
+        placement = self._placement(now_ms, first)
+        return [placement] if n_started == 1 else [placement, *self._further(now_ms, n_started)]
+
+    def _further(self, now_ms: int, n_started: int) -> list[Placement]:
+        """Return where the jobs are placed that a pass started after its first."""
+        return [self._placement(now_ms, self._placed(self._state, number)) for number in range(1, n_started)]
 
     def _placement(self, now_ms: int, placed: tuple[int, int, int, int, int]) -> Placement:
         """Return what a kernel says of a job that was started."""

@@ -77,7 +77,12 @@ class Attempt(msgspec.Struct, gc=False):
         if {"lost", "unmet", "hold-ended"}.intersection(others):
             return None
         # Where one has failed, the others were ended for that.
-        return next(worst for worst in ("failed", "limit", "cancelled") if worst in others)
+        return min(others, key=("failed", "limit", "cancelled").index)
+
+    @property
+    def left(self) -> list[int]:
+        """The sites whose fragment is not over."""
+        return [site for site, _ in self.fragments if site not in self.ended]
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -144,7 +149,10 @@ class CoAllocator:
             job_id = job.job_id
             self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
             return [ToSite(site, HoldNodes(job_id, number, width, length_ms))]
-        start_ms = now_ms + self.margin_ms
+        return self._ask_all(job, number, fragments, length_ms, now_ms + self.margin_ms)
+
+    def _ask_all(self, job: Job, number: int, fragments: Fragments, length_ms: int, start_ms: int) -> list[GridCommand]:
+        """Ask for the nodes of a job on several sites."""
         missing = {site for site, _ in fragments}
         attempt = Attempt(job, number, fragments, length_ms, start_ms, ASKED, missing)
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
@@ -209,8 +217,7 @@ class CoAllocator:
         """Note the end of a fragment; one that failed, or thought itself alone, takes the others with it."""
         attempt.ended[site] = outcome
         if len(attempt.ended) < len(attempt.fragments):
-            left = [s for s, _ in attempt.fragments if s not in attempt.ended]
-            return (self._end(attempt, left) if outcome in ("lost", "failed", "unmet") else []), None
+            return (self._end(attempt, attempt.left) if outcome in ("lost", "failed", "unmet") else []), None
         attempt.state = OVER
         del self.attempts[attempt.job.job_id]
         return [], Change(ENDED, attempt)
@@ -219,7 +226,7 @@ class CoAllocator:
         """Ask for the end of an attempt, whatever it has come to; its `Change` tells when it has ended."""
         attempt = self.attempts[job_id]
         attempt.cancelled = True
-        return self._end(attempt, [s for s, _ in attempt.fragments if s not in attempt.ended])
+        return self._end(attempt, attempt.left)
 
     def _end(self, attempt: Attempt, sites: list[int]) -> list[GridCommand]:
         if attempt.ending:

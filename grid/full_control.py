@@ -219,9 +219,10 @@ class FullControl:
             for change in changes:
                 commands += self._take_note(now_ms, change)
         if self._closed:
-            for site in [site for site, (_, until_ms) in sorted(self._closed.items()) if until_ms <= now_ms]:
-                self._open(site)
-                self._changed = True
+            for site, (_, until_ms) in sorted(self._closed.items()):
+                if until_ms <= now_ms:
+                    self._open(site)
+                    self._changed = True
         if self._changed or self._is_due(now_ms):
             self._changed = False
             for placement in self._queue.run_pass(now_ms):

@@ -220,10 +220,12 @@ class ArrayDiscipline:
         count, self.first_end_ms, self._next_start_ms = self._decide(self._state, *self._discipline, now_ms)
         if not count:
             return []
-        slots = self._state.started
-        started = [self._jobs[self._job_ids.item(slots.item(number))] for number in range(count)]
-        for job in started:
-            self._end_ms[job.job_id] = now_ms + job.estimate_ms
+        slots, started = self._state.started, []
+        for number in range(count):
+            job_id = self._job_ids.item(slots.item(number))
+            job = self._jobs[job_id]
+            self._end_ms[job_id] = now_ms + job.estimate_ms
+            started.append(job)
         return started
 
     def startable(self, now_ms: int, length_ms: int) -> int:

@@ -155,10 +155,14 @@ class ContractCore(ContractState):
         site_ms = self.site.next_wakeup_ms()
         if not self._timed:
             return site_ms
-        instants = [self._due_ms(self._parts[job_id]) for job_id in self._timed]
+        next_ms = self._first_due_ms()
         if site_ms is not None:
-            instants.append(site_ms)
-        return max(min(instants), self._now_ms + 1) if instants else None
+            next_ms = min(next_ms, site_ms)
+        return max(next_ms, self._now_ms + 1)
+
+    def _first_due_ms(self) -> int:
+        """Return the next instant that changes any timed part."""
+        return min(self._due_ms(self._parts[job_id]) for job_id in self._timed)
 
     def _due_ms(self, part: Part) -> int:
         """Return the next instant that changes a timed part by itself."""
