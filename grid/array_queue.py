@@ -258,9 +258,8 @@ class GridQueue:
         job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
         self._jobs[slot] = job
         self._slot[job_id] = slot
-        order, arrive = self._order, self._arrive
-        key = float(order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
-        arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
+        key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
+        self._arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
         self.n_waiting += 1
 
     def withdraw(self, job_id: int) -> bool:
@@ -289,9 +288,9 @@ class GridQueue:
             return []
         if self._n_fragments + self._total > len(self._state.fragments):
             self._compact()
-        state, decide = self._state, self._decide
+        state = self._state
         if self._plan is None:
-            n_started, first = decide(state, self._codes, now_ms)
+            n_started, first = self._decide(state, self._codes, now_ms)
         else:
             while not has_room(state, self._plan, 0):
                 self._plan = enlarged(self._plan)
@@ -362,9 +361,9 @@ class GridQueue:
             self._plan.counters["stale"] = REPLAN
 
     def _leave(self, now_ms: int, job_id: int) -> None:
-        slot, depart = self._slot[job_id], self._depart
+        slot = self._slot[job_id]
         if self._plan is None:
-            left = depart(self._state, slot)
+            left = self._depart(self._state, slot)
         else:
             left = planned_job_ended(self._state, self._plan, np.int64(slot), np.int64(now_ms))
         assert left, f"job {job_id} is not among the running jobs"

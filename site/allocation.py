@@ -36,9 +36,9 @@ class NodePool:
     Notes
     -----
     The free nodes are the bits of one whole number, so that all nodes of a job are taken, given back and compared in
-    one step. It takes time in proportion to the pieces, and a nanosecond for dozens of nodes of the site. Asking for
-    more than there is, or giving back what is free already, is a fault of the caller and raises AssertionError, also
-    under ``python -O``; the pool is unchanged then.
+    one step. The time of a call grows with the pieces and with the nodes of the site: some 2 µs where that has 128, 30
+    where it has 100,000. Asking for more than there is, or giving back what is free already, is a fault of the caller
+    and raises AssertionError, also under ``python -O``; the pool is unchanged then.
 
     Examples
     --------

@@ -142,15 +142,13 @@ class ArrayDiscipline:
         self._jobs[job_id] = job
         self._slot[job_id] = slot
         self._end_ms[job_id] = end_ms = now_ms + estimate_ms
-        start = self._start_alone
-        start(self._state, slot, now_ms, job_id, job.width, estimate_ms)
+        self._start_alone(self._state, slot, now_ms, job_id, job.width, estimate_ms)
         self.first_end_ms = min(self.first_end_ms, end_ms)
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
-        depart = self._take_out
-        found = depart(end_ms, job_id, now_ms)
+        found = self._take_out(end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
         if end_ms == self.first_end_ms:
             self.first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER

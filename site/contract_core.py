@@ -108,12 +108,7 @@ class ContractCore(ContractState):
         """
         plain = self._plain
         if plain is not None and len(events) == 1 and self._now_ms <= now_ms < plain.first_end_ms:
-            event = events[0]
-            at_once = None
-            if type(event) is JobFinished:
-                at_once = self._end_at_once(now_ms, event.job_id)
-            elif type(event) is HoldNodes:
-                at_once = self._start_at_once(now_ms, event)
+            at_once = self._at_once(now_ms, events[0])
             if at_once is not None:
                 return at_once
         self.site.check(now_ms, *events)
@@ -177,9 +172,20 @@ class ContractCore(ContractState):
     def _answer(self, answer: Answer) -> None:
         self._out.append(ToGrid(answer))
 
-    # Most jobs of the grid start, and end, where nothing waits and nothing is timed. What these two do is what the rest
-    # of `handle` would, in a third of the time. The grid is not told that the site has changed: what its own job takes,
-    # or gives back, it knows. They return None if there is more to it, and then nothing has changed.
+    def _at_once(self, now_ms: int, event: ContractEvent) -> list[Command | ToGrid] | None:
+        """Take in that a job of the grid starts, or ends, where nothing waits and nothing is timed, as most do.
+
+        It is what `handle` would do, in a third of the time. The grid is not told that the site has changed: what its
+        own job takes, or gives back, it knows.
+
+        Returns
+        -------
+        list of Command or ToGrid, or None
+            None if there is more to it, and then nothing has changed.
+        """
+        if type(event) is JobFinished:
+            return self._end_at_once(now_ms, event.job_id)
+        return self._start_at_once(now_ms, event) if type(event) is HoldNodes else None
 
     def _start_at_once(self, now_ms: int, request: HoldNodes) -> list[Command | ToGrid] | None:
         job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms

@@ -209,8 +209,7 @@ class Works:
         work.since_ms = now_ms
         work.left = run_ms * RATE_ONE
         work.end_ms = end_ms = now_ms + run_ms
-        plan_end = self._plan_end
-        plan_end(end_ms, work)
+        self._plan_end(end_ms, work)
         if work.rates is not None:
             self._set_rate(now_ms, work)
 

@@ -94,8 +94,6 @@ class World:
     ) -> None:
         self._sites = list(sites)
         self._meta = meta
-        # At hand, since they are looked for at every step.
-        self._site_handles, self._meta_handle = [site.handle for site in sites], meta.handle
         self._lengths = lengths
         self._links = links
         self._faults = faults
@@ -343,7 +341,7 @@ class World:
     def _step_site(self, site: int, events: list[ContractEvent]) -> None:
         core, connections, now_ms = self._sites[site], self.connections, self.now_ms
         is_instant, has_answered = connections.is_instant, False
-        for command in self._site_handles[site](now_ms, *events):
+        for command in core.handle(now_ms, *events):
             if type(command) is ToGrid:
                 answer = command.answer
                 kind = type(answer)
@@ -383,7 +381,7 @@ class World:
         connections, now_ms = self.connections, self.now_ms
         events, self._for_meta, self._meta_woken = self._for_meta, [], False
         written: list[int] = []
-        for command in self._meta_handle(now_ms, *events):
+        for command in self._meta.handle(now_ms, *events):
             if type(command) is ToSite:
                 site, request = command.site, command.request
                 if type(request) is HoldNodes:
