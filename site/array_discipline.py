@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Self
 
 import numpy as np
@@ -79,12 +78,12 @@ class ArrayDiscipline:
         self._whys: dict[tuple[int, int], str | None] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
         self._order = ORDERS[policy.order]
+        self._name_numbers()
         state, kinds, number = self._state, self._discipline, 0
         self._arrive = prepared(job_arrived, state, kinds.queue, number, 0.0, *(number,) * 5)
         self._depart = prepared(job_ended, state, *kinds, number, number, number)
         self._decide = prepared(pass_and_outlook, state, *kinds, number)
         self._start_alone = prepared(job_started_alone, state, *(number,) * 5)
-        self._name_arrays()
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
@@ -92,10 +91,9 @@ class ArrayDiscipline:
         twin._scratch, twin._whys = None, self._whys.copy()
         return twin
 
-    def _name_arrays(self) -> None:
+    def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
-        self._take_out = partial(self._depart, self._state, *self._discipline)
 
     def _empty_plan(self, reservations: int) -> Plan | None:
         """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
@@ -148,7 +146,7 @@ class ArrayDiscipline:
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
-        found = self._take_out(end_ms, job_id, now_ms)
+        found = self._depart(self._state, *self._discipline, end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
         if end_ms == self.first_end_ms:
             self.first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
@@ -367,7 +365,7 @@ class ArrayDiscipline:
             _copy_into(larger, plan)
             self._plan = larger
             self._discipline = self._policy.kernel_arguments(larger, self._limits)
-        self._name_arrays()
+        self._name_numbers()
         self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
     def check_invariants(self) -> None:
