@@ -5,7 +5,7 @@
 The jobs are drawn from the shipped model, for four sites of 128 nodes at a load of 0.7: adaptive, an overhead of 30%.
 The batch driver plays the same jobs beside it. Without delay and fault both give the same schedule, which is checked.
 Processor time counts, so that what else runs on the machine counts less. Nine tenths of what the world does is Python:
-an interpreter that was built with ``--enable-optimizations`` is an eighth faster than one that was not.
+an interpreter that was built with ``--enable-optimizations`` is a fifth faster than one that was not.
 """
 
 from __future__ import annotations
