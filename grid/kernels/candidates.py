@@ -3,6 +3,9 @@
 Five numbers say that of a job, by its width and its estimate alone, and they are the same for all jobs until one
 starts. So what the jobs want stands in arrays of its own, in the order of the queue, and is sifted in stretches without
 a branch: the compiler then has the processor compare several jobs at a time. Only what is left is placed, one by one.
+
+The fewer digits the numbers have, the more of them are compared at a time. So they have 32, and `MOST` stands for what
+is more: a job that is wider than that, or longer (25 days), may be taken for a candidate, and is found to be none.
 """
 
 from __future__ import annotations
@@ -12,13 +15,22 @@ import numpy as np
 from gridweave.grid.kernels.links_placement import sites_are_alike
 from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.state import GONE, NEVER_MS, dequeue
+from gridweave.site.kernels.state import GONE, dequeue
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
 
-STRETCH = 32
+STRETCH = 64
 """Jobs that are sifted at one stroke."""
+
+MOST = np.int32(2**31 - 1)
+"""What stands for a width, or an estimate, that is more."""
+
+
+@kernel_part
+def _short(number):
+    """Return a number with 32 digits, as it is compared here; no number that counts is below 0."""
+    return np.int32(max(np.int64(-1), min(number, np.int64(MOST))))
 
 
 @kernel_part
@@ -27,14 +39,14 @@ def limits_now(state, codes, now_ms):
 
     Returns
     -------
-    widest : int
+    widest : int32
         A wider job does not start, since it is wider than all that is free, or, where no job is split, than what is
         free on any one site.
-    fitting : int
+    fitting : int32
         A job that is no wider starts on one site or not at all.
-    in_time_ms : int
+    in_time_ms : int32
         A longer job ends after the shadow time wherever it starts: split it takes no less.
-    spare, spare_in_all : int
+    spare, spare_in_all : int32
         On one site no job may have more nodes that ends after the shadow time; nor in several parts.
 
     Notes
@@ -46,8 +58,10 @@ def limits_now(state, codes, now_ms):
     most = most_of(state.free_order)
     widest = counters.free if codes.splits else most
     judged_by_site = (codes.adaptive or not codes.splits) and sites_are_alike(codes.net)
-    fitting = most if judged_by_site else 0
-    return widest, fitting, counters.shadow_ms - now_ms, _most_to_spare(state), _all_to_spare(state)
+    fitting = most if judged_by_site else np.int64(0)
+    in_time_ms = counters.shadow_ms - now_ms
+    spare, spare_in_all = _most_to_spare(state), _all_to_spare(state)
+    return _short(widest), _short(fitting), _short(in_time_ms), _short(spare), _short(spare_in_all)
 
 
 @kernel_part
@@ -79,7 +93,7 @@ def next_candidate(state, limits, first):
     Parameters
     ----------
     state : GridState
-    limits : tuple of int
+    limits : tuple of int32
         What `limits_now` returned, if no job has started since.
     first : int
         The place from which on candidates are looked for.
@@ -89,25 +103,33 @@ def next_candidate(state, limits, first):
     place : int
         The end of the queue, if there is none.
     narrowest : int
-        Of the jobs up to there, and some behind, that are no candidates; `NEVER_MS` if there are none.
+        Of the jobs up to there, and some behind, that are no candidates; `MOST` if there are none, or if it is more.
     """
-    widest, fitting, in_time_ms, spare, spare_in_all = limits
     end = state.counters[0].n_waiting
-    narrowest = NEVER_MS
+    narrowest = MOST
     while first < end:
         last = min(first + STRETCH, end)
         widths, estimates_ms = state.queue_width[first:last], state.queue_ms[first:last]
-        found = STRETCH
+        found = False
         for i in range(len(widths)):
-            width = widths[i]
-            out_of_the_way = (width <= spare) | ((width > fitting) & (width <= spare_in_all))
-            may_start = (width <= widest) & ((estimates_ms[i] <= in_time_ms) | out_of_the_way)
-            found = min(found, i if may_start else STRETCH)
-            narrowest = min(narrowest, NEVER_MS if may_start else width)
-        if found < STRETCH:
-            return first + found, narrowest
+            may_start = _may_start(limits, widths[i], estimates_ms[i])
+            found |= may_start
+            narrowest = min(narrowest, MOST if may_start else widths[i])
+        if found:
+            place = 0
+            while not _may_start(limits, widths[place], estimates_ms[place]):
+                place += 1
+            return first + place, np.int64(narrowest)
         first = last
-    return end, narrowest
+    return end, np.int64(narrowest)
+
+
+@kernel_part
+def _may_start(limits, width, estimate_ms):
+    """Whether a job might start, worked out without a branch."""
+    widest, fitting, in_time_ms, spare, spare_in_all = limits
+    out_of_the_way = (width <= spare) | ((width > fitting) & (width <= spare_in_all))
+    return (width <= widest) & ((estimate_ms <= in_time_ms) | out_of_the_way)
 
 
 @kernel_part
@@ -116,8 +138,8 @@ def note_wants(state):
     counters = state.counters[0]
     for place in range(min(counters.n_noted, counters.first_new), counters.n_waiting):
         job = state.jobs[state.waiting[place]]
-        state.queue_width[place] = job.width
-        state.queue_ms[place] = job.estimate_ms
+        state.queue_width[place] = _short(job.width)
+        state.queue_ms[place] = _short(job.estimate_ms)
     counters.n_noted = counters.n_waiting
 
 
@@ -126,10 +148,11 @@ def drop_started(state):
     """Close the gaps that `begin_taken` left in the queue in this pass, which has started some job."""
     counters = state.counters[0]
     first = counters.first_gap
-    if counters.n_started == 1:
-        _close_gap(state.waiting, first, counters.n_waiting)
-        _close_gap(state.queue_width, first, counters.n_waiting)
-        _close_gap(state.queue_ms, first, counters.n_waiting)
+    if counters.n_started <= 2:
+        # The gap behind first: the one before it stays where it is.
+        if counters.n_started == 2:
+            _close_gaps_from(state, counters.last_gap)
+        _close_gaps_from(state, first)
     else:
         gaps = 0
         for place in range(first, counters.n_waiting):
@@ -140,6 +163,14 @@ def drop_started(state):
             gaps += slot == GONE
     counters.n_waiting -= counters.n_started
     counters.n_noted -= counters.n_started
+
+
+@kernel
+def _close_gaps_from(state, gap):
+    """Close the gap at a place of the queue in all arrays that are in its order."""
+    _close_gap(state.waiting, gap, state.counters[0].n_waiting)
+    _close_gap(state.queue_width, gap, state.counters[0].n_waiting)
+    _close_gap(state.queue_ms, gap, state.counters[0].n_waiting)
 
 
 @kernel_part

@@ -91,7 +91,10 @@ def _pass_over_new(state, codes, first_new, now_ms):
     for place in range(first_new, counters.n_waiting):
         fits = fits or state.jobs[state.waiting[place]].width <= counters.free
     if codes.backfills and fits:
-        _reserve(state, codes, state.waiting[HEAD])
+        if counters.reserved_for == state.waiting[HEAD]:
+            _reserve_again(state)
+        else:
+            _reserve(state, codes, state.waiting[HEAD])
         _backfill(state, codes, HEAD, first_new, now_ms)
         _forget_reserved(state)
         if counters.n_started > 0:
@@ -149,6 +152,8 @@ def _reserve(state, codes, slot):
     counters = state.counters[0]
     counters.shadow_ms = NEVER_MS
     counters.spare = UNKNOWN
+    counters.reserved_for = slot
+    counters.n_kept = 0
     for site in range(len(state.ahead)):
         state.ahead[site] = state.free[site]
     total = counters.free
@@ -213,10 +218,20 @@ def _reserve_taken(state, shadow_ms):
     """Reserve for the head, at the shadow time, what it was just placed on."""
     counters = state.counters[0]
     counters.shadow_ms = shadow_ms
-    counters.n_reserved = counters.n_taken
+    counters.n_kept = counters.n_taken
     for k in range(counters.n_taken):
-        fragment = state.taken[k]
-        state.reserved[k] = fragment
+        state.reserved[k] = state.taken[k]
+    _reserve_again(state)
+
+
+@kernel_part
+def _reserve_again(state):
+    """Reserve for the head what was found for it; since it was, nothing has started, ended or moved."""
+    counters = state.counters[0]
+    counters.spare = UNKNOWN
+    counters.n_reserved = counters.n_kept
+    for k in range(counters.n_kept):
+        fragment = state.reserved[k]
         state.extra[fragment.site] = state.ahead[fragment.site] - fragment.width
 
 

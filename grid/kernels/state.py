@@ -39,12 +39,15 @@ COUNTERS = np.dtype(
         ("narrowest", np.int64),
         ("shadow_ms", np.int64),
         ("n_reserved", np.int64),
+        ("n_kept", np.int64),
         ("spare", np.int64),
         ("n_horizon", np.int64),
         ("horizon_next", np.int64),
         ("settled", np.int64),
         ("n_noted", np.int64),
         ("first_gap", np.int64),
+        ("last_gap", np.int64),
+        ("reserved_for", np.int64),
     ],
     align=True,
 )
@@ -53,7 +56,9 @@ COUNTERS = np.dtype(
 ``spare`` is the sum of what ``spare_order`` holds, `UNKNOWN` if that is not up to date; ``horizon_next`` is the running
 job up to which the horizon is known. ``settled`` is the head, by its slot, for which the last pass started nothing, if
 nothing has started, ended or moved since; otherwise `UNKNOWN`. ``n_noted`` is up to which place it is known what the
-waiting jobs want; ``first_gap`` where the first job stood that the pass has started.
+waiting jobs want; ``first_gap`` and ``last_gap`` where the first and the last job stood that the pass has started.
+``reserved_for`` is the head, by its slot, for which ``shadow_ms``, ``ahead`` and ``n_kept`` entries of ``reserved``
+were found, if nothing has started, ended or moved since; otherwise `UNKNOWN`.
 """
 
 UNKNOWN = np.int64(-1)
@@ -75,7 +80,7 @@ class GridState(NamedTuple):
         In [0, 1): what chance each job has, for the selection ``random``.
     waiting : numpy.ndarray of int64, shape (slots,)
         Slots in the order of the queue.
-    queue_width, queue_ms : numpy.ndarray of int64, shape (slots,)
+    queue_width, queue_ms : numpy.ndarray of int32, shape (slots,)
         What the waiting jobs want, in the order of the queue (candidates.py): their widths and estimates.
     running : numpy.ndarray of RUNNING, shape (blocks x BLOCK,)
         Ascending (end by estimate, job id) through the blocks in use (running.py).
@@ -110,8 +115,8 @@ class GridState(NamedTuple):
     sensitivity: npt.NDArray[np.float64]
     draw: npt.NDArray[np.float64]
     waiting: npt.NDArray[np.int64]
-    queue_width: npt.NDArray[np.int64]
-    queue_ms: npt.NDArray[np.int64]
+    queue_width: npt.NDArray[np.int32]
+    queue_ms: npt.NDArray[np.int32]
     running: npt.NDArray[np.void]
     block_order: npt.NDArray[np.int64]
     block_count: npt.NDArray[np.int64]
@@ -157,8 +162,8 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
         sensitivity=np.ones(slots, np.float64),
         draw=np.zeros(slots, np.float64),
         waiting=np.zeros(slots, np.int64),
-        queue_width=np.zeros(slots, np.int64),
-        queue_ms=np.zeros(slots, np.int64),
+        queue_width=np.zeros(slots, np.int32),
+        queue_ms=np.zeros(slots, np.int32),
         running=np.zeros(blocks_for(running) * BLOCK, RUNNING),
         block_order=np.arange(blocks_for(running)),
         block_count=np.zeros(blocks_for(running), np.int64),
@@ -183,7 +188,7 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
     )
     state.counters["nodes"] = state.counters["free"] = nodes.sum()
     state.counters["largest"] = nodes.max()
-    state.counters["settled"] = UNKNOWN
+    state.counters["settled"] = state.counters["reserved_for"] = UNKNOWN
     state.counters["first_new"] = state.counters["narrowest"] = NEVER_MS
     return state
 
@@ -199,6 +204,7 @@ def freed(state):
     """Note that what is free on one site, now or later, has changed."""
     state.counters[0].n_horizon = 0
     state.counters[0].settled = UNKNOWN
+    state.counters[0].reserved_for = UNKNOWN
 
 
 @kernel_part
@@ -232,6 +238,7 @@ def begin_taken(state, codes, place, now_ms):
     join_blocks(state, slot, end_ms)
     if counters.n_started == 0:
         counters.first_gap = place
+    counters.last_gap = place
     state.started[counters.n_started] = slot
     counters.n_started += 1
     state.waiting[place] = GONE

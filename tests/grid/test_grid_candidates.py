@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridweave.grid.kernels.candidates import STRETCH, drop_started, next_candidate, note_wants, withdraw
+from gridweave.grid.kernels.candidates import (
+    MOST,
+    STRETCH,
+    drop_started,
+    limits_now,
+    next_candidate,
+    note_wants,
+    withdraw,
+)
 from gridweave.grid.kernels.state import GridState, empty_grid
+from gridweave.grid.policy import GridPolicy
 from gridweave.site.kernels.state import GONE, HEAD, NEVER_MS, enqueue
 
 
@@ -40,7 +49,7 @@ def test_candidates_are_all_that_might_start(seed: int, jobs: int) -> None:
     note_wants(state)
     wants = [(int(job["width"]), int(job["estimate_ms"])) for job in state.jobs[state.waiting[:jobs]]]
     for _ in range(20):
-        widest, fitting, in_time_ms, spare, spare_in_all = limits = tuple(rng.integers(0, 60, 5).astype(np.int64))
+        widest, fitting, in_time_ms, spare, spare_in_all = limits = tuple(rng.integers(0, 60, 5).astype(np.int32))
         first = int(rng.integers(0, jobs + 1))
         might = [
             place
@@ -52,7 +61,20 @@ def test_candidates_are_all_that_might_start(seed: int, jobs: int) -> None:
         place, narrowest = next_candidate(state, limits, np.int64(first))
         assert place == min(might, default=jobs)
         passed, others = range(first, place), [wants[k][0] for k in range(first, jobs) if k not in might]
-        assert min((wants[k][0] for k in passed), default=NEVER_MS) >= narrowest >= min(others, default=NEVER_MS)
+        assert min((wants[k][0] for k in passed), default=MOST) >= narrowest >= min(others, default=MOST)
+
+
+@pytest.mark.parametrize("in_time_ms", [2**31 - 2, 2**31 - 1, 2**40])
+def test_a_job_longer_than_can_be_noted_is_no_shorter(in_time_ms: int) -> None:
+    """An estimate of 25 days and more is in time if the longest that can be noted is, so that none is passed over."""
+    state = queue_of(np.random.default_rng(1), 3)
+    state.jobs["estimate_ms"], state.jobs["width"] = 2**31 + 5, 10
+    note_wants(state)
+    state.counters["shadow_ms"] = in_time_ms
+    state.extra[:] = 0
+    limits = limits_now(state, GridPolicy().codes(), np.int64(0))
+    place, narrowest = next_candidate(state, tuple(map(np.int32, limits)), HEAD)
+    assert (place, narrowest) == ((3, 10) if in_time_ms < MOST else (0, MOST))
 
 
 @settings(max_examples=60, deadline=None)
@@ -80,7 +102,8 @@ def test_what_jobs_want_stays_in_step_with_the_queue(seed: int) -> None:
             left = np.delete(state.waiting[:waiting], gone).tolist()
             later += state.waiting[gone].tolist()
             state.waiting[gone] = GONE
-            counters["n_started"], counters["first_gap"], counters["first_new"] = len(gone), gone[0], NEVER_MS
+            counters["n_started"], counters["first_new"] = len(gone), NEVER_MS
+            counters["first_gap"], counters["last_gap"] = gone[0], gone[-1]
             drop_started(state)
             assert state.waiting[: int(counters["n_waiting"])].tolist() == left
         assert_noted(state)
