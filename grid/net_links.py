@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
-from gridweave.grid.kernels.links import JOB_DATA, NO_JOB, GridLinks, find_least_factors, new_memo
+from gridweave.grid.kernels.links import JOB_DATA, GridLinks, find_least_factors, new_memo
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.sends import Sends
 from gridweave.jit import prepared
@@ -217,7 +217,7 @@ def with_paths(links: GridLinks, paths: NetArrays) -> GridLinks:
     GridLinks
     """
     changed = links._replace(paths=paths)
-    changed.memo.job_id[:] = NO_JOB
+    changed.memo.forget()
     changed.changed[0] = 1
     find_least_factors(changed, *least_crossing(paths))
     return changed

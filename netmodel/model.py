@@ -13,19 +13,16 @@ from gridweave.errors import InputError, OptionError
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import split_factor
-from gridweave.netmodel.kernels.placements import Choice, Placements
+from gridweave.netmodel.kernels.placements import Alike, Choice, Known, Placements
 from gridweave.netmodel.kernels.routes import find_mirrors, find_ways_apart
 from gridweave.netmodel.kernels.state import PART, NetArrays
 from gridweave.netmodel.kernels.transfers import NEVER_MS, spread_ms, transfer_ms
 from gridweave.netmodel.routing import Paths, find_paths
-from gridweave.netmodel.tables import EXCHANGES, NetTable
+from gridweave.netmodel.tables import EXACT_UP_TO, EXCHANGES, NetTable
 from gridweave.netmodel.topology import Topology, check_number
 
 LOCAL_LATENCY_MS = 0.01
 LOCAL_BANDWIDTH_BPS = 1e10
-
-EXACT_UP_TO = 2_000
-"""How many placements are all tried, if nothing else is said."""
 
 STARTS, ROUNDS = 16, 8
 """Of the heuristic, if nothing else is said: sites that it starts from, and times that it goes over all moves."""
@@ -304,6 +301,21 @@ def new_choice(sites: int, widest: int) -> Choice:
         end_ms=np.full(1, np.inf),
         factor=np.full(1, np.inf),
         limit_ms=np.full(1, np.inf),
+        known=Known(
+            n_parts=np.zeros(1, np.int64),
+            parts=np.zeros(sites, PART),
+            factor=np.ones(1),
+            free=np.zeros(sites, np.int64),
+            rising=np.zeros(sites + 1, np.int64),
+            rose=np.zeros(sites + 1, np.int64),
+        ),
+        alike=Alike(
+            n_parts=np.zeros(1, np.int64),
+            sites=np.zeros(sites, np.int64),
+            messages=np.zeros(sites * sites),
+            factor=np.ones(1),
+        ),
         n_best=np.zeros(1, np.int64),
         tried=np.zeros(1, np.int64),
+        all_tried=np.zeros(1, np.int64),
     )

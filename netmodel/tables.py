@@ -12,6 +12,9 @@ EXCHANGES = ("synchronous", "overlapped")
 CONTENTIONS = ("none", "static", "dynamic")
 ACTIONS = ("slow", "fail", "restore", "partition", "heal")
 
+EXACT_UP_TO = 2_000
+"""If a job can be placed in no more ways than this, all are looked at, if nothing else is said."""
+
 DETOUR = 1.5
 """How much longer than the great circle a fibre is, if nothing else is said."""
 

@@ -40,7 +40,7 @@ JOB_DATA = np.dtype(
 """What a job reads and writes, and at which site that lies."""
 
 
-MEMO_ROWS = 256
+MEMO_ROWS, LAST_ROWS = 256, 64
 NO_JOB = np.int64(-(2**62))
 
 
@@ -56,12 +56,25 @@ class Memo(NamedTuple):
     n_parts : numpy.ndarray of int64, shape (rows,)
         Parts of the best placement; 0 if there is none.
     parts : numpy.ndarray of PART, shape (rows, sites)
+    last_job_id, last_available, last_n_parts, last_parts : numpy.ndarray
+        The same for the last choice of a job, if it was the best of all placements: one row for each of some jobs.
+    last_factor : numpy.ndarray of float64, shape (rows,)
+        By which the job grows then.
     """
 
     job_id: npt.NDArray[np.int64]
     available: npt.NDArray[np.int64]
     n_parts: npt.NDArray[np.int64]
     parts: npt.NDArray[np.void]
+    last_job_id: npt.NDArray[np.int64]
+    last_available: npt.NDArray[np.int64]
+    last_n_parts: npt.NDArray[np.int64]
+    last_parts: npt.NDArray[np.void]
+    last_factor: npt.NDArray[np.float64]
+
+    def forget(self) -> None:
+        """Forget all of it: the links have changed."""
+        self.job_id[:] = self.last_job_id[:] = NO_JOB
 
 
 def new_memo(sites: int) -> Memo:
@@ -80,6 +93,11 @@ def new_memo(sites: int) -> Memo:
         available=np.zeros((MEMO_ROWS, sites), np.int64),
         n_parts=np.zeros(MEMO_ROWS, np.int64),
         parts=np.zeros((MEMO_ROWS, sites), PART),
+        last_job_id=np.full(LAST_ROWS, NO_JOB),
+        last_available=np.zeros((LAST_ROWS, sites), np.int64),
+        last_n_parts=np.zeros(LAST_ROWS, np.int64),
+        last_parts=np.zeros((LAST_ROWS, sites), PART),
+        last_factor=np.ones(LAST_ROWS),
     )
 
 

@@ -121,6 +121,7 @@ def _take_where_it_ends_first(state, codes, slot, available, when_ms):
     for site in range(len(available)):
         delay_ms = data_delay_ms(net, slot, job.submit_ms, site, when_ms)
         net.delay_ms[site] = np.inf if delay_ms == NEVER_MS else float(delay_ms)
+    _recall_last(net, job.job_id)
     found = choose_sites(
         net.paths,
         net.communication[slot],
@@ -132,7 +133,38 @@ def _take_where_it_ends_first(state, codes, slot, available, when_ms):
         ROUNDS,
         net.choice,
     )
+    if net.choice.all_tried[0] == 1:
+        _note_last(net, job.job_id, available)
     return _take_remembered(state, codes, slot, available, when_ms, _remember(net, job.job_id, available, found))
+
+
+@kernel_part
+def _recall_last(net, job_id):
+    """Tell the search what was the best for the job when it might have other nodes; nothing, if its data counts too."""
+    memo, known = net.memo, net.choice.known
+    row = job_id & (len(memo.last_job_id) - 1)
+    known.n_parts[0] = 0
+    if net.staging == NO_DATA and memo.last_job_id[row] == job_id:
+        known.n_parts[0] = memo.last_n_parts[row]
+        known.factor[0] = memo.last_factor[row]
+        for place in range(memo.last_n_parts[row]):
+            known.parts[place] = memo.last_parts[row, place]
+        for site in range(len(known.free)):
+            known.free[site] = memo.last_available[row, site]
+
+
+@kernel_part
+def _note_last(net, job_id, available):
+    """Keep what was just found to be the best of all placements."""
+    memo, choice = net.memo, net.choice
+    row = job_id & (len(memo.last_job_id) - 1)
+    memo.last_job_id[row] = job_id
+    memo.last_n_parts[row] = choice.n_best[0]
+    memo.last_factor[row] = choice.factor[0]
+    for place in range(choice.n_best[0]):
+        memo.last_parts[row, place] = choice.best[place]
+    for site in range(len(available)):
+        memo.last_available[row, site] = available[site]
 
 
 @kernel

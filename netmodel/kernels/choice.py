@@ -10,7 +10,7 @@ import numpy as np
 
 from gridweave.jit import kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.gathering import try_gathered
-from gridweave.netmodel.kernels.placements import judge, placed_end_ms, take_fewest_sites
+from gridweave.netmodel.kernels.placements import BEGUN, WHOLE, judge, placed_end_ms, take_fewest_sites
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -36,22 +36,24 @@ def choose_sites(net, communication, free, length_ms, delay_ms, exact_up_to, n_s
     n_starts, n_rounds : int
         Of the heuristic: from how many sites it starts, and how often it goes over all moves.
     choice : Choice
-        Is told the placement, in order of sites.
+        Is told the placement, in order of sites. What is known from before is used up.
 
     Returns
     -------
     bool
         Whether the job can be placed at all.
     """
-    choice.n_best[0] = choice.tried[0] = 0
+    choice.n_best[0] = choice.tried[0] = choice.all_tried[0] = choice.alike.n_parts[0] = 0
     choice.end_ms[0] = choice.factor[0] = choice.limit_ms[0] = np.inf
     width = communication.width
     _try_single_sites(free, width, length_ms, delay_ms, choice)
     if _all_free(free) < width:
         return choice.n_best[0] > 0
     if count_placements(free, width, choice.ways, exact_up_to) <= exact_up_to:
+        choice.all_tried[0] = 1
         _try_all(net, communication, free, length_ms, delay_ms, choice)
     else:
+        choice.known.n_parts[0] = 0
         try_gathered(net, communication, free, length_ms, delay_ms, n_starts, n_rounds, choice)
     return choice.n_best[0] > 0
 
@@ -110,35 +112,56 @@ def count_placements(free, width, ways, enough):
 def _try_all(net, communication, free, length_ms, delay_ms, choice):
     """Try all placements, those with more nodes on earlier sites first.
 
-    How long the job takes over the fewest sites is known before, so that most need not be worked out in full.
+    How long the job takes over the fewest sites is known before. Where no placement that begins as the one in hand can
+    end sooner than that, nor than the best so far, none of them is looked at. Where the best is known of all that were
+    possible before, no other of those is.
     """
-    sites = len(free)
-    nodes, ahead = choice.nodes, choice.ahead
+    last = len(free) - 1
+    nodes, ahead, missing, known = choice.nodes, choice.ahead, choice.starts, choice.known
     take_fewest_sites(free, communication.width, nodes)
     choice.limit_ms[0] = placed_end_ms(net, communication, length_ms, delay_ms, choice)
-    ahead[sites] = 0
-    for site in range(sites - 1, -1, -1):
+    _recall_known(free, length_ms, choice)
+    ahead[last + 1] = known.rising[last + 1] = 0
+    for site in range(last, -1, -1):
         ahead[site] = ahead[site + 1] + free[site]
+        known.rising[site] = known.rising[site + 1] | (free[site] > known.free[site])
         nodes[site] = 0
-    missing = _fill_from(nodes, free, np.int64(0), communication.width)
-    while missing == 0:
-        judge(net, communication, length_ms, delay_ms, choice)
-        # The last site that can give one node less while those behind it can take it, and what they have.
-        behind = nodes[sites - 1]
-        site = sites - 2
-        while site >= 0 and (nodes[site] == 0 or behind + 1 > ahead[site + 1]):
-            behind += nodes[site]
+    site = 0
+    missing[0] = communication.width
+    nodes[0] = min(free[0], missing[0])
+    while True:
+        left = missing[site] - nodes[site]
+        rises = known.rose[site] | (nodes[site] > known.free[site])
+        if nodes[site] < 0 or left > ahead[site + 1] or not (rises | known.rising[site + 1]):
+            nodes[site] = 0
+            if site == 0:
+                return
             site -= 1
-        if site < 0:
-            return
+        elif left == 0:
+            if rises:
+                judge(net, communication, length_ms, delay_ms, choice, WHOLE)
+        elif site == last - 1 or judge(net, communication, length_ms, delay_ms, choice, BEGUN):
+            site += 1
+            known.rose[site] = rises
+            missing[site] = left
+            nodes[site] = min(free[site], left)
+            continue
         nodes[site] -= 1
-        missing = _fill_from(nodes, free, site + 1, behind + 1)
 
 
-@kernel_part
-def _fill_from(nodes, free, site, missing):
-    """Let the sites from one on give all they have, one after the other; return what is still missing."""
-    for other in range(site, len(nodes)):
-        nodes[other] = min(free[other], missing)
-        missing -= nodes[other]
-    return missing
+@kernel
+def _recall_known(free, length_ms, choice):
+    """Begin with the best that was known before, if the job can still be placed so, and on no single site."""
+    known = choice.known
+    usable = known.n_parts[0] > 0 and choice.n_best[0] == 0
+    for place in range(known.n_parts[0]):
+        usable = usable and known.parts[place].width <= free[known.parts[place].site]
+    known.rose[0] = not usable
+    if not usable:
+        known.n_parts[0] = 0
+        return
+    for place in range(known.n_parts[0]):
+        choice.best[place] = known.parts[place]
+    choice.n_best[0] = known.n_parts[0]
+    choice.factor[0] = known.factor[0]
+    choice.end_ms[0] = length_ms * known.factor[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.netmodel.kernels.placements import judge, largest_left, take_fewest_sites
+from gridweave.netmodel.kernels.placements import WHOLE, judge, largest_left, take_fewest_sites
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -26,13 +26,13 @@ def try_gathered(net, communication, free, length_ms, delay_ms, n_starts, n_roun
         n_last, last_ms, last_factor = _set_aside(choice)
         if place == count:
             take_fewest_sites(free, communication.width, choice.nodes)
-            judge(net, communication, length_ms, delay_ms, choice)
+            judge(net, communication, length_ms, delay_ms, choice, WHOLE)
         else:
             for way in (NEAREST, NEAREST_AND_LARGE):
                 _gather(net, communication, free, choice, choice.starts[place], way)
-                judge(net, communication, length_ms, delay_ms, choice)
+                judge(net, communication, length_ms, delay_ms, choice, WHOLE)
                 _level(free, choice.nodes)
-                judge(net, communication, length_ms, delay_ms, choice)
+                judge(net, communication, length_ms, delay_ms, choice, WHOLE)
         if _is_among(choice, choice.begun):
             # What it came to has been kept, if it was the best.
             choice.n_best[0] = 0
@@ -205,7 +205,7 @@ def _move_some(net, communication, free, length_ms, delay_ms, choice, one, other
     while moved > 0:
         nodes[one] -= moved
         nodes[other] += moved
-        if judge(net, communication, length_ms, delay_ms, choice):
+        if judge(net, communication, length_ms, delay_ms, choice, WHOLE):
             return True
         nodes[one] += moved
         nodes[other] -= moved

@@ -46,14 +46,118 @@ def share_nothing(net, parts, n_parts):
 
 
 @kernel
-def least_split_factor(net, communication, parts, n_parts):
-    """Return what `split_factor` would be if no two paths between the parts had a link in common.
+def is_more_than(net, communication, parts, n_parts, limit):
+    """Whether it is found, with less work than `split_factor` takes, that this is more than a limit.
 
-    It is never more than that, to the last digit: all that is worked out with less load is less, or equal.
+    The messages are looked at first as if no two paths had a link in common, then with the loads of the links, and no
+    longer than needed. They are not added up in the order in which `split_factor` does, so yes is said only of what is
+    more by a billionth. What is found of the first parts of a placement holds for the whole: what is added to it makes
+    no message cheaper.
+
+    Parameters
+    ----------
+    net : NetArrays
+    communication : COMMUNICATION
+        With the width of the whole placement.
+    parts : numpy.ndarray of PART
+    n_parts : int
+        How many of ``parts`` count.
+    limit : float
+
+    Returns
+    -------
+    bool
     """
+    if limit == np.inf:
+        return False
     if n_parts < 2 or communication.fraction <= 0.0 or communication.pattern == NO_COMMUNICATION:
-        return 1.0
-    return _factor(net, communication, parts, n_parts, True)
+        return limit < 1.0
+    if not is_counted(net, communication, n_parts):
+        return _factor(net, communication, parts, n_parts, True) > limit
+    limit *= 1.0 + 1e-9
+    over_ms = (limit - 1.0) / communication.fraction * local_exchange_ms(net, communication)
+    if net.overlapped:
+        over_ms *= _all_messages(communication)
+    busy_ms = limit * step_ms(net, communication)
+    if _alone_is_more(net, communication, parts, n_parts, over_ms, busy_ms):
+        return True
+    if share_nothing(net, parts, n_parts):
+        return False
+    _load_links(net, net.both, parts, n_parts, True)
+    more = _loaded_is_more(net, communication, parts, n_parts, over_ms, busy_ms)
+    _clear_links(net, net.both, parts, n_parts, True)
+    return more
+
+
+@kernel_part
+def is_counted(net, communication, n_parts):
+    """Whether `is_more_than` counts the messages from each part to those behind, which leave what comes back unsaid."""
+    sends = communication.fraction > 0.0 and communication.pattern != NO_COMMUNICATION
+    return n_parts > 1 and sends and net.mirrored and communication.pattern != MASTER_WORKERS
+
+
+@kernel_part
+def _alone_is_more(net, communication, parts, n_parts, over_ms, busy_ms):
+    """Count the messages from each part to those behind it; return whether they alone take more than they may.
+
+    That is ``over_ms`` more than on one site, for the slowest of them or, overlapped, for all; and ``busy_ms``.
+    """
+    own_ms = communication.messages * communication.bits * net.local_ms_per_bit
+    more_ms = 0.0
+    first = np.int64(0)
+    for one in range(n_parts):
+        site = parts[one].site
+        end = first + parts[one].width
+        to_first = end
+        for other in range(one + 1, n_parts):
+            target = parts[other].site
+            to_end = to_first + parts[other].width
+            count = float(exchanged(communication, first, end, to_first, to_end))
+            to_first = to_end
+            net.messages[one * n_parts + other] = count
+            if count > 0.0:
+                ms_per_bit = max(_stream_ms(net, site, target), count * net.narrowest_ms_per_bit[site, target])
+                carried_ms = communication.bits * ms_per_bit
+                more_ms = _more_ms(net, site, target, count, more_ms, max(0.0, carried_ms - own_ms))
+                if more_ms > over_ms or carried_ms > busy_ms:
+                    return True
+        first = end
+    return False
+
+
+@kernel_part
+def _loaded_is_more(net, communication, parts, n_parts, over_ms, busy_ms):
+    """Whether the messages that `_alone_is_more` counted take more than they may on the links as they are loaded."""
+    own_ms = communication.messages * communication.bits * net.local_ms_per_bit
+    sites = len(net.lag_ms)
+    more_ms = 0.0
+    for one in range(n_parts):
+        site = parts[one].site
+        for other in range(one + 1, n_parts):
+            target = parts[other].site
+            count = net.messages[one * n_parts + other]
+            if count > 0.0:
+                ms_per_bit = max(_stream_ms(net, site, target), _busiest_ms(net, net.both, site * sites + target))
+                carried_ms = communication.bits * ms_per_bit
+                more_ms = _more_ms(net, site, target, count, more_ms, max(0.0, carried_ms - own_ms))
+                if more_ms > over_ms or carried_ms > busy_ms:
+                    return True
+    return False
+
+
+@kernel_part
+def _stream_ms(net, one, other):
+    """Return what a bit takes in a stream between two sites, there or back, whichever is less."""
+    return min(net.stream_ms_per_bit[one, other], net.stream_ms_per_bit[other, one])
+
+
+@kernel_part
+def _more_ms(net, one, other, count, more_ms, longer_ms):
+    """Return what messages take more than on one site, with so many more there and as many back."""
+    there_ms, back_ms = net.lag_ms[one, other], net.lag_ms[other, one]
+    if net.overlapped:
+        return more_ms + count * (there_ms + back_ms + 2.0 * longer_ms)
+    return max(more_ms, max(there_ms, back_ms) + longer_ms)
 
 
 @kernel_part

@@ -8,11 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import kernel, kernel_apart, kernel_part
-from gridweave.netmodel.kernels.overhead import least_split_factor, share_nothing, split_factor
+from gridweave.netmodel.kernels.overhead import is_counted, is_more_than, split_factor
 from gridweave.netmodel.kernels.state import FloatArray, IntArray
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
+
+
+BEGUN, WHOLE = np.int64(0), np.int64(1)
+"""Whether there are nodes of a job that are not placed yet."""
 
 
 class Placements(NamedTuple):
@@ -28,6 +32,50 @@ class Placements(NamedTuple):
     parts: npt.NDArray[np.void]
     n_parts: IntArray
     n_rows: IntArray
+
+
+class Known(NamedTuple):
+    """The best of all placements of the same job on other free nodes, with the same links and no delays.
+
+    Attributes
+    ----------
+    n_parts : numpy.ndarray of int64, shape (1,)
+        0 if nothing is known.
+    parts : numpy.ndarray of PART, shape (sites,)
+    factor : numpy.ndarray of float64, shape (1,)
+    free : numpy.ndarray of int64, shape (sites,)
+        The nodes that the job might have then.
+    rising : numpy.ndarray of int64, shape (sites + 1,)
+        Room: whether more is free now on any site from each one on.
+    rose : numpy.ndarray of int64, shape (sites + 1,)
+        Room: whether the placement in hand takes more than was free then on any site before each one.
+    """
+
+    n_parts: IntArray
+    parts: npt.NDArray[np.void]
+    factor: FloatArray
+    free: IntArray
+    rising: IntArray
+    rose: IntArray
+
+
+class Alike(NamedTuple):
+    """The placement that was worked out last: one on the same sites whose parts send as many messages is like it.
+
+    Attributes
+    ----------
+    n_parts : numpy.ndarray of int64, shape (1,)
+        0 if there is none.
+    sites : numpy.ndarray of int64, shape (sites,)
+    messages : numpy.ndarray of float64, shape (sites x sites,)
+        From each part to those behind it.
+    factor : numpy.ndarray of float64, shape (1,)
+    """
+
+    n_parts: IntArray
+    sites: IntArray
+    messages: FloatArray
+    factor: FloatArray
 
 
 class Choice(NamedTuple):
@@ -49,8 +97,12 @@ class Choice(NamedTuple):
         Of the best; infinite if there is none.
     limit_ms : numpy.ndarray of float64, shape (1,)
         The best does not end later.
-    n_best, tried : numpy.ndarray of int64, shape (1,)
-        Parts of the best (0: none), and how many placements were looked at.
+    known : Known
+        What was chosen for the same job before, if anything.
+    alike : Alike
+        The placement that was worked out last.
+    n_best, tried, all_tried : numpy.ndarray of int64, shape (1,)
+        Parts of the best (0: none), how many placements were looked at, and whether the best is that of all.
     """
 
     best: npt.NDArray[np.void]
@@ -65,8 +117,11 @@ class Choice(NamedTuple):
     end_ms: FloatArray
     factor: FloatArray
     limit_ms: FloatArray
+    known: Known
+    alike: Alike
     n_best: IntArray
     tried: IntArray
+    all_tried: IntArray
 
 
 @kernel_part
@@ -83,8 +138,15 @@ def _list_parts(delay_ms, choice):
     return count, wait_ms
 
 
+@kernel_part
+def _factor_limit(length_ms, wait_ms, choice):
+    """Return more than which the factor of a placement cannot be that is the best so far."""
+    limit_ms = min(choice.end_ms[0], choice.limit_ms[0])
+    return (limit_ms * (1.0 + 1e-12) - wait_ms) / length_ms
+
+
 @kernel_apart
-def judge(net, communication, length_ms, delay_ms, choice):
+def judge(net, communication, length_ms, delay_ms, choice, what):
     """Work out when the placement in ``nodes`` ends, and keep it if it is the best so far.
 
     The best ends first; of several that do, it has the fewest parts; of those, it is the one that was tried first.
@@ -92,27 +154,76 @@ def judge(net, communication, length_ms, delay_ms, choice):
     Returns
     -------
     bool
-        Whether it was kept.
+        Whether it was kept; of what is only `BEGUN`, whether a placement that begins so might be.
     """
     count, wait_ms = _list_parts(delay_ms, choice)
-    choice.tried[0] += 1
+    choice.tried[0] += what
     if wait_ms + length_ms > choice.end_ms[0]:
         return False
-    factor = least_split_factor(net, communication, choice.parts, count)
-    if wait_ms + length_ms * factor > min(choice.end_ms[0], choice.limit_ms[0]):
+    limit = _factor_limit(length_ms, wait_ms, choice)
+    if is_more_than(net, communication, choice.parts, count, limit):
         return False
-    if not share_nothing(net, choice.parts, count):
+    if what == BEGUN:
+        return True
+    counted = limit < np.inf and is_counted(net, communication, count)
+    if counted and _is_alike(net, choice, count):
+        factor = choice.alike.factor[0]
+    else:
         factor = split_factor(net, communication, choice.parts, count)
+        if counted:
+            _note_alike(net, choice, count, factor)
     end_ms = wait_ms + length_ms * factor
-    fewer = end_ms == choice.end_ms[0] and count < choice.n_best[0]
+    fewer = end_ms == choice.end_ms[0] and (count < choice.n_best[0] or _is_before_known(choice, count))
     if end_ms == np.inf or not (end_ms < choice.end_ms[0] or fewer):
         return False
+    choice.known.n_parts[0] = 0
     for place in range(count):
         choice.best[place] = choice.parts[place]
     choice.n_best[0] = count
     choice.end_ms[0] = end_ms
     choice.factor[0] = factor
     return True
+
+
+@kernel_part
+def _is_alike(net, choice, count):
+    """Whether the placement in hand is on the sites of the one worked out last, with as many messages between them."""
+    alike = choice.alike
+    if alike.n_parts[0] != count:
+        return False
+    for one in range(count):
+        if alike.sites[one] != choice.parts[one].site:
+            return False
+        for other in range(one + 1, count):
+            if alike.messages[one * count + other] != net.messages[one * count + other]:
+                return False
+    return True
+
+
+@kernel_part
+def _note_alike(net, choice, count, factor):
+    """Keep what was just worked out."""
+    alike = choice.alike
+    alike.n_parts[0] = count
+    alike.factor[0] = factor
+    for one in range(count):
+        alike.sites[one] = choice.parts[one].site
+        for other in range(one + 1, count):
+            alike.messages[one * count + other] = net.messages[one * count + other]
+
+
+@kernel
+def _is_before_known(choice, count):
+    """Whether the best so far was known before, and the placement in hand, with as many parts, is tried before it."""
+    if choice.known.n_parts[0] != count:
+        return False
+    for place in range(count):
+        one, other = choice.parts[place], choice.best[place]
+        if one.site != other.site:
+            return one.site < other.site
+        if one.width != other.width:
+            return one.width > other.width
+    return False
 
 
 @kernel

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import PATTERNS, Communication
-from gridweave.netmodel.kernels.choice import count_placements
-from gridweave.netmodel.model import NetworkModel, Placement
+from gridweave.netmodel.kernels.choice import choose_sites, count_placements
+from gridweave.netmodel.kernels.overhead import is_more_than, split_factor
+from gridweave.netmodel.kernels.state import MASTER_WORKERS, PART
+from gridweave.netmodel.model import ROUNDS, STARTS, NetworkModel, Placement, new_choice
 from gridweave.netmodel.routing import find_paths
 
 communications = st.builds(
@@ -85,6 +87,45 @@ def test_the_exact_choice_is_the_best_of_all(
     numbered = {model.topology.site_number(site): nodes for site, nodes in chosen.nodes.items()}
     assert chosen.end_ms == pytest.approx(end_ms(model, some, numbered, 100.0, delay_ms), rel=1e-12)
     assert chosen.factor == pytest.approx(model.split_factor(some, chosen.nodes), rel=1e-12)
+
+
+@settings(max_examples=100)
+@given(models(4), communications, st.lists(frees, min_size=2, max_size=4), st.integers(2, 14))
+def test_what_was_best_on_other_nodes_changes_no_choice(
+    model: NetworkModel, some: Communication, others: list[list[int]], width: int
+) -> None:
+    """A search that knows the best on other free nodes, more or fewer, chooses what one does that knows of none."""
+    choice = new_choice(4, width)
+    record, waits = some.records([width])[0], np.zeros(4)
+    for free in others:
+        available = np.array(free)
+        search = model.arrays, record, available, 100.0, waits, 1e7, np.int64(STARTS), np.int64(ROUNDS)
+        alone = new_choice(4, width)
+        assert choose_sites(*search, choice) == choose_sites(*search, alone)
+        assert choice.n_best == alone.n_best
+        assert choice.tried <= alone.tried
+        assert (choice.end_ms, choice.factor) == (alone.end_ms, alone.factor)
+        assert choice.best[: choice.n_best[0]].tolist() == alone.best[: alone.n_best[0]].tolist()
+        choice.known.n_parts[:], choice.known.factor[:] = choice.n_best, choice.factor
+        choice.known.parts[:], choice.known.free[:] = choice.best, available
+
+
+@settings(max_examples=100)
+@given(models(4), communications, st.lists(st.integers(1, 8), min_size=2, max_size=4), st.integers(0, 6))
+def test_a_factor_is_said_to_be_more_only_if_it_is(
+    model: NetworkModel, some: Communication, widths: list[int], behind: int
+) -> None:
+    """Never is a factor, or that of a placement with more nodes behind, called more than it is; far less always is."""
+    parts = np.array(list(enumerate([*widths, behind])), PART)
+    record = some.records([int(parts["width"].sum())])[0]
+    whole = len(widths) + (behind > 0 and len(widths) < 4)
+    record = some.records([int(parts["width"][:whole].sum())])[0]
+    factor = float(split_factor(model.arrays, record, parts, whole))
+    assert not is_more_than(model.arrays, record, parts, len(widths), factor)
+    assert not is_more_than(model.arrays, record, parts, whole, factor)
+    assert is_more_than(model.arrays, record, parts, whole, 0.999)
+    if whole == 2 and record["pattern"] != MASTER_WORKERS and model.arrays.mirrored:
+        assert is_more_than(model.arrays, record, parts, whole, factor * 0.999) == (factor > 1.0 or factor * 0.999 < 1)
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 20))
