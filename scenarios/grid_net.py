@@ -22,8 +22,8 @@ from gridweave.grid.sends import MAX_BYTES
 from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.state import COMMUNICATION
-from gridweave.netmodel.model import EXACT_UP_TO, NetworkModel
-from gridweave.netmodel.tables import CONTENTIONS
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO
 from gridweave.scenarios.workload import IntArray, Workload
 
 SPLITS = ("fewest", "earliest-end")

@@ -221,7 +221,7 @@ def plan_of(grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
     """
     from gridweave.grid.live.cluster import GridPlan, SitePlan
     from gridweave.grid.net_links import GridNetwork
-    from gridweave.netmodel.model import EXACT_UP_TO, NetworkModel
+    from gridweave.netmodel.model import NetworkModel
     from gridweave.scenarios.grid_net import STAGINGS
     from gridweave.scenarios.scenario.build import owner_policy
     from gridweave.site.live.probing import ProbePlan
@@ -230,7 +230,7 @@ def plan_of(grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
     network = None
     if grid.network is not None:
         model = NetworkModel.of_table(grid.network.table, grid.network.topology)
-        network = GridNetwork(model, table.split == "earliest-end", STAGINGS[table.data], EXACT_UP_TO)
+        network = GridNetwork(model, table.split == "earliest-end", STAGINGS[table.data], table.exact_up_to)
     sites = tuple(
         SitePlan(
             name=site.name,

@@ -113,6 +113,7 @@ def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.ran
         contention=contention_of(scenario),
         split=scenario.grid.split,
         data=scenario.grid.data,
+        exact_up_to=scenario.grid.exact_up_to,
     )
 
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gridweave.grid.policy import BACKFILLS, CONTROLS, MODES, SELECTIONS
 from gridweave.netmodel.communication import PATTERNS
-from gridweave.netmodel.tables import CONTENTIONS, NetTable
+from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO, NetTable
 from gridweave.scenarios.communication_columns import AT_HOME
 from gridweave.scenarios.metrics import Metrics
 from gridweave.scenarios.workload import MAX_WIDTH
@@ -37,7 +37,7 @@ DEFAULT_METRICS = (
     "makespan_ms",
 )
 
-NET_KEYS = ("split", "contention", "data", "at")
+NET_KEYS = ("split", "exact_up_to", "contention", "data", "at")
 """Keys of ``[grid]`` that are for a network."""
 
 _MAX_INT = 2**63 - 1
@@ -282,6 +282,8 @@ class GridTable(_Table, frozen=True, kw_only=True):
     ----------
     split : str
         Which sites a split job goes to: the fewest, or those where it ends earliest.
+    exact_up_to : int
+        For the earliest end: if a job can be placed in no more ways than this, all are looked at.
     contention : str, optional
         What jobs and transfers on the same links do to each other; that of ``[net]`` if left out.
     data : str
@@ -308,6 +310,9 @@ class GridTable(_Table, frozen=True, kw_only=True):
         | list[tuple[Annotated[int, Meta(ge=1, le=_MAX_INT)], Annotated[int, Meta(ge=1, le=_MAX_INT)]]]
     ) = "unlimited"
     split: Annotated[str, _one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "fewest"
+    exact_up_to: Annotated[
+        int, Meta(description="More placements of a job than this are not all looked at.", ge=0, le=_MAX_INT)
+    ] = EXACT_UP_TO
     contention: Annotated[str, _one_of(CONTENTIONS, "What jobs on the same links do to each other.")] | None = None
     data: Annotated[str, _one_of(DATA, "Whether and when the data of jobs is moved, with [net].")] = "none"
     at: Annotated[str, Meta(description="Node or site at which the grid is, with [net].")] | None = None

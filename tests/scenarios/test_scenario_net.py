@@ -87,6 +87,16 @@ def test_the_tables_are_read(tmp_path: Path) -> None:
     assert scenario.workload.communication.fraction == 0.1
 
 
+def test_how_many_placements_are_looked_at_can_be_said(tmp_path: Path) -> None:
+    """The grid of a scenario searches as far as the file says; 2,000 placements, if it says nothing."""
+    path = tmp_path / "x.toml"
+    for text, exact_up_to in ((GOOD, 2_000), (changed(('"static"', '"static"\nexact_up_to = 50')), 50)):
+        path.write_text(text)
+        net = build_scenario(path).net
+        assert net is not None
+        assert net.exact_up_to == exact_up_to
+
+
 def test_a_scenario_that_stands_is_read_like_its_file(tmp_path: Path) -> None:
     """A struct with a network in the place of a file gives the same scenario."""
     path = tmp_path / "x.toml"
@@ -100,6 +110,8 @@ def test_the_schema_has_the_new_keys() -> None:
     tables = json_schema()["$defs"]
     assert set(tables["CommunicationTable"]["properties"]) == {"pattern", "fraction", "message_bytes"}
     assert tables["GridTable"]["properties"]["split"]["enum"] == ["fewest", "earliest-end"]
+    exact_up_to = tables["GridTable"]["properties"]["exact_up_to"]
+    assert (exact_up_to["minimum"], exact_up_to["default"]) == (0, 2_000)
     assert "from" in tables["LinkTable"]["properties"]
     assert "at" in tables["Site"]["properties"]
     assert all("description" in table for table in tables.values())
@@ -150,6 +162,16 @@ def test_the_schema_has_the_new_keys() -> None:
             [('"static"', '"static"\nsplit = "best"')],
             "split",
             "grid.split: 'best' is not known; one of fewest, earliest",
+        ),
+        (
+            [('"static"', '"static"\nexact_up_to = -1')],
+            "exact_up_to",
+            "grid.exact_up_to: is -1; a whole number >= 0 is needed",
+        ),
+        (
+            [('"static"', '"static"\nexact_up_to = "all"')],
+            "exact_up_to",
+            "grid.exact_up_to: is 'all'; a whole number is",
         ),
         ([('"static"', '"static"\ndata = "now"')], "data = ", "grid.data: 'now' is not known; one of none, blocking"),
         ([('"static"', '"static"\ndata = "prefetch"')], "data = ", "grid.data: is 'prefetch', and jobs have no data;"),
@@ -270,6 +292,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
             "grid.contention: is 'dynamic', and there is no network; add the table [net]",
         ),
         ('[grid]\nsplit = "earliest-end"', "grid.split: is 'earliest-end', and there is no network"),
+        ("[grid]\nexact_up_to = 50", "grid.exact_up_to: is 50, and there is no network"),
         ('[grid]\ndata = "blocking"', "grid.data: is 'blocking', and there is no network"),
         (
             '[workload.communication]\npattern = "ring"\nfraction = 0.1\nmessage_bytes = 1',
