@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.grid.coallocation import Fragments
 from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
@@ -395,7 +396,9 @@ class GridQueue:
         slots = 2 * len(old.jobs)
         # The fragments have room of their own: `_compact` sees to that.
         self._state = empty_grid(self._nodes, slots=slots)._replace(fragments=old.fragments)
-        for target, source in zip(self._state, old, strict=True):
+        targets: tuple[npt.NDArray[Any], ...] = self._state
+        sources: tuple[npt.NDArray[Any], ...] = old
+        for target, source in zip(targets, sources, strict=True):
             target[tuple(slice(length) for length in source.shape)] = source
         if self._plan is not None:
             rows = np.zeros(slots, np.int64)
