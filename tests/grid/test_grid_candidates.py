@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridweave.grid.array_queue import GridQueue
 from gridweave.grid.kernels.candidates import (
     MOST,
     STRETCH,
@@ -19,6 +20,7 @@ from gridweave.grid.kernels.candidates import (
 from gridweave.grid.kernels.state import GridState, empty_grid
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.kernels.state import GONE, HEAD, NEVER_MS, enqueue
+from gridweave.site.messages import Job
 
 
 def queue_of(rng: np.random.Generator, jobs: int) -> GridState:
@@ -116,3 +118,25 @@ def test_a_withdrawn_job_is_not_noted(place: np.int64) -> None:
     note_wants(state)
     withdraw(state, place)
     assert state.counters[0]["n_noted"] == place
+
+
+@pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
+def test_a_head_has_no_reservation_of_one_that_was_withdrawn(mode: str) -> None:
+    """A job that takes the slot of a head that was withdrawn gets a reservation of its own: nothing may delay it."""
+
+    def submit(queue: GridQueue, job_id: int, width: int, estimate_ms: int) -> None:
+        queue.submit(0, Job(job_id=job_id, width=width, estimate_ms=estimate_ms), draw=0.0, sensitivity=1.0)
+
+    queue = GridQueue([4], GridPolicy(mode=mode))
+    submit(queue, 1, 3, 100)
+    assert [placed.job.job_id for placed in queue.run_pass(0)] == [1]
+    # With the narrow one the pass is made in which the head's reservation is found: it leaves one node to spare.
+    submit(queue, 2, 1, 1000)
+    submit(queue, 3, 3, 10)
+    queue.withdraw(2)
+    assert queue.run_pass(0) == []
+    queue.withdraw(3)
+    submit(queue, 4, 4, 10)
+    assert queue.run_pass(0) == []
+    submit(queue, 5, 1, 1000)
+    assert queue.run_pass(0) == [], "a job was started on a node that the head is to have at 100 ms"
