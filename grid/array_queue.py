@@ -324,9 +324,7 @@ class GridQueue:
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job for good."""
         self._leave(now_ms, job_id)
-        slot = self._slot.pop(job_id)
-        self._unused.append(slot)
-        del self._jobs[slot]
+        self._forget(job_id)
 
     def requeue(self, now_ms: int, job_id: int) -> None:
         """Put a running job back into the queue, at the place that it had by its submission."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from gridweave.grid.kernels.links_placement import sites_are_alike
 from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
-from gridweave.grid.kernels.state import UNKNOWN
+from gridweave.grid.kernels.state import forget_head
 from gridweave.jit import kernel, kernel_part
 from gridweave.site.kernels.state import GONE, dequeue
 
@@ -190,6 +190,5 @@ def withdraw(state, place):
     """Take the job at this place out of the queue."""
     dequeue(state, place)
     state.counters[0].n_noted = min(state.counters[0].n_noted, place)
-    # The next job may have its slot, by which a head is known.
-    state.counters[0].settled = UNKNOWN
-    state.counters[0].reserved_for = UNKNOWN
+    # The next job may have its slot.
+    forget_head(state)

@@ -200,11 +200,17 @@ def is_full(state):
 
 
 @kernel_part
+def forget_head(state):
+    """Note that what was found of the head, which is known by its slot, holds no more."""
+    state.counters[0].settled = UNKNOWN
+    state.counters[0].reserved_for = UNKNOWN
+
+
+@kernel_part
 def freed(state):
     """Note that what is free on one site, now or later, has changed."""
     state.counters[0].n_horizon = 0
-    state.counters[0].settled = UNKNOWN
-    state.counters[0].reserved_for = UNKNOWN
+    forget_head(state)
 
 
 @kernel_part
