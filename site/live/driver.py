@@ -468,7 +468,8 @@ class Driver(ABC, Generic[Incoming]):
         pause_s = _FIRST_PAUSE_S
         while self._journal.pending:
             try:
-                await asyncio.to_thread(self._journal.flush)
+                if not self._journal.flush_at_once():
+                    await asyncio.to_thread(self._journal.flush)
             except UnavailableError as error:
                 if self._journal.is_replaced:
                     raise

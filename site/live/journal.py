@@ -6,7 +6,9 @@ The rules are in docs/journal.md.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,11 +23,14 @@ from gridweave.site.live.journal_reader import JournalReader
 from gridweave.site.live.journal_records import Submission
 from gridweave.site.live.journal_snapshot import dump_core, stamp_of
 from gridweave.site.live.journal_step import Counts, Rows, Step, write
-from gridweave.site.live.journal_store import Store
+from gridweave.site.live.journal_store import Store, execute_plain
 from gridweave.site.live.journal_views import read_submissions
 
 BATCH = 500
 """So many steps are gathered before they are written."""
+
+QUICK_S, QUICK_ROWS = 0.005, 100
+"""Writing that takes so long at most, and so many rows at most, is quicker done at once than given to a thread."""
 
 _MOST_ASKED = 100_000
 """So many keys are remembered as not used yet; beyond that they are asked for again."""
@@ -119,6 +124,7 @@ class Journal(JournalReader):
         self._asked: set[str] = set()
         self._unwritten_keys: dict[str, dict[str, Any]] = {}
         self._made = self._durable = 0
+        self._flush_s = math.inf
         self._begin(Store(place, wait_ms=wait_ms, synchronous=synchronous, read_only=False))
         self._store.name_writer(self.journal_id)
 
@@ -249,16 +255,39 @@ class Journal(JournalReader):
                 taken = list(self._pending)
             if taken:
                 self._unsure = len(taken)
+                begin_s, self._flush_s = time.perf_counter(), math.inf
                 with self._store.transaction() as connection:
                     self._fence(connection)
                     write(connection, taken)
+                self._flush_s = time.perf_counter() - begin_s
                 self._written(len(taken))
             return self._durable
+
+    def flush_at_once(self) -> bool:
+        """Flush, if that needs little waiting: few rows for SQLite on a disk that was quick; return whether it did.
+
+        A thread of its own for it costs more than the writing.
+
+        Raises
+        ------
+        InputError, UnavailableError
+            As `flush`; the next is not done at once.
+        """
+        if not self._store.is_sqlite or self._flush_s > QUICK_S or not self._io_lock.acquire(blocking=False):
+            return False
+        try:
+            with self._pending_lock:
+                if sum(rows.count for rows in self._pending) > QUICK_ROWS:
+                    return False
+            self.flush()
+            return True
+        finally:
+            self._io_lock.release()
 
     def _fence(self, connection: Connection) -> None:
         """Take the next number of a batch, if nobody else has become the writer since the last."""
         mine = {"mine": self._writer_id, "last": self._batch, "batch": self._batch + 1}
-        if connection.execute(_NEXT_BATCH, mine).rowcount != 1:
+        if execute_plain(connection, _NEXT_BATCH, mine).rowcount != 1:
             self._refused = "another process has become its writer; end that, open the journal anew and replay it"
             self._is_replaced = True
             self._check_usable()

@@ -15,6 +15,7 @@ from gridweave import __version__
 from gridweave.errors import InputError
 from gridweave.site.live import journal_tables as tables
 from gridweave.site.live.journal_records import Codec, Usage, digest
+from gridweave.site.live.journal_store import execute_plain
 from gridweave.site.program import JobRecord
 
 KEEP_SNAPSHOTS = 2
@@ -50,6 +51,11 @@ class Rows(msgspec.Struct):
     notes: list[dict[str, Any]] = []
     usage: list[dict[str, Any]] = []
     ended: list[dict[str, Any]] = []
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(len(getattr(self, name)) for name in self.__struct_fields__)
 
 
 class Step:
@@ -299,8 +305,9 @@ _CHANNEL_MOVED = (
     .values({name: bindparam(name) for name in Counts.__struct_fields__})
 )
 _ACKNOWLEDGED = delete(tables.outbox).where(
-    tables.outbox.c.peer == bindparam("of_peer"), tables.outbox.c.number < bindparam("below")
+    tables.outbox.c.peer == bindparam("of_peer"), tables.outbox.c.number < bindparam("first")
 )
+_ENDED_ONCE = delete(tables.ended).where(tables.ended.c.job_id == bindparam("again"))
 _ENDED_BEFORE = delete(tables.ended).where(tables.ended.c.job_id.in_(bindparam("again", expanding=True)))
 
 
@@ -323,9 +330,9 @@ def write(connection: Connection, steps: Sequence[Rows]) -> None:
             _insert(connection, table, rows)
     for peer, counts in sorted(channels.items()):
         row = {"of_peer": peer, **msgspec.structs.asdict(counts)}
-        if not connection.execute(_CHANNEL_MOVED, row).rowcount:
+        if not execute_plain(connection, _CHANNEL_MOVED, row).rowcount:
             connection.execute(_NEW_CHANNEL, {"peer": peer, **msgspec.structs.asdict(counts)})
-        connection.execute(_ACKNOWLEDGED, {"of_peer": peer, "below": counts.first})
+        execute_plain(connection, _ACKNOWLEDGED, row)
     snapshots = [row for step in steps for row in step.snapshots]
     for row in snapshots:
         connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence == row["sequence"]))
@@ -345,6 +352,9 @@ def _plain_insert(dialect: Dialect, table: Table, names: tuple[str, ...]) -> tup
 
 def _forget(connection: Connection, job_ids: list[int]) -> None:
     """Remove what is kept of jobs: a core that was begun anew gives out their numbers again."""
+    if len(job_ids) == 1:
+        execute_plain(connection, _ENDED_ONCE, {"again": job_ids[0]})
+        return
     for start in range(0, len(job_ids), _PAGE):
         connection.execute(_ENDED_BEFORE, {"again": job_ids[start : start + _PAGE]})
 

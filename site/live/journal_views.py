@@ -24,12 +24,14 @@ from gridweave.site.live.journal_records import (
     experience_of,
 )
 from gridweave.site.live.journal_step import plain, sites_text
+from gridweave.site.live.journal_store import execute_plain
 from gridweave.site.live.journal_tables import channels, ended, inputs, notes, outbox, submissions, usage
 from gridweave.site.program import JobRecord
 
 _PAGE = 1000
 
 # Asked for each job that is handed in alone: to make it anew would take longer than to answer it.
+_SUBMISSION = select(submissions).where(submissions.c.key == bindparam("asked"))
 _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked", expanding=True)))
 
 
@@ -66,11 +68,15 @@ def read_channel(connection: Connection, codec: Codec, where: str, peer: str) ->
 
 def read_submissions(connection: Connection, codec: Codec, where: str, keys: Sequence[str]) -> dict[str, Submission]:
     """Return the submissions of these keys."""
+    if len(keys) == 1:
+        rows = list(execute_plain(connection, _SUBMISSION, {"asked": keys[0]}))
+    else:
+        pages = (keys[start : start + _PAGE] for start in range(0, len(keys), _PAGE))
+        rows = [row for page in pages for row in connection.execute(_SUBMISSIONS, {"asked": page})]
     found: dict[str, Submission] = {}
-    for start in range(0, len(keys), _PAGE):
-        for row in connection.execute(_SUBMISSIONS, {"asked": keys[start : start + _PAGE]}):
-            answer = codec.decode(row.answer, f"{where}: submission {row.key!r:.100}")
-            found[row.key] = Submission(row.key, row.job_id, row.at_ms, answer)
+    for row in rows:
+        answer = codec.decode(row.answer, f"{where}: submission {row.key!r:.100}")
+        found[row.key] = Submission(row.key, row.job_id, row.at_ms, answer)
     return {key: found[key] for key in keys if key in found}
 
 

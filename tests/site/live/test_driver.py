@@ -14,6 +14,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.channel import Packet
 from gridweave.site.contract import EnqueueJob, HoldNodes, RequestQuote
 from gridweave.site.live import driver as driver_module
+from gridweave.site.live import journal as journal_module
 from gridweave.site.live.launch import Usage
 from gridweave.site.live.orders import ENCODER
 from gridweave.site.live.site_driver import GRID, SiteDriver
@@ -151,6 +152,21 @@ async def test_nothing_is_seen_before_it_is_durable(place: Path, monkeypatch: py
     assert [agent for agent, _ in life.wires.orders] == ["n0"]
     assert life.wires.kinds == ["SiteChanged"]
     repeating.cancel()
+    await life.driver.close()
+
+
+@pytest.mark.asyncio
+async def test_a_turn_needs_no_thread_where_the_disk_was_quick(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a first flush a job is answered, durably, without waiting for a thread."""
+    monkeypatch.setattr(journal_module, "QUICK_S", 3600.0)
+    life = Life(place)
+    await life.submit(("first", request()))
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "to_thread", None)
+        assert await life.submit(("second", request())) == [Accepted("second", FIRST + 1)]
+    life.kill()
+    life = Life(place)
+    assert await life.submit(("second", request())) == [Accepted("second", FIRST + 1)]
     await life.driver.close()
 
 

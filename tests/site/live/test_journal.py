@@ -19,6 +19,7 @@ from gridweave.site.contract import (
     Started,
 )
 from gridweave.site.contract_core import ContractEvent
+from gridweave.site.live import journal as journal_module
 from gridweave.site.live.journal import Journal
 from gridweave.site.live.journal_reader import JournalReader
 from gridweave.site.live.journal_records import ChannelState, Experience, Note, Usage, spread
@@ -233,6 +234,57 @@ def test_answers_are_had_at_once_unless_somebody_else_reads(open_journal: Open) 
     may_end.set()
     reader.join()
     assert journal.submissions_at_once(["a"]) is not None
+
+
+def test_few_rows_are_written_at_once_where_the_disk_was_quick(
+    open_journal: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing is left to a thread before one was quick, and with many rows, while another reads and after a failure."""
+    monkeypatch.setattr(journal_module, "QUICK_S", 3600.0)
+    journal = open_journal(batch=0)
+
+    def note(count: int) -> None:
+        with journal.step() as step:
+            for number in range(count):
+                step.note(1, number, "waits")
+
+    note(1)
+    assert (journal.flush_at_once(), journal.pending) == (False, 1)
+    journal.flush()
+    note(journal_module.QUICK_ROWS)
+    assert (journal.flush_at_once(), journal.pending) == (True, 0)
+    note(journal_module.QUICK_ROWS + 1)
+    assert (journal.flush_at_once(), journal.pending) == (False, 1)
+    journal.flush()
+
+    reads, may_end = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with journal.reading():
+            reads.set()
+            may_end.wait()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reads.wait()
+    note(1)
+    assert (journal.flush_at_once(), journal.pending) == (False, 1)
+    may_end.set()
+    reader.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module, "write", fails)
+        with pytest.raises(ZeroDivisionError):
+            journal.flush_at_once()
+    assert (journal.flush_at_once(), journal.pending) == (False, 1)
+    journal.flush()
+    monkeypatch.setattr(journal_module, "QUICK_S", 0.0)
+    note(1)
+    assert (journal.flush_at_once(), journal.pending) == (False, 1)
+
+
+def fails(*arguments: Any) -> None:
+    """Fail."""
+    raise ZeroDivisionError
 
 
 def test_answers_have_the_type_that_was_asked_for(open_journal: Open) -> None:
