@@ -14,7 +14,6 @@ from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.live.cluster import SitePlan
 from gridweave.grid.live.live_backend import LiveBackend
 from gridweave.grid.live.local_gateway import GatewayPlan
-from gridweave.grid.live.local_ray import free_port
 from gridweave.grid.live.serve_grid import FarSitePlan, GridService, GridSide
 from gridweave.grid.live.serve_site import SiteService, make_gateway
 from gridweave.grid.live.site_backend import SiteBackend
@@ -29,6 +28,7 @@ from gridweave.site.live.ray_site import SiteActor
 from gridweave.site.live_messages import Agent
 from gridweave.site.live_settings import SiteSettings
 from gridweave.site.policy import SitePolicy
+from ports import unused_port
 from wire import Wire
 
 SITES = (("alpha", 4), ("beta", 2))
@@ -115,7 +115,7 @@ class LinkedGrid:
         self.folder = folder
         options = {"policy": GridPolicy(mode="multi-site"), "margin_ms": 500, "retry_ms": 1_000} | options
         self.settings = GridSettings(sites=SITES, **options)
-        self.port = free_port()
+        self.port = unused_port()
         self.down: dict[str, Wire] = {}
         self.up: dict[str, Wire] = {}
         self.sites: dict[str, LinkedSite] = {}
@@ -193,7 +193,7 @@ async def linked_grid(folder: Path, **options: Any) -> AsyncIterator[LinkedGrid]
     async with contextlib.AsyncExitStack() as stack:
         # A part whose work ends by an error ends its process; here that is this one.
         stack.enter_context(mock.patch.object(ray_names, "_ended", ended))
-        ports = {name: free_port() for name, _ in SITES}
+        ports = {name: unused_port() for name, _ in SITES}
         for name, port in ports.items():
             grid.down[name] = await stack.enter_async_context(Wire(port))
             grid.up[name] = await stack.enter_async_context(Wire(grid.port))

@@ -22,6 +22,7 @@ import gridweave
 from gridweave.grid.api import SiteInfo
 from gridweave.site.program import Traffic
 from local_gateway import GridBehindGateway
+from ports import unused_port
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -41,16 +42,9 @@ ring = example("ring_allreduce")
 two_sites = example("ring_two_sites")
 
 
-def free_port() -> int:
-    """Return a port at which nobody listens just now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 def places(size: int, sites: str = "") -> list[Any]:
     """Return the places of some ranks, each on the site of its letter."""
-    meeting = f"127.0.0.1:{free_port()}"
+    meeting = f"127.0.0.1:{unused_port()}"
     letters = sites or "a" * size
     return [ring.Place(rank, size, letters[rank], meeting, "7.1") for rank in range(size)]
 
@@ -235,7 +229,7 @@ def test_a_neighbour_that_is_silent() -> None:
 @contextmanager
 def processes(size: int, *options: str) -> Iterator[list[subprocess.Popen[str]]]:
     """Yield the ranks as processes with the environment that gridweave gives them; those that run are killed."""
-    meeting = f"127.0.0.1:{free_port()}"
+    meeting = f"127.0.0.1:{unused_port()}"
     common = {"GRIDWEAVE_SIZE": str(size), "GRIDWEAVE_RENDEZVOUS": meeting, "GRIDWEAVE_JOB_ID": "1"}
     ranks = [
         subprocess.Popen(

@@ -20,8 +20,8 @@ import pytest
 from gridweave.grid.client.retries import Patience
 from gridweave.grid.client.sync import SyncClient
 from gridweave.grid.live.local_ending import end_marked
-from gridweave.grid.live.local_ray import free_port
 from gridweave.site.live.processes import strays
+from ports import unused_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
         self.token = secrets.token_hex(32)
-        self.ports = {name: free_port() for name in ("grid", *SITES)}
+        self.ports = {name: unused_port() for name in ("grid", *SITES)}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = os.environ | {LEFT: self.mark, "GRIDWEAVE_CONFIG": "", "GRIDWEAVE_TOKEN": self.token}
         (folder / "operator").write_text(self.token)

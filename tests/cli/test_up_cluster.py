@@ -19,7 +19,6 @@ from gridweave.grid.client.client import Client
 from gridweave.grid.client.job import Job
 from gridweave.grid.live.cluster import GridPlan
 from gridweave.grid.live.local_ending import kill
-from gridweave.grid.live.local_ray import free_port
 from gridweave.grid.live.local_state import LocalGridState
 from gridweave.grid.live.local_up import first_port_of
 from gridweave.scenarios.grid_file.reading import read_grid
@@ -27,6 +26,7 @@ from gridweave.scenarios.grid_file.wanted import wanted_grid
 from gridweave.site.live.processes import process_stat, strays
 from gridweave.site.program import JobRecord
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
+from ports import unused_port
 from up_world import PATIENCE_S, World
 
 # It brings a grid up three times: a minute each on a machine that does much else.
@@ -60,7 +60,7 @@ class Hosts:
     def __init__(self, folder: Path) -> None:
         self.world = World(folder)
         self.folder, self.story = folder, folder / "story"
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{unused_port()}"
         (folder / "grid.toml").write_text(GRID)
         token = folder / "ray-token"
         token.write_text(secrets.token_hex(32))
