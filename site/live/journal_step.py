@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import msgspec
-from sqlalchemy import ARRAY, Connection, Dialect, Table, bindparam, delete, func, insert, literal, select, update
+from sqlalchemy import ARRAY, Connection, Insert, Table, bindparam, delete, func, insert, literal, select, update
 
 from gridweave import __version__
 from gridweave.errors import InputError
@@ -344,10 +344,8 @@ def write(connection: Connection, steps: Sequence[Rows]) -> None:
 
 
 @cache
-def _plain_insert(dialect: Dialect, table: Table, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a statement as the driver takes it, and the columns in its order: rows hold what needs no conversion."""
-    compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
-    return str(compiled), tuple(getattr(compiled, "positiontup", None) or ())
+def _new_rows(table: Table, names: tuple[str, ...]) -> Insert:
+    return insert(table).values({name: bindparam(name) for name in names})
 
 
 def _forget(connection: Connection, job_ids: list[int]) -> None:
@@ -362,8 +360,7 @@ def _forget(connection: Connection, job_ids: list[int]) -> None:
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
     """Insert rows that have all the same columns."""
     if connection.dialect.name != "postgresql":
-        statement, order = _plain_insert(connection.dialect, table, tuple(rows[0]))
-        connection.exec_driver_sql(statement, [tuple([row[name] for name in order]) for row in rows])
+        execute_plain(connection, _new_rows(table, tuple(rows[0])), rows)
         return
     # Row by row the server would take several times as long: it gets each column in one piece.
     names = list(rows[0])

@@ -198,12 +198,14 @@ _TAKE_LOCK = text("SELECT pg_advisory_lock(hashtextextended('gridweave.journal '
 
 @cache
 def _plain(dialect: Dialect, statement: ClauseElement) -> tuple[str, tuple[str, ...]]:
-    """Return a statement as the driver takes it, and its values in their order, if it goes by that."""
+    """Return a statement as the driver takes it, and the names of its values in their order, if it goes by that."""
     compiled: Any = statement.compile(dialect=dialect)
     return str(compiled), tuple(compiled.positiontup or ())
 
 
-def execute_plain(connection: Connection, statement: ClauseElement, values: dict[str, Any]) -> CursorResult[Any]:
+def execute_plain(
+    connection: Connection, statement: ClauseElement, values: dict[str, Any] | list[dict[str, Any]]
+) -> CursorResult[Any]:
     """Execute a statement whose values need no conversion, in a third of the time that SQLAlchemy takes for it.
 
     Parameters
@@ -211,7 +213,12 @@ def execute_plain(connection: Connection, statement: ClauseElement, values: dict
     connection : Connection
     statement : ClauseElement
         Made once: it is kept.
-    values : dict
+    values : dict, or list of dict
+        For each time that it is executed.
     """
     known, order = _plain(connection.dialect, statement)
-    return connection.exec_driver_sql(known, tuple([values[name] for name in order]) if order else values)
+    if not order:
+        return connection.exec_driver_sql(known, values)
+    if isinstance(values, dict):
+        return connection.exec_driver_sql(known, tuple([values[name] for name in order]))
+    return connection.exec_driver_sql(known, [tuple([row[name] for name in order]) for row in values])
