@@ -15,7 +15,9 @@ from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.site.program import OPEN, OVER, Accepted, Declined
 
-_MOST_KEYS = 100_000
+_KEYS = 20_000
+"""So many keys at least are known of the jobs that were taken in last, and twice as many at most."""
+
 _PATIENCE_S = 10.0
 
 
@@ -39,8 +41,9 @@ class OpenJobs:
         # All jobs of the grid up to this number are known, so that one that is not there is over.
         self._newest = 0
         self._is_known = asyncio.Event()
-        # Keys of jobs that were taken in: handed in again they are no new jobs.
-        self._keys: dict[str, None] = {}
+        # Keys of jobs that were taken in, the newer ones and those before: handed in again they are no new jobs.
+        self._keys: set[str] = set()
+        self._older_keys: set[str] = set()
         self._doubtful: deque[int] = deque()
         self._doubt = asyncio.Event()
 
@@ -136,7 +139,7 @@ class OpenJobs:
         RefusalError
         """
         assert self._is_known.is_set(), "it is waited for before"
-        new = Counter(user for key, user in jobs if key not in self._keys)
+        new = Counter(user for key, user in jobs if key not in self._keys and key not in self._older_keys)
         for user, count in sorted(new.items()):
             check_count(user, count, self._counts[user] + self._coming[user], self._most)
         self._coming += new
@@ -149,13 +152,13 @@ class OpenJobs:
         """Count those of the jobs that were taken in; made by `Admission`."""
         for (key, user), answer in zip(jobs, answers, strict=True):
             if isinstance(answer, Accepted):
-                self._keys[key] = None
+                self._keys.add(key)
                 if answer.job_id > self._newest and answer.job_id not in self._users:
                     # Nobody has heard of it yet, so that its end is still to be heard, too.
                     self._users[answer.job_id] = user
                     self._counts[user] += 1
-        while len(self._keys) > _MOST_KEYS:
-            del self._keys[next(iter(self._keys))]
+        if len(self._keys) > _KEYS:
+            self._keys, self._older_keys = set(), self._keys
 
     def _opened(self, job_id: int, user: str) -> None:
         if job_id > self._newest:
