@@ -36,9 +36,10 @@ class NodePool:
     Notes
     -----
     The free nodes are the bits of one whole number, so that all nodes of a job are taken, given back and compared in
-    one step. The time of a call grows with the pieces and with the nodes of the site: some 2 µs where that has 128, 30
-    where it has 100,000. Asking for more than there is, or giving back what is free already, is a fault of the caller
-    and raises AssertionError, also under ``python -O``; the pool is unchanged then.
+    one step; who gives back all that it took keeps them as that (`take`, `give_back`). The time of a call grows with
+    the pieces and with the nodes of the site: some 2 µs where that has 128, 30 where it has 100,000. Asking for more
+    than there is, or giving back what is free already, is a fault of the caller and raises AssertionError, also under
+    ``python -O``; the pool is unchanged then.
 
     Examples
     --------
@@ -66,7 +67,7 @@ class NodePool:
     @property
     def free_intervals(self) -> tuple[Interval, ...]:
         """The free nodes as maximal half-open intervals, in ascending order."""
-        return _lowest(self._free, self.free) if self.free else ()
+        return _lowest(self._free, self.free)[0] if self.free else ()
 
     def allocate(self, width: int) -> tuple[Interval, ...]:
         """Take the lowest-numbered free nodes.
@@ -86,6 +87,10 @@ class NodePool:
         AssertionError
             If the width is below 1 or more than the free nodes.
         """
+        return self.take(width)[0]
+
+    def take(self, width: int) -> tuple[tuple[Interval, ...], int]:
+        """Do as `allocate`; return the nodes also as the bits of a number, for `give_back`."""
         if not 1 <= width <= self.free:
             raise AssertionError(f"{width} nodes asked of a pool with {self.free} of {self.nodes} free")
         free = self._free
@@ -94,11 +99,10 @@ class NodePool:
         if free & taken == taken:
             pieces: tuple[Interval, ...] = ((start, start + width),)
         else:
-            pieces = _lowest(free, width)
-            taken = free & ((1 << pieces[-1][1]) - 1)
+            pieces, taken = _lowest(free, width)
         self._free = free ^ taken
         self.free -= width
-        return pieces
+        return pieces, taken
 
     def release(self, intervals: Iterable[Interval]) -> None:
         """Give nodes back.
@@ -119,10 +123,16 @@ class NodePool:
                 raise AssertionError(f"nodes {start} to {stop} released; the site has 0 to {self.nodes}")
             given |= (1 << stop) - (1 << start)
             count += stop - start
-        if given & self._free or given.bit_count() != count:
-            raise AssertionError(f"{count} nodes released, but some of them are free already, or named twice")
-        self._free |= given
-        self.free += count
+        if given.bit_count() != count:
+            raise AssertionError(f"{count} nodes released, but some of them are named twice")
+        self.give_back(given)
+
+    def give_back(self, taken: int) -> None:
+        """Do as `release`, of nodes that are the bits of a number."""
+        if taken & self._free or taken > self._all:
+            raise AssertionError("nodes released, but some of them are free already, or not of this site")
+        self._free |= taken
+        self.free += taken.bit_count()
 
     def check_invariants(self) -> None:
         """Check that the bits are what `Notes` of the class promises.
@@ -138,16 +148,26 @@ class NodePool:
             raise AssertionError(f"{self._free.bit_count()} nodes are free, {self.free} counted")
 
 
-def _lowest(free: int, width: int) -> tuple[Interval, ...]:
-    """Return so many of the lowest bits that are set, at least one, in maximal intervals."""
+def bits_of(intervals: Iterable[Interval]) -> int:
+    """Return nodes as the bits of one whole number."""
+    bits = 0
+    for start, stop in intervals:
+        bits |= (1 << stop) - (1 << start)
+    return bits
+
+
+def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
+    """Return so many of the lowest bits that are set, at least one: in maximal intervals, and as they are."""
     pieces: list[Interval] = []
+    every = free
     while True:
         # Added to, the lowest bit carries through all that are set behind it, up to the first that is not.
         lowest = free & -free
         carried = free + lowest
         start, stop = lowest.bit_length() - 1, (free ^ carried).bit_length() - 1
         if stop - start >= width:
-            return (*pieces, (start, start + width))
+            stop = start + width
+            return (*pieces, (start, stop)), every & ((1 << stop) - 1)
         pieces.append((start, stop))
         width -= stop - start
         free &= carried

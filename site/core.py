@@ -6,12 +6,14 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries o
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.allocation import NodePool
+from gridweave.site.allocation import NodePool, bits_of
 from gridweave.site.checks import check_job, check_reservation, why_impossible
 from gridweave.site.disciplines import DISCIPLINES, PlainDiscipline, Policy, SharingDiscipline
 from gridweave.site.explain import Explanation
@@ -80,7 +82,8 @@ class SiteCore:
         self._plain = discipline if isinstance(discipline, PlainDiscipline) and discipline.is_plain else None
         self._now_ms = 0
         self._waiting: set[int] = set()
-        self._nodes_of: dict[int, NodeIntervals] = {}
+        # The nodes of each running job, as the bits of a number (allocation.py).
+        self._nodes_of: dict[int, int] = {}
         self._killed: set[int] = set()
         self._reservations: dict[int, ReservationRequested] = {}
         self._reserved_nodes: dict[int, NodeIntervals] = {}
@@ -177,7 +180,7 @@ class SiteCore:
             return None
         plain.start_alone(now_ms, job)
         self._now_ms = now_ms
-        self._nodes_of[job_id] = nodes = pool.allocate(job.width)
+        nodes, self._nodes_of[job_id] = pool.take(job.width)
         return nodes
 
     def end_at_once(self, now_ms: int, job_id: int) -> bool:
@@ -193,7 +196,7 @@ class SiteCore:
             return False
         self._discipline.ended(now_ms, job_id)
         self._now_ms = now_ms
-        self._pool.release(nodes)
+        self._pool.give_back(nodes)
         return True
 
     def _asked(self, event: Event) -> list[Command]:
@@ -236,11 +239,12 @@ class SiteCore:
             job_id = job.job_id
             self._waiting.discard(job_id)
             if self._sharing is None:
-                self._nodes_of[job_id] = nodes = self._pool.allocate(job.width)
+                nodes, self._nodes_of[job_id] = self._pool.take(job.width)
                 commands.append(StartJob(job_id, nodes))
             else:
-                self._nodes_of[job_id], threads = self._sharing.place_of(job_id)
-                commands.append(StartJob(job_id, self._nodes_of[job_id], threads))
+                nodes, threads = self._sharing.place_of(job_id)
+                self._nodes_of[job_id] = bits_of(nodes)
+                commands.append(StartJob(job_id, nodes, threads))
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""
@@ -383,11 +387,10 @@ class SiteCore:
         """Raise AssertionError if the state contradicts itself: a node held twice, or a job lost."""
         self._pool.check_invariants()
         self._discipline.check_invariants()
-        held = [*self._nodes_of.values(), *self._reserved_nodes.values()]
-        count = sum(stop - start for intervals in held for start, stop in intervals)
-        nodes = {node for intervals in held for start, stop in intervals for node in range(start, stop)}
-        assert len(nodes) == self.nodes - self.free, "a node is lost"
-        assert len(nodes) == count or self._sharing is not None, "a node is held twice"
+        held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
+        n_held = functools.reduce(operator.or_, held, 0).bit_count()
+        assert n_held == self.nodes - self.free, "a node is lost"
+        assert n_held == sum(map(int.bit_count, held)) or self._sharing is not None, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
         assert running == set(self._nodes_of), "running jobs and held nodes differ"
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
@@ -408,7 +411,7 @@ class SiteCore:
         if nodes is not None:
             self._discipline.ended(self._now_ms, job_id)
             if self._sharing is None:
-                self._pool.release(nodes)
+                self._pool.give_back(nodes)
             self._killed.discard(job_id)
 
     def _cancel(self, job_id: int) -> list[Command]:

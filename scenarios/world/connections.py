@@ -34,8 +34,8 @@ class Connections:
     is_instant : bool
         Whether every message is there at once, so that there is nothing to keep: who has one hands it over, and counts
         it in ``messages``.
-    has_channels : bool
-        Whether what was put is sent by a `flush`.
+    unsent : dict from (int, int) to None
+        The ends (site, end) that have put what only a `send` sends, as all do where there are channels.
     messages, lost : int
         That were sent, and those of them that did not arrive.
     """
@@ -57,7 +57,7 @@ class Connections:
         self._deliver = deliver
         self._cut = [0] * len(down)
         self.is_instant = routes.is_instant and not channels
-        self.has_channels = channels
+        self.unsent: dict[tuple[int, int], None] = {}
         self._channels: list[tuple[Channel, Channel]] | None = None
         if channels:
             delays_ms = [routes.resend_ms(site) for site in range(len(down))]
@@ -88,10 +88,11 @@ class Connections:
         self._cut[site] -= 1
 
     def put(self, now_ms: int, site: int, end: int, message: Any) -> None:
-        """Send a message from one end; through a channel it leaves with the next `flush`."""
+        """Send a message from one end; through a channel it leaves with the next `send`."""
         to = GRID if end == SITE_END else site
         if self._channels is not None:
             self._channels[site][end].send(message)
+            self.unsent[site, end] = None
             return
         self.messages += 1
         (when_ms,) = self._routes.arrivals_ms(now_ms, site, end, 1)
@@ -101,7 +102,14 @@ class Connections:
             self._under_way += 1
             self._send(when_ms, to, (site, message))
 
-    def flush(self, now_ms: int, site: int, end: int) -> None:
+    def send(self, now_ms: int) -> None:
+        """Send what was put since the last time."""
+        ends = list(self.unsent)
+        self.unsent.clear()
+        for site, end in ends:
+            self._flush(now_ms, site, end)
+
+    def _flush(self, now_ms: int, site: int, end: int) -> None:
         """Send what one end has to send, over a network that may lose or repeat it."""
         if self._channels is None:
             return
@@ -139,7 +147,7 @@ class Connections:
         if self._wake_ms.get(2 * site + end) == now_ms:
             del self._wake_ms[2 * site + end]
             if not self._down[site]:
-                self.flush(now_ms, site, end)
+                self._flush(now_ms, site, end)
 
     def resume(self, now_ms: int, site: int) -> None:
         """Have a site that is back go on with what it had to send."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gridweave.site.allocation import bits_of
 from gridweave.site.messages import NodeIntervals
 
 
@@ -15,20 +16,12 @@ class ViolationError(AssertionError):
 
 
 class _Run(msgspec.Struct, gc=False):
-    """A fragment on the nodes of a site; what it holds is the bits of a number, as in `_bits_of`."""
+    """A fragment on the nodes of a site; what it holds is the bits of a number: all are compared in one step."""
 
     attempt: int
     start_ms: int
     held: int
     width: int
-
-
-def _bits_of(intervals: NodeIntervals) -> int:
-    """Return nodes, or threads, as the bits of one whole number, with which all of them are compared in one step."""
-    bits = 0
-    for start, stop in intervals:
-        bits |= (1 << stop) - (1 << start)
-    return bits
 
 
 class History:
@@ -108,9 +101,9 @@ class History:
         threads: NodeIntervals = (),
     ) -> None:
         """Note that a fragment started on these nodes, or, where they are shared, on these threads of them."""
-        held = taken = _bits_of(nodes)
+        held = taken = bits_of(nodes)
         if self._lanes[site] > 1:
-            held = _bits_of(threads)
+            held = bits_of(threads)
             self._check_threads(now_ms, site, job_id, nodes, threads)
         if self._busy[site] & held:
             raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")

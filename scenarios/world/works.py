@@ -186,19 +186,19 @@ class Works:
         if is_split:
             history.joined(now_ms, site, job_id, attempt, work.start_ms)
         work.missing -= 1
-        if work.is_dead or work.missing > 0:
+        if work.missing > 0 or work.is_dead:
             return
-        run_ms: int | None = work.submission.run_ms
         placed: Fragments = ()
-        if attempt != OWN and (is_split or not self._are_plain):
-            placed = tuple(fragments.items())
-            run_ms = self._lengths.begins(now_ms, job_id, attempt, placed, work.submission.run_ms)
         if is_split:
+            placed = tuple(fragments.items())
             for other in fragments:
                 self._tell(other, FragmentsMet(job_id, attempt))
         # What was put on its nodes just now need not be looked for there.
         history.began(now_ms, job_id, attempt, placed)
         work.begun_ms = now_ms
+        run_ms: int | None = work.submission.run_ms
+        if attempt != OWN and (is_split or not self._are_plain):
+            run_ms = self._lengths.begins(now_ms, job_id, attempt, tuple(fragments.items()), work.submission.run_ms)
         if run_ms is None:
             work.moves_data, work.end_ms = True, _NEVER
         else:

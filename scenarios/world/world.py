@@ -49,7 +49,7 @@ from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import ChangeRate, Command, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
 
 # What happens at an instant, in this order.
-_DATA, _END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _WAKE, _RESEND = range(10)
+_DATA, _END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _RESEND = range(9)
 
 _NEVER = int(NEVER_MS)
 
@@ -117,10 +117,10 @@ class World:
         self.refused: dict[int, str] = {}
         n_sites = len(self._sites)
         self._down = [False] * n_sites
-        # The first instant at which each site will be asked whether it wants to act.
-        self._site_wake_ms = [_NEVER] * n_sites
+        # When each site wants to act though it is told nothing; and behind them (`GRID`) when the grid first wanted to,
+        # which is not put off: it takes in what it need not hear of at once.
+        self._wake_ms = [_NEVER] * (n_sites + 1)
         self._data_ms = _NEVER
-        self._meta_wake_ms: int | None = None
         # What sites have to take in at this instant; nothing, if they were only to be woken.
         self._for_site: defaultdict[int, list[ContractEvent]] = defaultdict(list)
         self._for_meta: list[GridEvent] = []
@@ -166,18 +166,23 @@ class World:
     def _play(self, instants: int) -> bool:
         """Play on for so many instants at which something happens; return whether nothing more will."""
         heap, heappop, pending = self._heap, heapq.heappop, self._pending
-        works, for_site, lengths = self.works, self._for_site, self._lengths
-        are_plain, checks = lengths.are_plain, self._check
+        end_work, for_site, wake_ms = self.works.end, self._for_site, self._wake_ms
+        are_plain, checks = self._lengths.are_plain, self._check
         submit_ms = pending[-1].submit_ms if pending else _NEVER
         for _ in range(instants):
             next_ms = heap[0][0]
-            self.now_ms = now_ms = next_ms if next_ms < submit_ms else submit_ms
-            if now_ms == _NEVER:
-                return True
+            now_ms = next_ms if next_ms < submit_ms else submit_ms
+            woken_ms = min(wake_ms)
+            if woken_ms <= now_ms:
+                if woken_ms == _NEVER:
+                    return True
+                now_ms = woken_ms
+                self._wake(now_ms)
+            self.now_ms = now_ms
             while next_ms == now_ms:
                 _, kind, _, place, what = heappop(heap)
                 if kind == _END:
-                    works.end(now_ms, what)
+                    end_work(now_ms, what)
                 else:
                     self._happens(kind, place, what)
                 next_ms = heap[0][0]
@@ -234,15 +239,6 @@ class World:
             self.connections.arrive(self.now_ms, place, what)
         elif kind == _RESEND:
             self.connections.resend(self.now_ms, place, what)
-        elif kind == _WAKE:
-            # One that an earlier one has replaced is passed over, or it would leave another behind, and that again.
-            if place == GRID:
-                if self._meta_wake_ms == self.now_ms:
-                    self._meta_wake_ms = None
-                    self._meta_woken = True
-            elif self._site_wake_ms[place] == self.now_ms:
-                self._site_wake_ms[place] = _NEVER
-                self._wake_site(place)
         elif kind == _DATA:
             if self._data_ms == self.now_ms:
                 self._data_ms = _NEVER
@@ -312,7 +308,7 @@ class World:
             if len(for_site) == 1:
                 site, events = for_site.popitem()
                 self._step_site(site, events)
-            else:
+            elif for_site:
                 # A site that is told something by one before it takes that in with the rest.
                 for site in sorted(for_site):
                     self._step_site(site, for_site.pop(site))
@@ -324,28 +320,22 @@ class World:
         if self._check:
             self.history.check_leases(self.now_ms)
 
-    def _wake_site(self, site: int) -> None:
-        """Have a site act if it still wants to; most wakeups are for limits of jobs that ended before."""
-        wake_ms = None if self._down[site] else self._sites[site].next_wakeup_ms()
-        if wake_ms is None:
-            return
-        if wake_ms <= self.now_ms:
-            self._for_site.setdefault(site, [])
-        elif wake_ms < self._site_wake_ms[site]:
-            self._plan_wake(site, wake_ms)
-
-    def _plan_wake(self, site: int, wake_ms: int) -> None:
-        self._site_wake_ms[site] = wake_ms
-        self._at(wake_ms, _WAKE, site)
+    def _wake(self, now_ms: int) -> None:
+        """Have those act that want to by now."""
+        for place, wake_ms in enumerate(self._wake_ms[:GRID]):
+            if wake_ms == now_ms:
+                self._for_site.setdefault(place, [])
+        if self._wake_ms[GRID] == now_ms:
+            self._wake_ms[GRID], self._meta_woken = _NEVER, True
 
     def _step_site(self, site: int, events: list[ContractEvent]) -> None:
         core, connections, now_ms = self._sites[site], self.connections, self.now_ms
-        is_instant, has_answered = connections.is_instant, False
+        leases, is_instant = self.history.leases, connections.is_instant
         for command in core.handle(now_ms, *events):
             if type(command) is ToGrid:
                 answer = command.answer
                 kind = type(answer)
-                if kind is Held or self.history.leases:
+                if leases or kind is Held:
                     self._note_answer(site, answer)
                 if is_instant:
                     # `_delivered`, which every job would call twice.
@@ -355,18 +345,15 @@ class World:
                         self._meta_woken = True
                 else:
                     connections.put(now_ms, site, SITE_END, answer)
-                    has_answered = True
             elif type(command) is StartJob:
                 self.works.start(now_ms, site, command)
             else:
                 self._obey(site, command)
-        if has_answered and connections.has_channels:
-            connections.flush(now_ms, site, SITE_END)
+        if connections.unsent:
+            connections.send(now_ms)
         if self._check:
             core.check_invariants()
-        wake_ms = core.next_wakeup_ms()
-        if wake_ms is not None and wake_ms < self._site_wake_ms[site]:
-            self._plan_wake(site, wake_ms)
+        self._wake_ms[site] = core.next_wakeup_ms() or _NEVER
 
     def _obey(self, site: int, command: Command | ToGrid) -> None:
         """Carry out what a site commands but seldom."""
@@ -378,35 +365,33 @@ class World:
             self._is_refused(command.job_id, command.reason)
 
     def _step_meta(self) -> None:
-        connections, now_ms = self.connections, self.now_ms
+        meta, connections, now_ms = self._meta, self.connections, self.now_ms
+        is_instant = connections.is_instant
         events, self._for_meta, self._meta_woken = self._for_meta, [], False
-        written: list[int] = []
-        for command in self._meta.handle(now_ms, *events):
+        for command in meta.handle(now_ms, *events):
             if type(command) is ToSite:
                 site, request = command.site, command.request
                 if type(request) is HoldNodes:
                     self.works.ask(site, request)
                 else:
                     self._note_request(site, request)
-                if connections.is_instant:
+                if is_instant:
+                    # Where sites fail no message is instant, so this one is up.
                     connections.messages += 1
-                    self._tell_site(site, request)
+                    self._for_site[site].append(request)
                 else:
                     connections.put(now_ms, site, GRID_END, request)
-                    written.append(site)
             elif type(command) is ReportDone:
                 self.history.reported(now_ms, command.job_id, command.outcome)
             elif type(command) is ReportRefused:
                 self._is_refused(command.job_id, command.reason)
-        if written and connections.has_channels:
-            for site in dict.fromkeys(written):
-                connections.flush(now_ms, site, GRID_END)
+        if connections.unsent:
+            connections.send(now_ms)
         if self._check:
-            self._meta.check_invariants()
-        wake_ms = self._meta.next_wakeup_ms()
-        if wake_ms is not None and (self._meta_wake_ms is None or wake_ms < self._meta_wake_ms):
-            self._meta_wake_ms = wake_ms
-            self._at(wake_ms, _WAKE, GRID)
+            meta.check_invariants()
+        wake_ms = meta.next_wakeup_ms()
+        if wake_ms is not None and wake_ms < self._wake_ms[GRID]:
+            self._wake_ms[GRID] = wake_ms
 
     def _is_refused(self, job_id: int, reason: str) -> None:
         self.history.refused(job_id)
@@ -415,7 +400,7 @@ class World:
 
     def _fail(self, site: int) -> None:
         """Let a site fail."""
-        self._down[site] = True
+        self._down[site], self._wake_ms[site] = True, _NEVER
         self.crashes += 1
         self.works.fail(self.now_ms, site)
         # What its own users did at this very instant is not lost, nor what had ended before the site failed.

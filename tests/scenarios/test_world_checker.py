@@ -206,8 +206,8 @@ def test_a_job_that_is_requeued_while_it_runs_is_found(monkeypatch: pytest.Monke
 
 def test_nodes_that_are_handed_out_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that hands out its first nodes whoever has them is found out."""
-    monkeypatch.setattr(NodePool, "allocate", lambda self, width: ((0, width),))
-    monkeypatch.setattr(NodePool, "release", lambda self, nodes: None)
+    monkeypatch.setattr(NodePool, "take", lambda self, width: (((0, width),), 0))
+    monkeypatch.setattr(NodePool, "give_back", lambda self, taken: None)
     assert_found("that another job has", GOOD)
 
 
@@ -215,11 +215,11 @@ def test_fewer_nodes_than_asked_for_are_found(monkeypatch: pytest.MonkeyPatch) -
     """A site that gives a wide job a node too few is found out."""
 
     def stingy(self: NodePool, width: int) -> Any:
-        intervals = allocate(self, width)
-        return intervals if width < 4 else ((intervals[0][0] + 1, intervals[0][1]), *intervals[1:])
+        intervals, taken = take(self, width)
+        return intervals if width < 4 else ((intervals[0][0] + 1, intervals[0][1]), *intervals[1:]), taken
 
-    allocate = NodePool.allocate
-    monkeypatch.setattr(NodePool, "allocate", stingy)
+    take = NodePool.take
+    monkeypatch.setattr(NodePool, "take", stingy)
     assert_found("that it asked for", GOOD)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gridweave.errors import InputError
-from gridweave.site.allocation import Interval, NodePool
+from gridweave.site.allocation import Interval, NodePool, bits_of
 
 
 def nodes_of(intervals: tuple[Interval, ...]) -> list[int]:
@@ -39,6 +39,17 @@ class PoolAgainstSet(RuleBasedStateMachine):
         assert all(left[1] < right[0] for left, right in pairwise(taken))
         self.model -= set(lowest)
         self.held.append(taken)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def take_and_give_back(self, data: st.DataObject) -> None:
+        """Take nodes as the bits of a number: those that `allocate` would give, and all are free when they are back."""
+        width = data.draw(st.integers(1, len(self.model)))
+        intervals, taken = self.pool.take(width)
+        assert nodes_of(intervals) == sorted(self.model)[:width]
+        assert bits_of(intervals) == taken
+        assert self.pool.free == len(self.model) - width
+        self.pool.give_back(taken)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -75,13 +86,15 @@ class PoolAgainstSet(RuleBasedStateMachine):
         good = [(other, other + 1) for other in data.draw(st.sets(st.sampled_from(in_use)) if in_use else st.just([]))]
         with pytest.raises(AssertionError, match="free already"):
             self.pool.release([*good, (node, node + 1)])
+        with pytest.raises(AssertionError, match="free already"):
+            self.pool.give_back(bits_of([*good, (node, node + 1)]))
 
     @precondition(lambda self: len(self.model) < self.pool.nodes)
     @rule(data=st.data())
     def naming_a_node_twice_changes_nothing(self, data: st.DataObject) -> None:
         """Refuse a node that is named twice in one call."""
         node = data.draw(st.sampled_from(sorted(set(range(self.pool.nodes)) - self.model)))
-        with pytest.raises(AssertionError, match="free already"):
+        with pytest.raises(AssertionError, match="named twice"):
             self.pool.release([(node, node + 1), (node, node + 1)])
 
     @invariant()
