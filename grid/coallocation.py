@@ -70,10 +70,14 @@ class Attempt(msgspec.Struct, gc=False):
     @property
     def outcome(self) -> str | None:
         """What became of the whole: None if it is to be tried again."""
-        others = set(self.ended.values())
-        others.discard("finished")
-        if not others:
-            return "finished"
+        for outcome in self.ended.values():
+            if outcome != "finished":
+                return self._outcome_of_others()
+        return "finished"
+
+    def _outcome_of_others(self) -> str | None:
+        """Return what became of the whole where not all fragments have finished."""
+        others = set(self.ended.values()) - {"finished"}
         if {"lost", "unmet", "hold-ended"}.intersection(others):
             return None
         # Where one has failed, the others were ended for that.

@@ -185,9 +185,9 @@ class FullControl:
         outcome = attempt.outcome if kind == ENDED else None
         if outcome is None and attempt.cancelled:
             outcome = "cancelled"
-        report: list[GridCommand] = []
         if outcome is None and job_id not in self._held:
             self._queue.requeue(now_ms, job_id)
+            report: list[GridCommand] = []
         else:
             self._queue.ended(now_ms, job_id)
             number = self._number.pop(job_id)

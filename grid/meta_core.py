@@ -31,7 +31,7 @@ from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.no_control import NoControl
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
-from gridweave.site.checks import MAX_ID, check_job
+from gridweave.site.checks import MAX_ID, why_impossible
 from gridweave.site.contract import Answer, Ended, Started
 from gridweave.site.messages import MAX_TIME_MS, Job
 
@@ -320,9 +320,10 @@ class MetaCore:
         return news
 
     def _check_submitted(self, event: GridJobSubmitted) -> None:
-        job, sensitivity = event.job, event.sensitivity
-        check_job(job)
-        problem = None if event.sends is None else why_not_sent(event.sends, self._n_sites)
+        job, sensitivity, sends = event.job, event.sensitivity, event.sends
+        problem = why_impossible(job)
+        if problem is None and sends is not None:
+            problem = why_not_sent(sends, self._n_sites)
         if problem is not None:
             raise InputError(f"job {job.job_id}: {problem}")
         overhead_ms = sensitivity * self._most_overhead * job.estimate_ms

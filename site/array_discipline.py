@@ -94,6 +94,7 @@ class ArrayDiscipline:
     def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
+        self._queue, self._promises, self._planning = self._discipline
 
     def _empty_plan(self, reservations: int) -> Plan | None:
         """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
@@ -128,8 +129,7 @@ class ArrayDiscipline:
             key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
         self._jobs[job_id] = job
         self._slot[job_id] = slot
-        queue = self._discipline.queue
-        self._arrive(self._state, queue, slot, key, now_ms, job_id, width, estimate_ms, self._mask(job))
+        self._arrive(self._state, self._queue, slot, key, now_ms, job_id, width, estimate_ms, self._mask(job))
 
     def start_alone(self, now_ms: int, job: Job) -> None:
         """Start a job for which there is room, where nobody waits."""
@@ -146,7 +146,7 @@ class ArrayDiscipline:
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
-        found = self._depart(self._state, *self._discipline, end_ms, job_id, now_ms)
+        found = self._depart(self._state, self._queue, self._promises, self._planning, end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
         if end_ms == self.first_end_ms:
             self.first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
@@ -213,7 +213,9 @@ class ArrayDiscipline:
         if self._plan is None and len(self._slot) == len(self._end_ms):
             # Nobody waits.
             return []
-        count, self.first_end_ms, self._next_start_ms = self._decide(self._state, *self._discipline, now_ms)
+        count, self.first_end_ms, self._next_start_ms = self._decide(
+            self._state, self._queue, self._promises, self._planning, now_ms
+        )
         if not count:
             return []
         slots, started = self._state.started, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from math import inf, isfinite
 
 from gridweave.errors import InputError
 from gridweave.site.messages import MAX_TIME_MS, MAX_WIDTH, Job, ReservationRequested, Resources
@@ -18,7 +18,7 @@ def why_impossible(job: Job) -> str | None:
     reason = why_impossible_numbers(job.job_id, job.width, job.estimate_ms)
     if reason is not None:
         return reason
-    if not (0 < job.weight < math.inf and math.isfinite(job.priority)):
+    if not (0 < job.weight < inf and isfinite(job.priority)):
         return f"weight {job.weight} is not above 0, or priority {job.priority} no number"
     return why_impossible_needs(job.resources) if job.resources is not None else None
 

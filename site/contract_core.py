@@ -108,7 +108,12 @@ class ContractCore(ContractState):
         """
         plain = self._plain
         if plain is not None and len(events) == 1 and self._now_ms <= now_ms < plain.first_end_ms:
-            at_once = self._at_once(now_ms, events[0])
+            # Nothing waits and nothing is timed, and but one job starts or ends, as most do.
+            at_once, event = None, events[0]
+            if type(event) is HoldNodes:
+                at_once = self._start_at_once(now_ms, event)
+            elif type(event) is JobFinished:
+                at_once = self._end_at_once(now_ms, event.job_id)
             if at_once is not None:
                 return at_once
         self.site.check(now_ms, *events)
@@ -145,8 +150,10 @@ class ContractCore(ContractState):
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
         plain = self._plain
-        if plain is not None and self._now_ms < plain.first_end_ms < _NEVER:
-            return plain.first_end_ms
+        if plain is not None:
+            end_ms = plain.first_end_ms
+            if self._now_ms < end_ms < _NEVER:
+                return end_ms
         site_ms = self.site.next_wakeup_ms()
         if not self._timed:
             return site_ms
@@ -172,22 +179,16 @@ class ContractCore(ContractState):
     def _answer(self, answer: Answer) -> None:
         self._out.append(ToGrid(answer))
 
-    def _at_once(self, now_ms: int, event: ContractEvent) -> list[Command | ToGrid] | None:
-        """Take in that a job of the grid starts, or ends, where nothing waits and nothing is timed, as most do.
+    def _start_at_once(self, now_ms: int, request: HoldNodes) -> list[Command | ToGrid] | None:
+        """Do as `handle` for a job of the grid that starts at a site at rest, in a third of the time.
 
-        It is what `handle` would do, in a third of the time. The grid is not told that the site has changed: what its
-        own job takes, or gives back, it knows.
+        The grid is not told that the site has changed: what its own job takes, or gives back, it knows.
 
         Returns
         -------
         list of Command or ToGrid, or None
             None if there is more to it, and then nothing has changed.
         """
-        if type(event) is JobFinished:
-            return self._end_at_once(now_ms, event.job_id)
-        return self._start_at_once(now_ms, event) if type(event) is HoldNodes else None
-
-    def _start_at_once(self, now_ms: int, request: HoldNodes) -> list[Command | ToGrid] | None:
         job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms
         if request.start_ms is not None or job_id in self._parts or self._share.why_not(width) is not None:
             return None
@@ -203,6 +204,7 @@ class ContractCore(ContractState):
         return [grant, ToGrid(Started(job_id, attempt, now_ms))]
 
     def _end_at_once(self, now_ms: int, job_id: int) -> list[Command | ToGrid] | None:
+        """Do as `_start_at_once` for a job of the grid that ends."""
         part = self._parts.get(job_id)
         if part is None or part.state != RUNNING or not self.site.end_at_once(now_ms, job_id):
             return None

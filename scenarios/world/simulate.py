@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from operator import itemgetter
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.grid.coallocation import Fragments
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
@@ -25,7 +24,7 @@ from gridweave.scenarios.world.link_world import play_links
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.routes import EvenRoutes, Routes
 from gridweave.scenarios.world.traffic import Traffic
-from gridweave.scenarios.world.works import Submission
+from gridweave.scenarios.world.works import Ran, Submission
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract_core import ContractCore
 from gridweave.site.disciplines import Policy
@@ -224,18 +223,18 @@ def _result(
     workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: Traffic | None
 ) -> WorldResult:
     ids, works = workload.job_id.tolist(), world.works
-    never: tuple[int, int, Fragments] = (NEVER, NEVER, ())
-    runs = list(map(works.finished.get, ids, repeat(never)))
-    start_ms, end_ms = (np.array(list(map(itemgetter(place), runs)), np.int64) for place in (0, 1))
-    parts = list(map(itemgetter(2), runs))
+    runs = list(map(works.finished.get, ids, repeat(Ran(NEVER, NEVER, {}))))
+    start_ms, end_ms = (np.array(list(map(attrgetter(name), runs)), np.int64) for name in ("begun_ms", "end_ms"))
+    parts = list(map(attrgetter("fragments"), runs))
     counts = np.array(list(map(len, parts)), np.int64)
+    pairs = chain.from_iterable(chain.from_iterable(map(dict.items, parts)))
     return WorldResult(
         workload=workload,
         nodes=np.array(nodes, np.int64),
         policy=policy,
         start_ms=start_ms,
         end_ms=end_ms,
-        fragments=np.array(list(chain.from_iterable(parts)), FRAGMENT),
+        fragments=np.fromiter(pairs, np.int64).view(FRAGMENT),
         first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
         n_fragments=counts,
         refused=tuple((job_id, world.refused[job_id]) for job_id in ids if job_id in world.refused),

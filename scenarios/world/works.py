@@ -73,6 +73,14 @@ class Work(msgspec.Struct, gc=False):
     end_ms: int = 0
 
 
+class Ran(msgspec.Struct, frozen=True, gc=False):
+    """When a job that has finished began, when it ended, and how many nodes of which sites it had."""
+
+    begun_ms: int
+    end_ms: int
+    fragments: dict[int, int]
+
+
 class Works:
     """The jobs that were handed in, and what has become of them.
 
@@ -90,8 +98,8 @@ class Works:
 
     Attributes
     ----------
-    finished : dict from int to (int, int, tuple of (int, int))
-        When each job began that has finished, when it ended, and on which nodes.
+    finished : dict from int to Ran
+        The jobs that have finished.
     slowest : int
         The lowest rate above 0 that any job had.
     """
@@ -113,7 +121,7 @@ class Works:
         self._plan_end = plan_end
         self._jobs: dict[int, Submission] = {}
         self._work: dict[tuple[int, int], Work] = {}
-        self.finished: dict[int, tuple[int, int, Fragments]] = {}
+        self.finished: dict[int, Ran] = {}
         self.slowest = RATE_ONE
 
     def __len__(self) -> int:
@@ -311,7 +319,7 @@ class Works:
         job_id, attempt, fragments = work.job_id, work.attempt, work.fragments
         history, tell = self._history, self._tell
         if completed:
-            self.finished[job_id] = work.begun_ms, now_ms, tuple(fragments.items())
+            self.finished[job_id] = Ran(work.begun_ms, now_ms, fragments)
         self._forget(work)
         history.stopped(now_ms, job_id, completed=completed)
         for site in fragments:

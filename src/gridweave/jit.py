@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+import numpy as np
 import platformdirs
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
@@ -221,8 +222,22 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
     """
     if not isinstance(function, Dispatcher):
         return function
-    types = tuple(map(numba.typeof, arguments))
-    return cast("Callable[P, R]", function.compile(types))
+    # Whoever makes many cores has the types of the same arrays worked out for each, which takes numba a millisecond.
+    about = function, tuple(map(_layout, arguments))
+    if about not in _PREPARED:
+        _PREPARED[about] = function.compile(tuple(map(numba.typeof, arguments)))
+    return cast("Callable[P, R]", _PREPARED[about])
+
+
+_PREPARED: dict[object, object] = {}
+
+
+def _layout(argument: object) -> object:
+    """Return what the type of an argument depends on, and nothing that is costly to find."""
+    if isinstance(argument, np.ndarray):
+        flags = argument.flags
+        return argument.dtype, argument.ndim, flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable
+    return (type(argument), *map(_layout, argument)) if isinstance(argument, tuple) else type(argument)
 
 
 @contextlib.contextmanager
