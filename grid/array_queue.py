@@ -323,13 +323,14 @@ class GridQueue:
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job for good."""
-        self._leave(now_ms, job_id)
-        self._forget(job_id)
+        slot = self._leave(now_ms, job_id)
+        self._unused.append(slot)
+        del self._slot[job_id], self._jobs[slot]
 
     def requeue(self, now_ms: int, job_id: int) -> None:
         """Put a running job back into the queue, at the place that it had by its submission."""
-        self._leave(now_ms, job_id)
-        enqueue(self._state, np.int64(self._slot[job_id]))
+        slot = self._leave(now_ms, job_id)
+        enqueue(self._state, np.int64(slot))
         self.n_waiting += 1
         self._replan()
 
@@ -359,13 +360,15 @@ class GridQueue:
         if self._plan is not None:
             self._plan.counters["stale"] = REPLAN
 
-    def _leave(self, now_ms: int, job_id: int) -> None:
+    def _leave(self, now_ms: int, job_id: int) -> int:
+        """Take out a running job; return its slot, which it keeps."""
         slot = self._slot[job_id]
         if self._plan is None:
             left = self._depart(self._state, slot)
         else:
             left = planned_job_ended(self._state, self._plan, np.int64(slot), np.int64(now_ms))
         assert left, f"job {job_id} is not among the running jobs"
+        return slot
 
     def _forget(self, job_id: int) -> None:
         slot = self._slot.pop(job_id)

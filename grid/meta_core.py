@@ -163,7 +163,7 @@ class MetaCore:
             raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
         if policy.selection == "random" and rng is None:
             raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
-        self._n_sites = len(nodes)
+        self._sites = range(len(nodes))
         if network is not None and len(network.model.topology.sites) != len(nodes):
             raise OptionError("network", f"has {len(network.model.topology.sites)} sites and the grid has {len(nodes)}")
         # With links no overhead of the policy counts.
@@ -304,8 +304,8 @@ class MetaCore:
         news: list[GridEvent] = []
         for event in events:
             if type(event) is FromSite:
-                if not 0 <= event.site < self._n_sites:
-                    raise InputError(f"site {event.site} is not one of the {self._n_sites} sites")
+                if event.site not in self._sites:
+                    raise InputError(f"site {event.site} is not one of the {len(self._sites)} sites")
                 if type(event.answer) is Started and self._control.expects(event.answer):
                     continue
             elif type(event) is GridJobSubmitted:
@@ -323,7 +323,7 @@ class MetaCore:
         job, sensitivity, sends = event.job, event.sensitivity, event.sends
         problem = why_impossible(job)
         if problem is None and sends is not None:
-            problem = why_not_sent(sends, self._n_sites)
+            problem = why_not_sent(sends, len(self._sites))
         if problem is not None:
             raise InputError(f"job {job.job_id}: {problem}")
         overhead_ms = sensitivity * self._most_overhead * job.estimate_ms

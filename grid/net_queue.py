@@ -95,9 +95,9 @@ class NetQueue(GridQueue):
                 left = work_left(late.left, late.rate, late.since_ms, now_ms)
                 self.expect_end(now_ms, job_id, max(now_ms + 1, int(late_end_ms(left, late.rate, now_ms))))
 
-    def _leave(self, now_ms: int, job_id: int) -> None:
+    def _leave(self, now_ms: int, job_id: int) -> int:
         self._late.pop(job_id, None)
-        super()._leave(now_ms, job_id)
+        return super()._leave(now_ms, job_id)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

@@ -135,7 +135,9 @@ class ContractCore(ContractState):
             inner += [JobSubmitted(job) for job in self._share.let_in()]
         if self._paces.by_job:
             self._put_off_limits()
-        self._run_site(inner)
+        # A hold that is committed, or a fragment that has met the others, gives the site nothing to decide.
+        if inner or not self.site.stay_at_rest(now_ms):
+            self._run_site(inner)
         if self._timed:
             self._start_due()
         for request in later:

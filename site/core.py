@@ -199,6 +199,20 @@ class SiteCore:
         self._pool.give_back(nodes)
         return True
 
+    def stay_at_rest(self, now_ms: int) -> bool:
+        """Do as `act` where nothing has happened at a site at rest.
+
+        Returns
+        -------
+        bool
+            False if there is more to it, and then nothing has changed.
+        """
+        plain = self.at_rest
+        if plain is None or now_ms >= plain.first_end_ms:
+            return False
+        self._now_ms = now_ms
+        return True
+
     def _asked(self, event: Event) -> list[Command]:
         """Take in a cancellation, or what is asked of reservations."""
         if isinstance(event, JobCancelled):

@@ -316,16 +316,15 @@ class Works:
 
     def _leave(self, now_ms: int, work: Work, *, completed: bool) -> None:
         """Take a job that works off all its nodes: it has finished, or was killed."""
-        job_id, attempt, fragments = work.job_id, work.attempt, work.fragments
-        history, tell = self._history, self._tell
+        job_id, fragments, history = work.job_id, work.fragments, self._history
         if completed:
             self.finished[job_id] = Ran(work.begun_ms, now_ms, fragments)
         self._forget(work)
         history.stopped(now_ms, job_id, completed=completed)
         for site in fragments:
             history.left(now_ms, site, job_id)
-            tell(site, JobFinished(job_id))
-        if completed and attempt == OWN:
+            self._tell(site, JobFinished(job_id))
+        if completed and work.attempt == OWN:
             history.reported(now_ms, job_id, "finished")
 
     def _forget(self, work: Work) -> None:

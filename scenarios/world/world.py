@@ -120,6 +120,8 @@ class World:
         # When each site wants to act though it is told nothing; and behind them (`GRID`) when the grid first wanted to,
         # which is not put off: it takes in what it need not hear of at once.
         self._wake_ms = [_NEVER] * (n_sites + 1)
+        # None of them is earlier; it may be that none is as early.
+        self._woken_ms = 0
         self._data_ms = _NEVER
         # What sites have to take in at this instant; nothing, if they were only to be woken.
         self._for_site: defaultdict[int, list[ContractEvent]] = defaultdict(list)
@@ -172,12 +174,13 @@ class World:
         for _ in range(instants):
             next_ms = heap[0][0]
             now_ms = next_ms if next_ms < submit_ms else submit_ms
-            woken_ms = min(wake_ms)
-            if woken_ms <= now_ms:
-                if woken_ms == _NEVER:
-                    return True
-                now_ms = woken_ms
-                self._wake(now_ms)
+            if self._woken_ms <= now_ms:
+                self._woken_ms = woken_ms = min(wake_ms)
+                if woken_ms <= now_ms:
+                    if woken_ms == _NEVER:
+                        return True
+                    now_ms = woken_ms
+                    self._wake(now_ms)
             self.now_ms = now_ms
             while next_ms == now_ms:
                 _, kind, _, place, what = heappop(heap)
@@ -353,7 +356,9 @@ class World:
             connections.send(now_ms)
         if self._check:
             core.check_invariants()
-        self._wake_ms[site] = core.next_wakeup_ms() or _NEVER
+        self._wake_ms[site] = wake_ms = core.next_wakeup_ms() or _NEVER
+        if wake_ms < self._woken_ms:
+            self._woken_ms = wake_ms
 
     def _obey(self, site: int, command: Command | ToGrid) -> None:
         """Carry out what a site commands but seldom."""
@@ -392,6 +397,7 @@ class World:
         wake_ms = meta.next_wakeup_ms()
         if wake_ms is not None and wake_ms < self._wake_ms[GRID]:
             self._wake_ms[GRID] = wake_ms
+            self._woken_ms = min(self._woken_ms, wake_ms)
 
     def _is_refused(self, job_id: int, reason: str) -> None:
         self.history.refused(job_id)

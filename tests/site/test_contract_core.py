@@ -39,10 +39,12 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.contract_core import ContractCore
+from gridweave.site.contract_core import ContractCore, ContractEvent
 from gridweave.site.contract_state import OWN
+from gridweave.site.core import SiteCore
 from gridweave.site.disciplines import DISCIPLINES
 from gridweave.site.messages import (
+    Command,
     Job,
     JobCancelled,
     JobFinished,
@@ -583,6 +585,12 @@ class TheLongWay(ContractCore):
     def _at_rest(self) -> None:
         return None
 
+    def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
+        """Have the site run a pass whatever there is to it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SiteCore, "stay_at_rest", lambda core, now_ms: False)
+            return super().handle(now_ms, *events)
+
 
 class Life:
     """What befalls a site, one thing after the other: mostly starts and ends of the grid's jobs."""
@@ -606,6 +614,8 @@ class Life:
             return own(self._next_id, width + 1, length_ms + 1)
         if kind == "delegated":
             return EnqueueJob(job(self._next_id, width + 1, length_ms + 1), 1, 10_000)
+        if kind == "shared" and rng.random() < 0.5 and (events := self._of_holds(core)):
+            return events[int(rng.integers(len(events)))]
         if kind == "shared":
             return HoldNodes(self._next_id, 1, width, length_ms, now_ms + int(rng.integers(0, 20)))
         if kind == "restart":
@@ -616,6 +626,12 @@ class Life:
         # Another attempt of a job that is here already.
         of_grid = [job_id for job_id in running if core.attempt_of(job_id) != OWN]
         return HoldNodes(int(rng.choice([*of_grid, 0])), 2, width, length_ms)
+
+    def _of_holds(self, core: ContractCore) -> list[Any]:
+        """Return that a hold is committed, for each, and that the fragments of a job have met."""
+        states = {job_id: core.part_state(job_id) for job_id in range(1, self._next_id)}
+        next_of = {"held": CommitHold, "running": FragmentsMet}
+        return [next_of[state](job_id, 1) for job_id, state in states.items() if state in next_of]
 
 
 ODDS = (0.33, 0.33, 0.06, 0.03, 0.11, 0.02, 0.07, 0.01, 0.04)
