@@ -114,6 +114,8 @@ class GridQueue:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         counters = self._state.counters
         self._n_running, self._n_started = counters["n_running"], counters["n_started"]
+        # A pass starts no more jobs, in all their fragments, than there are nodes.
+        self._most_fragments = len(self._state.fragments) - self._total
 
     def _codes_of(self, policy: GridPolicy) -> GridCodes:
         """Return the policy as kernels read it."""
@@ -260,7 +262,8 @@ class GridQueue:
         self._jobs[slot] = job
         self._slot[job_id] = slot
         key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
-        self._arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
+        arrive = self._arrive
+        arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
         self.n_waiting += 1
 
     def withdraw(self, job_id: int) -> bool:
@@ -287,11 +290,11 @@ class GridQueue:
         """Place what can start now; return where, in the order in which the jobs were placed."""
         if not self.n_waiting:
             return []
-        if self._n_fragments + self._total > len(self._state.fragments):
+        if self._n_fragments > self._most_fragments:
             self._compact()
-        state = self._state
+        state, decide = self._state, self._decide
         if self._plan is None:
-            n_started, first = self._decide(state, self._codes, now_ms)
+            n_started, first = decide(state, self._codes, now_ms)
         else:
             while not has_room(state, self._plan, 0):
                 self._plan = enlarged(self._plan)
@@ -300,19 +303,15 @@ class GridQueue:
         if not n_started:
             return []
         self.n_waiting -= n_started
-        placement = self._placement(now_ms, first)
-        return [placement] if n_started == 1 else [placement, *self._further(now_ms, n_started)]
-
-    def _further(self, now_ms: int, n_started: int) -> list[Placement]:
-        """Return where the jobs are placed that a pass started after its first."""
-        return [self._placement(now_ms, self._placed(self._state, number)) for number in range(1, n_started)]
-
-    def _placement(self, now_ms: int, placed: tuple[int, int, int, int, int]) -> Placement:
-        """Return what a kernel says of a job that was started."""
-        slot, end_ms, count, site, width = placed
-        self._n_fragments += count
-        fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
-        return Placement(self._jobs[slot], fragments, end_ms - now_ms)
+        placements: list[Placement] = []
+        while True:
+            slot, end_ms, count, site, width = first
+            self._n_fragments += count
+            fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
+            placements.append(Placement(self._jobs[slot], fragments, end_ms - now_ms))
+            if len(placements) == n_started:
+                return placements
+            first = self._placed(state, len(placements))
 
     def _fragments_of(self, slot: int) -> Fragments:
         first = int(self._state.first_fragment[slot])
@@ -362,9 +361,9 @@ class GridQueue:
 
     def _leave(self, now_ms: int, job_id: int) -> int:
         """Take out a running job; return its slot, which it keeps."""
-        slot = self._slot[job_id]
+        slot, depart = self._slot[job_id], self._depart
         if self._plan is None:
-            left = self._depart(self._state, slot)
+            left = depart(self._state, slot)
         else:
             left = planned_job_ended(self._state, self._plan, np.int64(slot), np.int64(now_ms))
         assert left, f"job {job_id} is not among the running jobs"
@@ -390,6 +389,7 @@ class GridQueue:
             kept += count
         state.counters[0]["n_fragments"] = self._n_fragments = kept
         self._state = state._replace(fragments=larger)
+        self._name_numbers()
 
     def _grow(self) -> None:
         """Move into arrays of twice the size."""

@@ -140,13 +140,15 @@ class ArrayDiscipline:
         self._jobs[job_id] = job
         self._slot[job_id] = slot
         self._end_ms[job_id] = end_ms = now_ms + estimate_ms
-        self._start_alone(self._state, slot, now_ms, job_id, job.width, estimate_ms)
+        start = self._start_alone
+        start(self._state, slot, now_ms, job_id, job.width, estimate_ms)
         self.first_end_ms = min(self.first_end_ms, end_ms)
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
-        found = self._depart(self._state, self._queue, self._promises, self._planning, end_ms, job_id, now_ms)
+        depart = self._depart
+        found = depart(self._state, self._queue, self._promises, self._planning, end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
         if end_ms == self.first_end_ms:
             self.first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER

@@ -192,7 +192,10 @@ class ContractCore(ContractState):
             None if there is more to it, and then nothing has changed.
         """
         job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms
-        if request.start_ms is not None or job_id in self._parts or self._share.why_not(width) is not None:
+        if request.start_ms is not None or job_id in self._parts:
+            return None
+        # Where the grid may have all nodes, all that counts is whether they are free.
+        if not self._share.is_whole and self._share.why_not(width) is not None:
             return None
         if why_impossible_numbers(job_id, width, length_ms) is not None:
             return None

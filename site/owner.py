@@ -73,6 +73,8 @@ class GridShare:
     Attributes
     ----------
     cap : int
+    is_whole : bool
+        Whether that is the whole site.
     overlaps : bool
         Whether jobs of the grid may have more nodes, added up, than there are.
     draining : bool
@@ -88,7 +90,8 @@ class GridShare:
     def __init__(self, site_nodes: int, cap: int, *, shares_nodes: bool) -> None:
         self._site_nodes = site_nodes
         self.cap = cap
-        self.overlaps = shares_nodes and cap == site_nodes
+        self.is_whole = cap == site_nodes
+        self.overlaps = shares_nodes and self.is_whole
         self.draining = False
         self.shut = ""
         self.nodes = 0
@@ -131,7 +134,7 @@ class GridShare:
 
     def why_not(self, width: int) -> str | None:
         """Return why the grid may not have so many more nodes, or wait for them; None if it may."""
-        nodes = width if self.cap == self._site_nodes else self.nodes + width
+        nodes = width if self.is_whole else self.nodes + width
         if self.draining or self.shut or nodes > self.cap:
             return self.closed or self.why_outside
         return None

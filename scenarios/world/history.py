@@ -50,6 +50,7 @@ class History:
 
     def __init__(self, nodes: list[int], lanes: list[int] | None = None) -> None:
         self._lanes = lanes or [1] * len(nodes)
+        self._is_shared = max(self._lanes) > 1
         self._busy = [0] * len(nodes)
         self._runs: list[dict[int, _Run]] = [{} for _ in nodes]
         self._accepted: set[int] = set()
@@ -102,10 +103,11 @@ class History:
     ) -> None:
         """Note that a fragment started on these nodes, or, where they are shared, on these threads of them."""
         held = taken = bits_of(nodes)
-        if self._lanes[site] > 1:
+        if self._is_shared and self._lanes[site] > 1:
             held = bits_of(threads)
             self._check_threads(now_ms, site, job_id, nodes, threads)
-        if self._busy[site] & held:
+        busy = self._busy[site]
+        if busy & held:
             raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
         if taken.bit_count() != width:
             raise ViolationError(
@@ -114,7 +116,7 @@ class History:
         runs = self._runs[site]
         if job_id in runs:
             raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
-        self._busy[site] |= held
+        self._busy[site] = busy | held
         runs[job_id] = _Run(attempt, now_ms, held, width)
 
     def _check_threads(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, threads: NodeIntervals) -> None:

@@ -321,9 +321,10 @@ class Works:
             self.finished[job_id] = Ran(work.begun_ms, now_ms, fragments)
         self._forget(work)
         history.stopped(now_ms, job_id, completed=completed)
+        tell = self._tell
         for site in fragments:
             history.left(now_ms, site, job_id)
-            self._tell(site, JobFinished(job_id))
+            tell(site, JobFinished(job_id))
         if completed and work.attempt == OWN:
             history.reported(now_ms, job_id, "finished")
 

@@ -357,8 +357,7 @@ class World:
         if self._check:
             core.check_invariants()
         self._wake_ms[site] = wake_ms = core.next_wakeup_ms() or _NEVER
-        if wake_ms < self._woken_ms:
-            self._woken_ms = wake_ms
+        self._woken_ms = min(self._woken_ms, wake_ms)
 
     def _obey(self, site: int, command: Command | ToGrid) -> None:
         """Carry out what a site commands but seldom."""
