@@ -197,6 +197,10 @@ class MetaCore:
             If time went backwards, an event names a site that there is not, or a job has impossible numbers; nothing
             has changed then.
         """
+        return self.take_in(now_ms, events)
+
+    def take_in(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridCommand]:
+        """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
         news = self._news(now_ms, events)
         self._now_ms = now_ms
         control = self._control
@@ -293,11 +297,11 @@ class MetaCore:
         """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""
         self._control.check_invariants()
 
-    def check(self, now_ms: int, events: tuple[GridEvent, ...]) -> None:
+    def check(self, now_ms: int, events: Sequence[GridEvent]) -> None:
         """Raise InputError if `handle` would."""
         self._news(now_ms, events)
 
-    def _news(self, now_ms: int, events: tuple[GridEvent, ...]) -> list[GridEvent]:
+    def _news(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridEvent]:
         """Return the events that say something new, in the order in which they are taken; raise as `check`."""
         if now_ms < self._now_ms:
             raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")

@@ -6,7 +6,7 @@ leases, delegated jobs, and what the owner lets the grid have. The rules are in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -106,6 +106,10 @@ class ContractCore(ContractState):
             As `SiteCore.handle`, for what the site's own users ask; nothing has changed then. A request of the grid
             with impossible numbers is refused.
         """
+        return self.take_in(now_ms, events)
+
+    def take_in(self, now_ms: int, events: Sequence[ContractEvent]) -> list[Command | ToGrid]:
+        """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
         plain = self._plain
         if plain is not None and len(events) == 1 and self._now_ms <= now_ms < plain.first_end_ms:
             # Nothing waits and nothing is timed, and but one job starts or ends, as most do.

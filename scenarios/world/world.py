@@ -52,6 +52,7 @@ from gridweave.site.messages import ChangeRate, Command, JobFinished, JobSubmitt
 _DATA, _END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _RESEND = range(9)
 
 _NEVER = int(NEVER_MS)
+_UNKNOWN = -1
 
 _MAX_ROUNDS = 10_000
 """So many times the sites and the grid may answer each other at one instant, and once more for every job."""
@@ -120,8 +121,8 @@ class World:
         # When each site wants to act though it is told nothing; and behind them (`GRID`) when the grid first wanted to,
         # which is not put off: it takes in what it need not hear of at once.
         self._wake_ms = [_NEVER] * (n_sites + 1)
-        # None of them is earlier; it may be that none is as early.
-        self._woken_ms = 0
+        # None of them is earlier, though it may be that none is as early; `_UNKNOWN` if that is to be looked for.
+        self._woken_ms = _UNKNOWN
         self._data_ms = _NEVER
         # What sites have to take in at this instant; nothing, if they were only to be woken.
         self._for_site: defaultdict[int, list[ContractEvent]] = defaultdict(list)
@@ -334,7 +335,7 @@ class World:
     def _step_site(self, site: int, events: list[ContractEvent]) -> None:
         core, connections, now_ms = self._sites[site], self.connections, self.now_ms
         leases, is_instant = self.history.leases, connections.is_instant
-        for command in core.handle(now_ms, *events):
+        for command in core.take_in(now_ms, events):
             if type(command) is ToGrid:
                 answer = command.answer
                 kind = type(answer)
@@ -357,7 +358,8 @@ class World:
         if self._check:
             core.check_invariants()
         self._wake_ms[site] = wake_ms = core.next_wakeup_ms() or _NEVER
-        self._woken_ms = min(self._woken_ms, wake_ms)
+        if wake_ms < self._woken_ms:
+            self._woken_ms = _UNKNOWN
 
     def _obey(self, site: int, command: Command | ToGrid) -> None:
         """Carry out what a site commands but seldom."""
@@ -372,7 +374,7 @@ class World:
         meta, connections, now_ms = self._meta, self.connections, self.now_ms
         is_instant = connections.is_instant
         events, self._for_meta, self._meta_woken = self._for_meta, [], False
-        for command in meta.handle(now_ms, *events):
+        for command in meta.take_in(now_ms, events):
             if type(command) is ToSite:
                 site, request = command.site, command.request
                 if type(request) is HoldNodes:
@@ -395,8 +397,7 @@ class World:
             meta.check_invariants()
         wake_ms = meta.next_wakeup_ms()
         if wake_ms is not None and wake_ms < self._wake_ms[GRID]:
-            self._wake_ms[GRID] = wake_ms
-            self._woken_ms = min(self._woken_ms, wake_ms)
+            self._wake_ms[GRID], self._woken_ms = wake_ms, _UNKNOWN
 
     def _is_refused(self, job_id: int, reason: str) -> None:
         self.history.refused(job_id)

@@ -5,7 +5,7 @@ Each test breaks one rule in one core and plays worlds until the history speaks 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,10 +160,10 @@ def without(answer: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have sites forget to send every fifth answer of a kind."""
     count = 0
 
-    def forgetful(self: ContractCore, now_ms: int, *events: Any) -> list[Any]:
+    def forgetful(self: ContractCore, now_ms: int, events: Sequence[Any]) -> list[Any]:
         nonlocal count
         kept = []
-        for command in handle(self, now_ms, *events):
+        for command in take_in(self, now_ms, events):
             if isinstance(command, ToGrid) and isinstance(command.answer, answer):
                 count += 1
                 if count % 5 == 0:
@@ -171,8 +171,8 @@ def without(answer: type, monkeypatch: pytest.MonkeyPatch) -> None:
             kept.append(command)
         return kept
 
-    handle = ContractCore.handle
-    monkeypatch.setattr(ContractCore, "handle", forgetful)
+    take_in = ContractCore.take_in
+    monkeypatch.setattr(ContractCore, "take_in", forgetful)
 
 
 def test_a_lost_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

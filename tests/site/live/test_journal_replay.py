@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ def record_world(seed: int, control: str, monkeypatch: pytest.MonkeyPatch) -> li
     told: dict[int, Told] = {}
 
     def recorded(kind: type, kinds: dict[str, Any]) -> None:
-        make_plain, handle_plain = kind.__init__, kind.handle  # type: ignore[misc,attr-defined]
+        make_plain, take_in_plain = kind.__init__, kind.take_in  # type: ignore[misc,attr-defined]
 
         def make(self: Any, *args: Any, **options: Any) -> None:
             given = copy.deepcopy((args, options))
@@ -73,14 +73,14 @@ def record_world(seed: int, control: str, monkeypatch: pytest.MonkeyPatch) -> li
             told[id(self)] = Told(fresh, [], kinds)
             make_plain(self, *args, **options)
 
-        def handle(self: Any, now_ms: int, *events: Any) -> list[Any]:
-            commands: list[Any] = handle_plain(self, now_ms, *events)
-            told[id(self)].calls.append(Call(now_ms, events, list(commands), self.next_wakeup_ms()))
+        def take_in(self: Any, now_ms: int, events: Sequence[Any]) -> list[Any]:
+            commands: list[Any] = take_in_plain(self, now_ms, events)
+            told[id(self)].calls.append(Call(now_ms, tuple(events), list(commands), self.next_wakeup_ms()))
             cores.append(self)
             return commands
 
         monkeypatch.setattr(kind, "__init__", make)
-        monkeypatch.setattr(kind, "handle", handle)
+        monkeypatch.setattr(kind, "take_in", take_in)
 
     cores: list[Any] = []  # so that none is thrown away, and its id used again
     with monkeypatch.context():
