@@ -3,14 +3,21 @@
     make bench, or: python benchmarks/world.py
 
 The jobs are drawn from the shipped model, for four sites of 128 nodes at a load of 0.7: adaptive, an overhead of 30%.
-The batch driver plays the same jobs beside it. Without delay and fault both give the same schedule, which is checked.
-Processor time counts, so that what else runs on the machine counts less. Nine tenths of what the world does is Python:
-an interpreter that was built with ``--enable-optimizations`` is a fifth faster than one that was not.
+One in six of them waits, one in twenty is split, and a job takes 3.4 messages. The history of the run is kept and
+checked, as always. The batch driver plays the same jobs beside it. Without delay and fault both give the same schedule,
+which is checked.
+
+Each figure is of ten runs in one process, after one that counts for nothing, with all that a run takes, from the
+workload to the schedule. Processor time counts, so that what else runs on the machine counts less. It counts still:
+who shares a processor's caches and its clock slows a run by a third. So the median says what is to be expected on this
+machine as busy as it is, and the best what the program can do. Nine tenths of what the world does is Python: an
+interpreter that was built with ``--enable-optimizations`` is a fifth faster than one that was not.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,25 +34,26 @@ from gridweave.scenarios.world.simulate import simulate_world
 RESULTS = Path(__file__).parent / "results" / "world.json"
 NODES = [128] * 4
 ASKED = 20_000
+REPEATS = 10
 
 
-def best_rate(run: Callable[[], GridResult], repeats: int = 2) -> tuple[float, GridResult]:
-    """Return the jobs per second of processor time of the best of several runs, and the result."""
+def rates_of(run: Callable[[], GridResult]) -> tuple[list[float], GridResult]:
+    """Return the jobs per second of processor time of several runs, and the result, which is the same for all."""
     rates = []
     result = run()
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         began = time.process_time()
         result = run()
         rates.append(len(result.workload) / (time.process_time() - began))
-    return max(rates), result
+    return rates, result
 
 
 def main() -> None:
     """Run everything, print it, and write it down."""
     jobs = generate(load_model("ctc-sp2"), 10_000, np.random.default_rng(1), nodes=128, load=2.8)
     policy = GridPolicy(mode="adaptive", overhead=0.3)
-    figures: dict[str, float] = {}
-    figures["batch driver [jobs/s]"], batch = best_rate(lambda: simulate_grid(jobs, NODES, policy))
+    rates: dict[str, list[float]] = {}
+    rates["batch driver"], batch = rates_of(lambda: simulate_grid(jobs, NODES, policy))
     worlds = {
         "no delay": (Network(), Faults()),
         "20 ms": (Network(latency_ms=20), Faults()),
@@ -53,13 +61,20 @@ def main() -> None:
         "20 ms, 1% lost, sites fail": (Network(latency_ms=20, jitter_ms=5, loss=0.01), Faults(crash_every_ms=1e9)),
     }
     for name, (network, faults) in worlds.items():
-        rate, result = best_rate(lambda n=network, f=faults: simulate_world(jobs, NODES, policy, network=n, faults=f))  # type: ignore[misc]
-        figures[f"simulated world, {name} [jobs/s]"] = rate
+        label = f"simulated world, {name}"
+        rates[label], result = rates_of(
+            lambda n=network, f=faults: simulate_world(jobs, NODES, policy, network=n, faults=f)
+        )  # type: ignore[misc]
         if name == "no delay":
             assert (result.start_ms == batch.start_ms).all(), "the world and the batch driver differ"
-    for label, figure in figures.items():
-        asked = f"   asked: {ASKED:,}: {'met' if figure >= ASKED else 'NOT MET'}" if "no delay" in label else ""
-        print(f"{label:55}{figure:>12,.0f}{asked}")
+    figures: dict[str, float] = {}
+    print(f"{'jobs/s':45}{'median':>12}{'best':>12}")
+    for label, found in rates.items():
+        median, best = statistics.median(found), max(found)
+        figures[f"{label}, median [jobs/s]"], figures[f"{label}, best [jobs/s]"] = median, best
+        met = "met" if median >= ASKED else "met at best" if best >= ASKED else "NOT MET"
+        asked = f"   asked: {ASKED:,}: {met}" if "no delay" in label else ""
+        print(f"{label:45}{median:>12,.0f}{best:>12,.0f}{asked}")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     print(f"written to {RESULTS}")
