@@ -227,14 +227,16 @@ def _result(
     start_ms, end_ms = (np.array(list(map(attrgetter(name), runs)), np.int64) for name in ("begun_ms", "end_ms"))
     parts = list(map(attrgetter("fragments"), runs))
     counts = np.array(list(map(len, parts)), np.int64)
-    pairs = chain.from_iterable(chain.from_iterable(map(dict.items, parts)))
+    fragments = np.zeros(counts.sum(), FRAGMENT)
+    fragments["site"] = np.fromiter(chain.from_iterable(parts), np.int64)
+    fragments["width"] = np.fromiter(chain.from_iterable(map(dict.values, parts)), np.int64)
     return WorldResult(
         workload=workload,
         nodes=np.array(nodes, np.int64),
         policy=policy,
         start_ms=start_ms,
         end_ms=end_ms,
-        fragments=np.fromiter(pairs, np.int64).view(FRAGMENT),
+        fragments=fragments,
         first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
         n_fragments=counts,
         refused=tuple((job_id, world.refused[job_id]) for job_id in ids if job_id in world.refused),

@@ -124,10 +124,6 @@ class Works:
         self.finished: dict[int, Ran] = {}
         self.slowest = RATE_ONE
 
-    def __len__(self) -> int:
-        """How many jobs were handed in."""
-        return len(self._jobs)
-
     @property
     def longest_ms(self) -> int:
         """No job that was handed in takes longer by its estimate, nor does any by what it was asked for as."""

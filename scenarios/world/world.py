@@ -129,6 +129,7 @@ class World:
         self._for_meta: list[GridEvent] = []
         self._meta_woken = False
         self._pending: list[Submission] = []
+        self._most_rounds = _MAX_ROUNDS
         self._parked: list[list[ContractEvent]] = [[] for _ in range(n_sites)]
         self.connections = Connections(
             routes,
@@ -155,6 +156,7 @@ class World:
         """
         pending = self._pending = list(submissions)
         pending.reverse()
+        self._most_rounds = _MAX_ROUNDS + len(pending)
         self._faults_until_ms = pending[0].submit_ms if pending else 0
         self._plan_changes()
         watchdog = Watchdog(lambda: self.works.longest_ms * RATE_ONE // self.works.slowest)
@@ -307,8 +309,8 @@ class World:
 
     def _settle(self) -> None:
         """Let the sites and the grid act in turn until nothing more happens at this instant."""
-        for_site, rounds = self._for_site, 0
-        while for_site or self._meta_woken:
+        for_site = self._for_site
+        for _ in range(self._most_rounds):
             if len(for_site) == 1:
                 site, events = for_site.popitem()
                 self._step_site(site, events)
@@ -318,9 +320,10 @@ class World:
                     self._step_site(site, for_site.pop(site))
             if self._meta_woken:
                 self._step_meta()
-            rounds += 1
-            if rounds > _MAX_ROUNDS and rounds > _MAX_ROUNDS + len(self.works):
-                raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
+            elif not for_site:
+                break
+        else:
+            raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
         if self._check:
             self.history.check_leases(self.now_ms)
 
