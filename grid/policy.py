@@ -10,6 +10,7 @@ from gridweave.errors import OptionError
 from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.kernels.overhead import stretched_ms
 from gridweave.grid.kernels.placement import BEST_FIT, BIGGEST_FREE, EARLIEST_END, EQUAL_UTIL, RANDOM, GridCodes
+from gridweave.jit import prepared
 from gridweave.site.kernels.order import ORDERS
 
 MODES = ("local", "sharing", "multi-site", "adaptive")
@@ -133,7 +134,8 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def split_length_ms(self, length_ms: int, n_fragments: int, sensitivity: float = 1.0) -> int:
         """Return how long a job that takes ``length_ms`` on one site takes in so many fragments."""
         table = np.array(self.overheads, np.float64)
-        return int(stretched_ms(table, np.int64(n_fragments), float(sensitivity), np.int64(length_ms)))
+        stretched = prepared(stretched_ms, table, 1, 1.0, 1)
+        return int(stretched(table, n_fragments, float(sensitivity), length_ms))
 
     def why_never(self, nodes: npt.NDArray[np.int64], width: int) -> str | None:
         """Return why a job of this width could not be placed on the idle grid, or None if it could.
