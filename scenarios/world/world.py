@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -125,7 +124,7 @@ class World:
         self._woken_ms = _UNKNOWN
         self._data_ms = _NEVER
         # What sites have to take in at this instant; nothing, if they were only to be woken.
-        self._for_site: defaultdict[int, list[ContractEvent]] = defaultdict(list)
+        self._for_site: dict[int, list[ContractEvent]] = {}
         self._for_meta: list[GridEvent] = []
         self._meta_woken = False
         self._pending: list[Submission] = []
@@ -303,7 +302,7 @@ class World:
     def _tell_site(self, site: int, event: ContractEvent) -> None:
         """Tell a site something; while it is down, its users wait, and what else there was is lost anyway."""
         if not self._down[site]:
-            self._for_site[site].append(event)
+            self._for_site.setdefault(site, []).append(event)
         elif isinstance(event, JobSubmitted):
             self._parked[site].append(event)
 
@@ -387,7 +386,7 @@ class World:
                 if is_instant:
                     # Where sites fail no message is instant, so this one is up.
                     connections.messages += 1
-                    self._for_site[site].append(request)
+                    self._for_site.setdefault(site, []).append(request)
                 else:
                     connections.put(now_ms, site, GRID_END, request)
             elif type(command) is ReportDone:
