@@ -359,7 +359,10 @@ class World:
             connections.send(now_ms)
         if self._check:
             core.check_invariants()
-        self._wake_ms[site] = wake_ms = core.next_wakeup_ms() or _NEVER
+        wake_ms = core.next_wakeup_ms()
+        if wake_ms is None:
+            wake_ms = _NEVER
+        self._wake_ms[site] = wake_ms
         if wake_ms < self._woken_ms:
             self._woken_ms = _UNKNOWN
 
