@@ -15,7 +15,7 @@ from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.placements import Alike, Choice, Known, Placements
 from gridweave.netmodel.kernels.routes import find_mirrors, find_ways_apart
-from gridweave.netmodel.kernels.state import PART, NetArrays
+from gridweave.netmodel.kernels.state import PART, FloatArray, NetArrays
 from gridweave.netmodel.kernels.transfers import NEVER_MS, spread_ms, transfer_ms
 from gridweave.netmodel.routing import Paths, find_paths
 from gridweave.netmodel.tables import EXACT_UP_TO, EXCHANGES, NetTable
@@ -115,6 +115,7 @@ class NetworkModel:
                 both=both,
                 ms_per_bit=ms_per_bit,
                 capacity=bits_per_ms,
+                outgoing=_outgoing(paths, bits_per_ms),
                 local_latency_ms=float(self.local_latency_ms),
                 local_ms_per_bit=1000.0 / self.local_bandwidth_bps,
                 overlapped=not synchronous,
@@ -262,6 +263,18 @@ class NetworkModel:
             exact=bool(count_placements(available, np.int64(width), choice.ways, limit) <= limit),
             tried=int(choice.tried[0]),
         )
+
+
+def _outgoing(paths: Paths, bits_per_ms: FloatArray) -> FloatArray:
+    """Return what the first links of the paths from each site carry together; infinite if one of them has no link."""
+    sites = len(paths.latency_ms)
+    outgoing = np.full(sites, np.inf)
+    has_links = (paths.first[1:] > paths.first[:-1]).reshape(sites, sites)
+    beside = ~has_links & np.isfinite(paths.latency_ms) & ~np.eye(sites, dtype=np.bool_)
+    for site in np.flatnonzero(~beside.any(axis=1)):
+        crossed = site * sites + np.flatnonzero(has_links[site])
+        outgoing[site] = bits_per_ms[np.unique(paths.links[paths.first[crossed]])].sum()
+    return outgoing
 
 
 def _or_never(time_ms: int) -> int | None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.grid.kernels.links import NO_DATA, data_delay_ms, grown_ms, judge_taken
+from gridweave.grid.kernels.links import MAX_OVERHEAD, NO_DATA, data_delay_ms, grown_ms, judge_taken
 from gridweave.grid.kernels.placement import (
     choose_free_site,
     choose_site,
     fits_one_site_by,
+    fits_one_site_ms,
     fragments_allowed,
     may_split,
     take_site,
@@ -21,6 +22,7 @@ from gridweave.grid.kernels.placement import (
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
 from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
 from gridweave.jit import kernel, kernel_apart, kernel_part
+from gridweave.netmodel.kernels.bounds import first_parts_factor, may_grow_by, waits_for_all
 from gridweave.netmodel.kernels.choice import choose_sites
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
@@ -89,10 +91,47 @@ def _take_parts_on_links(state, codes, choice, slot, order, when_ms):
     """Split a job over links: over the fewest sites, or, with room for choosing them, where it ends first."""
     net = codes.net
     if choice is None:
-        return take_split_in_order(state, codes, slot, order) and judge_taken(state, net, slot, when_ms)
+        return (
+            take_split_in_order(state, codes, slot, order)
+            and _taken_may_pay(state, codes, slot, when_ms)
+            and judge_taken(state, net, slot, when_ms)
+        )
     for place in range(len(order)):
         net.room[site_of(order[place])] = max(np.int64(0), nodes_of(order[place]))
-    return _take_where_it_ends_first(state, codes, slot, net.room, when_ms)
+    return _take_where_it_ends_first(state, codes, slot, net.room, when_ms, codes.adaptive)
+
+
+@kernel_part
+def _taken_may_pay(state, codes, slot, when_ms):
+    """Whether it is worth while to work out how long a job takes on the nodes in ``taken``, which are the fewest sites.
+
+    It is not if the job would end before on one site even if only the first two parts sent each other anything.
+    """
+    net = codes.net
+    communication = net.communication[slot]
+    if not codes.adaptive or net.staging != NO_DATA or not waits_for_all(net.paths, communication):
+        return True
+    if state.counters[0].n_taken < 2:
+        return True
+    factor = first_parts_factor(net.paths, communication, state.taken)
+    if factor > net.least_factor[slot]:
+        longer_ms = grown_ms(state.jobs[slot].estimate_ms, min(factor, 1.0 + MAX_OVERHEAD) - 1.0)
+        return not fits_one_site_by(state, slot, when_ms + longer_ms)
+    return True
+
+
+@kernel
+def _any_may_pay(state, codes, slot, available, when_ms):
+    """Whether it is worth while to look for a split: not if the job ends before on one site, whatever it comes to."""
+    net = codes.net
+    communication = net.communication[slot]
+    if net.staging != NO_DATA or not waits_for_all(net.paths, communication):
+        return True
+    fits_ms = fits_one_site_ms(state, slot, NEVER_MS - 1)
+    if fits_ms == NEVER_MS:
+        return True
+    factor = 1.0 + (fits_ms - when_ms) / state.jobs[slot].estimate_ms
+    return may_grow_by(net.paths, communication, available, factor)
 
 
 @kernel_part
@@ -107,17 +146,22 @@ def take_parts(state, codes, net, slot, available, when_ms):
 def _take_available_parts(state, codes, choice, slot, available, when_ms):
     if choice is None:
         return take_split(state, codes, slot, available) and judge_taken(state, codes.net, slot, when_ms)
-    return _take_where_it_ends_first(state, codes, slot, available, when_ms)
+    return _take_where_it_ends_first(state, codes, slot, available, when_ms, False)
 
 
 @kernel
-def _take_where_it_ends_first(state, codes, slot, available, when_ms):
-    """Split a job so that it ends first; over the fewest sites, if those are more sites than it may have."""
+def _take_where_it_ends_first(state, codes, slot, available, when_ms, has_to_pay):
+    """Split a job so that it ends first; over the fewest sites, if those are more sites than it may have.
+
+    What does not end before the job would on one site may be passed over where it ``has_to_pay``.
+    """
     net = codes.net
     job = state.jobs[slot]
     row = _remembered(net, job.job_id, available)
     if row >= 0:
         return _take_remembered(state, codes, slot, available, when_ms, row)
+    if has_to_pay and not _any_may_pay(state, codes, slot, available, when_ms):
+        return False
     for site in range(len(available)):
         delay_ms = data_delay_ms(net, slot, job.submit_ms, site, when_ms)
         net.delay_ms[site] = np.inf if delay_ms == NEVER_MS else float(delay_ms)

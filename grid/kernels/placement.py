@@ -225,18 +225,27 @@ def _take_fewest(order, taken, missing, most):
 @kernel_part
 def fits_one_site_by(state, slot, limit_ms):
     """Whether, by the estimates of the running jobs, some one site has the nodes for a job at an instant or before."""
+    return fits_one_site_ms(state, slot, limit_ms) <= limit_ms
+
+
+@kernel_part
+def fits_one_site_ms(state, slot, limit_ms):
+    """Return the first instant at which, by estimates, some one site has the nodes for a job.
+
+    0 if one has them now; `NEVER_MS` if none ever has, or none has by ``limit_ms`` and no more was found out.
+    """
     counters = state.counters[0]
     width = state.jobs[slot].width
     if most_of(state.free_order) >= width:
-        return True
+        return np.int64(0)
     if width > counters.largest:
-        return False
+        return NEVER_MS
     if counters.n_horizon == 0 or state.horizon_most[counters.n_horizon - 1] < width:
         _look_ahead(state, width, limit_ms)
     for k in range(counters.n_horizon):
         if state.horizon_most[k] >= width:
-            return state.horizon_ms[k] <= limit_ms
-    return False
+            return state.horizon_ms[k]
+    return NEVER_MS
 
 
 @kernel

@@ -64,6 +64,9 @@ class NetArrays(NamedTuple):
         Infinite for a link that is down.
     capacity : numpy.ndarray of float64, shape (links,)
         In bits per millisecond.
+    outgoing : numpy.ndarray of float64, shape (sites,)
+        What the first links of the paths from each site carry together, in bits per millisecond; infinite if one of the
+        paths has no link.
     local_latency_ms, local_ms_per_bit : float
         Of the network within a site.
     overlapped : bool
@@ -86,6 +89,7 @@ class NetArrays(NamedTuple):
     both: npt.NDArray[np.uint32]
     ms_per_bit: FloatArray
     capacity: FloatArray
+    outgoing: FloatArray
     local_latency_ms: float
     local_ms_per_bit: float
     overlapped: bool
