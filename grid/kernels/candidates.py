@@ -111,16 +111,13 @@ def next_candidate(state, limits, first):
     while first < end:
         last = min(first + STRETCH, end)
         widths, estimates_ms = state.queue_width[first:last], state.queue_ms[first:last]
-        found = False
+        found = MOST
         for i in range(len(widths)):
             may_start = _may_start(limits, widths[i], estimates_ms[i])
-            found |= may_start
+            found = min(found, np.int32(i) if may_start else MOST)
             narrowest = min(narrowest, MOST if may_start else widths[i])
-        if found:
-            place = 0
-            while not _may_start(limits, widths[place], estimates_ms[place]):
-                place += 1
-            return first + place, np.int64(narrowest)
+        if found < MOST:
+            return first + found, np.int64(narrowest)
         first = last
     return end, np.int64(narrowest)
 

@@ -55,7 +55,10 @@ def grid_pass(state, codes, now_ms):
 
     When the last pass started nothing, and nothing has started or ended since, nor any end moved, what could not start
     then cannot now: each job would only end later, against the same shadow time and the same ends on single sites. So
-    only the jobs that are new are looked at.
+    only the jobs that are new are looked at, and the head's reservation is that of the last pass.
+
+    A call of what is not put in line hands over the arrays of the grid and of its links, a hundred words and more. It
+    takes as long as much of what a pass does. So there are few, from one place each.
     """
     counters = state.counters[0]
     note_wants(state)
@@ -65,40 +68,38 @@ def grid_pass(state, codes, now_ms):
     if counters.n_waiting == 0 or counters.free < counters.narrowest:
         return
     head = HEAD
-    if first_new > head and counters.settled == state.waiting[head] and stays_settled(codes.net):
-        _pass_over_new(state, codes, first_new, now_ms)
-        return
-    while head < counters.n_waiting and _place_head(state, codes, state.waiting[head], now_ms):
-        begin_taken(state, codes, head, now_ms)
-        head += 1
+    new_alone = first_new > head and counters.settled == state.waiting[head] and stays_settled(codes.net)
+    if new_alone:
+        first = first_new
+        if not _any_fits(state, first):
+            return
+    else:
+        while head < counters.n_waiting and _place_head(state, codes, state.waiting[head], now_ms):
+            begin_taken(state, codes, head, now_ms)
+            head += 1
+        first = head + 1
     if codes.backfills and head < counters.n_waiting and counters.free > 0:
-        _reserve(state, codes, state.waiting[head])
-        _backfill(state, codes, head, head + 1, now_ms)
+        if new_alone and counters.reserved_for == state.waiting[head]:
+            _reserve_again(state)
+        else:
+            _reserve(state, codes, state.waiting[head])
+        _backfill(state, codes, head, first, now_ms)
         _forget_reserved(state)
     if counters.n_started > 0:
         drop_started(state)
-    else:
+    elif not new_alone:
         counters.settled = state.waiting[HEAD]
     if counters.n_waiting == 0:
         counters.narrowest = NEVER_MS
 
 
-@kernel
-def _pass_over_new(state, codes, first_new, now_ms):
-    """Make a pass in which no job can start but the new ones."""
-    counters = state.counters[0]
-    fits = False
-    for place in range(first_new, counters.n_waiting):
-        fits = fits or state.jobs[state.waiting[place]].width <= counters.free
-    if codes.backfills and fits:
-        if counters.reserved_for == state.waiting[HEAD]:
-            _reserve_again(state)
-        else:
-            _reserve(state, codes, state.waiting[HEAD])
-        _backfill(state, codes, HEAD, first_new, now_ms)
-        _forget_reserved(state)
-        if counters.n_started > 0:
-            drop_started(state)
+@kernel_part
+def _any_fits(state, first):
+    """Whether any job from a place of the queue on is no wider than all that is free."""
+    for place in range(first, state.counters[0].n_waiting):
+        if state.jobs[state.waiting[place]].width <= state.counters[0].free:
+            return True
+    return False
 
 
 @kernel_part
@@ -156,6 +157,7 @@ def _reserve(state, codes, slot):
     counters.n_kept = 0
     for site in range(len(state.ahead)):
         state.ahead[site] = state.free[site]
+    width = state.jobs[slot].width
     total = counters.free
     splits = codes.splits
     in_order = False
@@ -166,14 +168,14 @@ def _reserve(state, codes, slot):
         when_ms = ending.end_ms
         fits = False
         while ending.end_ms == when_ms:
-            fits = _free_ahead(state, ending.slot, state.jobs[slot].width, in_order) or fits
+            fits = _free_ahead(state, ending.slot, width, in_order) or fits
             total += state.jobs[ending.slot].width
             place = next_place(state, place)
             if place == last:
                 break
             ending = state.running[row_at(state, place)]
         placed = fits and take_site_ahead(state, codes, codes.net, slot, when_ms)
-        if not placed and splits and total >= state.jobs[slot].width:
+        if not placed and splits and total >= width:
             splits = _may_pay(state, codes, slot, when_ms)
             if splits and not in_order:
                 _order_ahead(state)
@@ -270,7 +272,7 @@ def kept_for_head(state, codes, kept):
     return counters.shadow_ms, n_reserved
 
 
-@kernel
+@kernel_part
 def _backfill(state, codes, head, first, now_ms):
     """Try every job behind the head from one place on that might start, in the order of the queue."""
     counters = state.counters[0]

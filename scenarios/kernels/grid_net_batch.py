@@ -179,7 +179,8 @@ def run_net_batch(state, codes, plan, run, change_ms):
                 grid_pass(state, codes, now_ms)
             else:
                 grid_plan_pass(state, codes, plan, now_ms)
-            _begin_jobs(state, codes.net, run, now_ms)
+            if state.counters[0].n_started > 0:
+                _begin_jobs(state, codes.net, run, now_ms)
         if run.contention != APART and (clock[3] == 1 or run.moves.counts[STIRRED] == 1):
             _share_anew(state, codes.net, run, now_ms)
 
