@@ -17,7 +17,7 @@ from gridweave.grid.client.client import Client
 from gridweave.grid.live.local_down import take_down
 from gridweave.grid.live.local_fresh import begin_anew
 from gridweave.grid.live.local_state import LocalGridState, make_private, state_folder
-from gridweave.grid.live.signals import ended_in_order, signals_held
+from gridweave.grid.live.signals import ended_in_order, run_in_order, signals_held
 from gridweave.scenarios.demo import WIDE, Demo
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.site.program import JobRecord
@@ -118,7 +118,7 @@ def play(state: LocalGridState, demo: Demo, report: Progress) -> Played:
     UnavailableError
         If they do not come to an end.
     """
-    return asyncio.run(_play(state, demo, report))
+    return run_in_order(_play(state, demo, report))
 
 
 async def _play(state: LocalGridState, demo: Demo, report: Progress) -> Played:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gridweave.errors import GridweaveError, NotFoundError, UnavailableError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.retries import Patience
-from gridweave.grid.live.signals import ended_in_order
+from gridweave.grid.live.signals import run_in_order
 from gridweave.scenarios.gateway_plan import (
     LIMIT_SLACK_REAL_MS,
     check_grid,
@@ -92,8 +92,7 @@ def run_on_gateway(
     tell(0, len(built.workload), "Simulating")
     simulated = run_built(built)
     play = _Play(client, built, speed, patience_s(simulated.result, speed), tell)
-    with ended_in_order():
-        asyncio.run(play.run())
+    run_in_order(play.run())
     records = [expanded(record, play.origin_ms, speed) for record in play.records]
     return live_run_of(
         built,

@@ -13,6 +13,7 @@ import msgspec
 from gridweave.errors import UnavailableError
 from gridweave.grid.live.actors import find_actors, stop_actors
 from gridweave.grid.live.cluster import Answer, GridPlan, RunningGrid, start_grid
+from gridweave.grid.live.signals import run_in_order
 from gridweave.scenarios.grid_simulator import GridResult
 from gridweave.scenarios.live_comparison import LiveRun
 from gridweave.scenarios.live_plan import (
@@ -103,7 +104,7 @@ def run_on_ray(
         grid = _started(plan)
         try:
             play = _Play(grid, submissions(built, speed), tell)
-            asyncio.run(play.run(patience_s(simulated.result, speed)))
+            run_in_order(play.run(patience_s(simulated.result, speed)))
         finally:
             grid.stop()
     records = [play.records[row] for row in range(count)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _POSTPONED = (signal.SIGTERM, signal.SIGHUP)
 _ALL = (signal.SIGINT, *_POSTPONED)
@@ -32,6 +36,57 @@ def ended_in_order() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if heard:
             # Where the exception passes through Ray, or through a callback, another one comes out of it, or none.
+            raise SystemExit(128 + heard[0])
+
+
+def run_in_order(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does; SIGTERM and SIGHUP cancel it, as Ctrl-C does.
+
+    An exception that is raised where they are heard, as that of `ended_in_order`, would end whichever task has its
+    turn, and the event loop with it.
+
+    Parameters
+    ----------
+    work : coroutine
+
+    Returns
+    -------
+    object
+        What it returns.
+
+    Raises
+    ------
+    SystemExit
+        With 128 + the number of the signal that was heard, when the work has come to its end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(work)
+    heard: list[int] = []
+    begun: list[asyncio.Task[Any]] = []
+
+    def hear(number: int) -> None:
+        heard.append(number)
+        for task in begun:
+            task.cancel()
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine of asyncio's own runs in a task"
+        begun.append(task)
+        if heard:
+            task.cancel()
+        return await work
+
+    before = {number: signal.getsignal(number) for number in _POSTPONED}
+    try:
+        with asyncio.Runner() as runner:
+            for number in _POSTPONED:
+                runner.get_loop().add_signal_handler(number, hear, number)
+            return runner.run(cancellable())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if heard:
             raise SystemExit(128 + heard[0])
 
 

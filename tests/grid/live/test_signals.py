@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from gridweave.grid.live.signals import ended_in_order, uninterrupted
+from gridweave.grid.live.signals import ended_in_order, run_in_order, uninterrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -65,3 +66,38 @@ def test_a_process_that_is_started_meanwhile_hears_signals() -> None:
     with child:
         child.terminate()
         assert child.wait() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_work_in_an_event_loop_is_cancelled(number: signal.Signals, caplog: pytest.LogCaptureFixture) -> None:
+    """Whichever task has its turn when a signal comes, the work ends as by Ctrl-C, and nothing is complained of."""
+    before, done = signal.getsignal(number), []
+
+    async def beside() -> None:
+        signal.raise_signal(number)
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        try:
+            await asyncio.gather(asyncio.Event().wait(), beside())
+        finally:
+            await asyncio.sleep(0)
+            done.append("tidied up")
+
+    with pytest.raises(SystemExit) as end:
+        run_in_order(work())
+    assert end.value.code == 128 + number
+    assert done == ["tidied up"]
+    assert caplog.records == []
+    assert signal.getsignal(number) is before
+
+
+def test_work_in_an_event_loop_that_nobody_interrupts() -> None:
+    """What it returns is returned, what it raises is raised."""
+
+    async def divided(by: int) -> int:
+        return 6 // by
+
+    assert run_in_order(divided(2)) == 3
+    with pytest.raises(ZeroDivisionError):
+        run_in_order(divided(0))
