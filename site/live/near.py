@@ -187,6 +187,8 @@ class NearLine:
         self._loop = asyncio.get_running_loop()
         self._is_ending = False
         self._task = self._loop.create_task(self._read(reader))
+        # Not by the task itself: one that is cancelled before it has begun runs none of its code.
+        self._task.add_done_callback(self._ended)
 
     @classmethod
     async def open(cls, address: NearAddress) -> NearLine:
@@ -247,11 +249,12 @@ class NearLine:
                     future.set_result(answer)
         except (OSError, EOFError, msgspec.MsgspecError) as error:
             logger.debug("a line ended: %r", error)
-        finally:
-            self._writer.close()
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(UnavailableError("the connection has ended"))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._writer.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(UnavailableError("the connection has ended"))
 
     def end(self) -> None:
         """End the connection once nobody waits for an answer."""

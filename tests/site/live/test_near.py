@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -229,3 +232,17 @@ def test_where_the_kernel_does_not_tell_there_are_no_lines(monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "stat", missing)
     assert own_network.__wrapped__() == ""
+
+
+def test_a_line_that_ends_before_it_has_begun_to_read_is_closed() -> None:
+    """It leaves no connection behind, though none of its task has run; as when an event loop ends just then."""
+
+    async def open_line(port: int) -> None:
+        line = await NearLine.open(NearAddress(own_network(), port, b"secret"))
+        line.end()
+
+    with socket.create_server((LOOPBACK, 0)) as server, warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        asyncio.run(open_line(server.getsockname()[1]))
+        gc.collect()
+    assert [str(each.message) for each in heard] == []
