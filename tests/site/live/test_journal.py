@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,26 @@ def open_journal(tmp_path: Path) -> Iterator[Open]:
     yield opens
     for journal in opened:
         journal.close()
+
+
+@contextlib.contextmanager
+def another_reading(journal: Journal) -> Iterator[None]:
+    """Have another thread read the journal meanwhile."""
+    reads, may_end = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with journal.reading():
+            reads.set()
+            may_end.wait()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reads.wait()
+    try:
+        yield
+    finally:
+        may_end.set()
+        reader.join()
 
 
 def submitted(job_id: int) -> JobSubmitted:
@@ -220,19 +241,8 @@ def test_answers_are_had_at_once_unless_somebody_else_reads(open_journal: Open) 
         assert found is not None
         assert {key: one.job_id for key, one in found.items()} == {"a": 1}
         journal.flush()
-    reads, may_end = threading.Event(), threading.Event()
-
-    def read() -> None:
-        with journal.reading():
-            reads.set()
-            may_end.wait()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    reads.wait()
-    assert journal.submissions_at_once(["a"]) is None
-    may_end.set()
-    reader.join()
+    with another_reading(journal):
+        assert journal.submissions_at_once(["a"]) is None
     assert journal.submissions_at_once(["a"]) is not None
 
 
@@ -257,20 +267,9 @@ def test_few_rows_are_written_at_once_where_the_disk_was_quick(
     assert (journal.flush_at_once(), journal.pending) == (False, 1)
     journal.flush()
 
-    reads, may_end = threading.Event(), threading.Event()
-
-    def read() -> None:
-        with journal.reading():
-            reads.set()
-            may_end.wait()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    reads.wait()
-    note(1)
-    assert (journal.flush_at_once(), journal.pending) == (False, 1)
-    may_end.set()
-    reader.join()
+    with another_reading(journal):
+        note(1)
+        assert (journal.flush_at_once(), journal.pending) == (False, 1)
     with monkeypatch.context() as patch:
         patch.setattr(journal_module, "write", fails)
         with pytest.raises(ZeroDivisionError):
