@@ -1,11 +1,15 @@
-"""What is prepared to be called many times does what the kernel does."""
+"""What is prepared to be called many times does what the kernel does, and no change of a kernel goes unnoticed."""
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+import gridweave
 from gridweave.grid.kernels.overhead import stretched_ms
-from gridweave.jit import prepared
+from gridweave.jit import _stamp, prepared
 
 
 def test_code_that_was_found_before_is_not_taken_for_arrays_of_another_layout() -> None:
@@ -22,3 +26,32 @@ def test_code_is_found_once_for_arguments_that_are_alike() -> None:
     """A second table of the same layout, of whatever length, needs no look at its type."""
     first = prepared(stretched_ms, np.zeros(2), 1, 1.0, 1)
     assert prepared(stretched_ms, np.ones(5), 7, 0.5, 9) is first
+
+
+@pytest.mark.parametrize("folder", ["site/kernels", "site/disciplines/gang/kernels", "kernels"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_compiled_code_is_told_apart_by_the_kernels_at_any_depth(tmp_path: Path, folder: str, linked: bool) -> None:
+    """A kernel that is added, changed or renamed changes the stamp, behind a link as well; another file does not."""
+    package = tmp_path / "package"
+    behind = tmp_path / "behind"
+    (behind if linked else package).mkdir(parents=True)
+    if linked:
+        package.mkdir()
+        (package / "linked").symlink_to(behind)
+    kernels = (behind if linked else package) / folder
+    stamps = [_stamp(package)]
+    kernels.mkdir(parents=True)
+    (kernels.parent / "core.py").write_text("CODE = 1")
+    assert _stamp(package) == stamps[0]
+    for text in ("CODE = 1", "CODE = 2"):
+        (kernels / "order.py").write_text(text)
+        stamps.append(_stamp(package))
+    (kernels / "order.py").rename(kernels / "sorting.py")
+    stamps.append(_stamp(package))
+    assert len(set(stamps)) == len(stamps)
+
+
+def test_the_stamp_covers_the_kernels_of_this_package() -> None:
+    """The folders of the package, which are links in a checkout, are walked: the stamp is not that of nothing."""
+    package = Path(gridweave.__file__).parent
+    assert _stamp(package) != _stamp(package / "nothing")

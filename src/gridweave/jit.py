@@ -289,19 +289,20 @@ def _compiled(function: Callable[P, R], compiler: type[_Compiler], *, forceinlin
         config.CACHE_DIR = chosen
 
 
-def _stamp() -> str:
-    """Return a hash of the sources of all kernels, and of this file.
+def _stamp(package: Path) -> str:
+    """Return a hash of the sources of all kernels in a package, and of this file.
 
     Numba compiles a function anew when its own file has changed, but not when a function that it calls has; so what was
-    compiled is kept apart for each state of all the sources.
+    compiled is kept apart for each state of all the sources. All folders named `kernels` count, at any depth.
     """
-    digest = hashlib.sha256()
-    package = Path(__file__).parent
-    for path in [Path(__file__), *sorted(package.glob("*/kernels/*.py"))]:
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    # In a checkout the folders of the package are links, which Path.rglob does not follow.
+    folders = (Path(folder) for folder, _, _ in os.walk(package, followlinks=True))
+    for path in sorted(path for folder in folders if folder.name == "kernels" for path in folder.glob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 _FOLDER = platformdirs.user_cache_path("gridweave") / "kernels"
-_STAMP = _stamp()
+_STAMP = _stamp(Path(__file__).parent)
