@@ -1,0 +1,343 @@
+"""What is measured of the house: its files, functions, imports, names and copies, read from the sources alone.
+
+Run as a script, it shortens the lists of `house_exceptions.json`: what is needed no more is dropped, and numbers are
+lowered to what they are now. It adds nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import json
+import math
+import re
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "gridweave"
+FOLDERS = ("netmodel", "site", "grid", "scenarios")
+EXCEPTIONS = Path(__file__).with_name("house_exceptions.json")
+
+MAX_FILE_LINES = 800
+MAX_FOLDER_FILES = 20
+FOLDER_FILES = {"src/gridweave/cli": 28}  # a file for each command
+MAX_FUNCTION_LINES = 40
+COPIED_LINES = 6
+
+# Decision code: all of these folders, but for those named, which carry decisions out.
+PURE = ("netmodel/", "site/", "grid/", "scenarios/kernels/")
+SHELLS = ("site/live/", "grid/live/", "grid/gateway/", "grid/client/")
+# Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.
+BELOW = {"src/gridweave/errors.py", "src/gridweave/jit.py"}
+IMPURE = {
+    *("time", "datetime", "asyncio", "threading", "multiprocessing", "subprocess", "concurrent", "signal"),
+    *("os", "io", "pathlib", "shutil", "tempfile", "socket", "ssl", "http", "urllib", "aiohttp", "requests"),
+    *("random", "secrets", "uuid", "ray", "sqlalchemy", "sqlite3", "rich", "typer", "prometheus_client"),
+}
+
+# The one circle that is wanted: users like `result.plot()`.
+RESULTS = re.compile(r"scenarios/results(/|\.py$)")
+PLOTS = re.compile(r"scenarios/plots(/|\.py$)")
+
+_FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function or method of the product, those within others included."""
+
+    name: str  # as site/core.py:SiteCore.submit
+    lines: int  # from def to its end
+    code_lines: int  # without the docstring
+    has_return: bool  # says what it returns
+
+
+@functools.cache
+def product_files() -> tuple[str, ...]:
+    """Return the Python files of the product, relative to the root; each once, not again behind its link."""
+    own = (path for path in PACKAGE.iterdir() if not path.is_symlink())
+    tops = [*(ROOT / folder for folder in FOLDERS), *own]
+    found = [path for top in tops for path in (top.rglob("*.py") if top.is_dir() else [top]) if path.suffix == ".py"]
+    return tuple(sorted(path.relative_to(ROOT).as_posix() for path in found))
+
+
+@functools.cache
+def text_of(file: str) -> str:
+    """Return what a file holds."""
+    return (ROOT / file).read_text(encoding="utf-8")
+
+
+@functools.cache
+def tree_of(file: str) -> ast.Module:
+    """Return a file as a tree of syntax."""
+    return ast.parse(text_of(file), file)
+
+
+def line_counts() -> dict[str, int]:
+    """Return the number of lines of each file."""
+    return {file: len(text_of(file).splitlines()) for file in product_files()}
+
+
+def folder_counts() -> dict[str, int]:
+    """Return the number of Python files that stand in each folder itself."""
+    return dict(Counter(Path(file).parent.as_posix() for file in product_files()))
+
+
+def long_files() -> dict[str, int]:
+    """Return the files that are too long, with their lines."""
+    return {file: lines for file, lines in line_counts().items() if lines > MAX_FILE_LINES}
+
+
+def full_folders() -> dict[str, int]:
+    """Return the folders with too many files, with the number of these."""
+    counts = folder_counts().items()
+    return {folder: files for folder, files in counts if files > FOLDER_FILES.get(folder, MAX_FOLDER_FILES)}
+
+
+@functools.cache
+def functions() -> tuple[Function, ...]:
+    """Return all functions, file by file."""
+    return tuple(function for file in product_files() for function in _functions(tree_of(file), f"{file}:"))
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[Function]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _FunctionNode):
+            name = prefix + child.name
+            lines = _span(child)
+            yield Function(name, lines, lines - _docstring_lines(child), child.returns is not None)
+            yield from _functions(child, f"{name}.")
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{prefix}{child.name}.")
+        else:
+            yield from _functions(child, prefix)
+
+
+def _docstring_lines(node: _FunctionNode) -> int:
+    docstring = _docstring(node)
+    return _span(docstring) if docstring else 0
+
+
+def _span(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _docstring(node: ast.AST) -> ast.stmt | None:
+    """Return the statement that is the docstring of a module, class or function."""
+    body = getattr(node, "body", None)
+    first = body[0] if isinstance(body, list) and body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        return first
+    return None
+
+
+def long_functions() -> set[str]:
+    """Return the names of the functions that are too long, their docstrings not counted."""
+    return {function.name for function in functions() if function.code_lines > MAX_FUNCTION_LINES}
+
+
+def function_p95() -> int:
+    """Return the number of lines, docstring included, that 95 of 100 functions do not exceed."""
+    lengths = sorted(function.lines for function in functions())
+    return lengths[math.ceil(0.95 * len(lengths)) - 1]
+
+
+def module_name(file: str) -> str:
+    """Return the name by which a file of the product is imported."""
+    parts = Path(file.removeprefix("src/gridweave/")).with_suffix("").parts
+    return ".".join(("gridweave", *(part for part in parts if part != "__init__")))
+
+
+@functools.cache
+def imported_names(file: str) -> tuple[tuple[str, str], ...]:
+    """Return what a file imports anywhere, in functions and for types as well: modules, and names of them or ""."""
+    found = []
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            found += [(node.module or "", alias.name) for alias in node.names]
+    return tuple(found)
+
+
+@functools.cache
+def import_graph() -> nx.DiGraph:
+    """Return which file imports which, in functions and for types as well."""
+    homes = {module_name(file): file for file in product_files()}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(product_files())
+    for file in product_files():
+        for module, name in imported_names(file):
+            home = homes.get(f"{module}.{name}") or homes.get(module)
+            if home not in (None, file):
+                graph.add_edge(file, home)
+    return graph
+
+
+def circles() -> set[frozenset[str]]:
+    """Return the sets of files that import each other, directly or through others; results may draw themselves."""
+    graph = import_graph()
+    wanted = [(file, home) for file, home in graph.edges if RESULTS.match(file) and PLOTS.match(home)]
+    parts = nx.strongly_connected_components(nx.restricted_view(graph, [], wanted))
+    return {frozenset(part) for part in parts if len(part) > 1}
+
+
+def impurities(file: str) -> list[str]:
+    """Return what in a file reads a clock, does I/O or draws from a global state: imports, calls and attributes."""
+    found = [f"imports {module}" for module, _ in imported_names(file) if module.split(".")[0] in IMPURE]
+    for node in ast.walk(tree_of(file)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in {"open", "print", "input"}
+        ):
+            found.append(f"calls {node.func.id} in line {node.lineno}")
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {"np.random", "numpy.random"}:
+            found.append(f"draws in line {node.lineno}")
+    return found
+
+
+def is_pure(file: str) -> bool:
+    """Tell whether a file is to be pure."""
+    return file.startswith(PURE) and not file.startswith(SHELLS)
+
+
+def impure_imports() -> set[str]:
+    """Return, as "a.py -> b.py", where pure files import what is not pure.
+
+    If there is none, nothing is reached through imports of imports either, for each pure file is looked at.
+    """
+    return {
+        f"{file} -> {home}"
+        for file, home in import_graph().edges
+        if is_pure(file) and not is_pure(home) and home not in BELOW
+    }
+
+
+def doubled_names() -> dict[str, int]:
+    """Return the public names of more than one class, with their number."""
+    names = (
+        node.name
+        for file in product_files()
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    return {name: number for name, number in Counter(names).items() if number > 1}
+
+
+def lomarc_files() -> list[str]:
+    """Return the files that name LOMARC in code, comments or texts."""
+    return [file for file in product_files() if "lomarc" in text_of(file).lower() or "lomarc" in file]
+
+
+def without_return() -> dict[str, int]:
+    """Return the files with functions that do not say what they return, with the number of these."""
+    return dict(Counter(function.name.split(":")[0] for function in functions() if not function.has_return))
+
+
+def unchecked_files() -> set[str]:
+    """Return the files with a comment that switches no-untyped-def off."""
+    found = set()
+    for file in product_files():
+        if "no-untyped-def" in text_of(file):
+            tokens = tokenize.generate_tokens(io.StringIO(text_of(file)).readline)
+            if any(token.type == tokenize.COMMENT and "no-untyped-def" in token.string for token in tokens):
+                found.add(file)
+    return found
+
+
+def copied_lines() -> dict[str, set[int]]:
+    """Return the lines of each file that stand in a run of six or more, word for word, elsewhere as well.
+
+    Runs are of lines of code: indentation, blank lines, comments, docstrings, imports and lines of brackets alone do
+    not count.
+    """
+    places: dict[tuple[str, ...], list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
+    for file in product_files():
+        lines = list(_code_lines(file))
+        for start in range(len(lines) - COPIED_LINES + 1):
+            run = lines[start : start + COPIED_LINES]
+            places[tuple(text for _, text in run)].append((file, tuple(number for number, _ in run)))
+    copied: dict[str, set[int]] = defaultdict(set)
+    for found in places.values():
+        if len(found) > 1:
+            for file, numbers in found:
+                copied[file].update(numbers)
+    return dict(copied)
+
+
+def copied_percent() -> float:
+    """Return how many of 100 lines of code are copies, rounded up to a tenth."""
+    copied = sum(map(len, copied_lines().values()))
+    return math.ceil(1000 * copied / sum(len(list(_code_lines(file))) for file in product_files())) / 10
+
+
+def _code_lines(file: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file that count as code, numbered from 1, without their indentation."""
+    left_out: set[int] = set()
+    for node in ast.walk(tree_of(file)):
+        statement = node if isinstance(node, ast.Import | ast.ImportFrom) else _docstring(node)
+        if statement is not None:
+            left_out.update(range(statement.lineno, statement.lineno + _span(statement)))
+    for number, line in enumerate(text_of(file).splitlines(), 1):
+        text = line.strip()
+        if number not in left_out and not text.startswith("#") and any(map(str.isalnum, text)):
+            yield number, text
+
+
+# By section of the exceptions: what breaks a rule, or how much.
+MEASURES: dict[str, Callable[[], Any]] = {
+    "long_files": long_files,
+    "full_folders": full_folders,
+    "long_functions": long_functions,
+    "function_p95": function_p95,
+    "circles": circles,
+    "doubled_names": doubled_names,
+    "lomarc_files": lambda: len(lomarc_files()),
+    "without_return": without_return,
+    "unchecked_files": unchecked_files,
+    "impure_imports": impure_imports,
+    "copied_percent": copied_percent,
+}
+
+
+def exceptions(section: str) -> Any:
+    """Return today's exceptions of one kind: names with numbers, a set, or a number."""
+    listed = json.loads(EXCEPTIONS.read_text(encoding="utf-8"))[section]
+    if isinstance(listed, list):
+        return {frozenset(item) if isinstance(item, list) else item for item in listed}
+    return listed
+
+
+def shortened(listed: Any, measured: Any) -> Any:
+    """Return the exceptions of one kind without what is needed no more, as they are written down."""
+    if isinstance(listed, dict):
+        return {name: min(listed[name], measured[name]) for name in sorted(listed.keys() & measured.keys())}
+    if isinstance(listed, set):
+        kept = [item for item in measured if item in listed]
+        # Of a circle that was broken, smaller ones may be left.
+        left = [item for item in measured - listed if isinstance(item, frozenset) and any(map(item.issubset, listed))]
+        return sorted(sorted(item) if isinstance(item, frozenset) else item for item in kept + left)
+    return min(listed, measured)
+
+
+def main() -> None:
+    """Shorten the lists of exceptions, and print what is left."""
+    listed = {section: shortened(exceptions(section), measure()) for section, measure in MEASURES.items()}
+    EXCEPTIONS.write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    print(f"{sum(line_counts().values())} lines in {len(product_files())} files, {len(functions())} functions")
+    for section, left in listed.items():
+        print(f"{section:16} {left if isinstance(left, int | float) else len(left)}")
+
+
+if __name__ == "__main__":
+    main()
