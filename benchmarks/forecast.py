@@ -18,8 +18,8 @@ from gridweave.grid.forecast import GridForecast
 from gridweave.grid.messages import FromSite, GridCommand, GridEvent, GridJobSubmitted, ToSite
 from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract import Held, HoldNodes
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
+from gridweave.site.messages import Held, HoldNodes
 
 SITES, NODES = 20, 64
 WAITING = (1_000, 10_000)

@@ -26,8 +26,8 @@ from rich.table import Table
 
 from gridweave.grid.api import JobEvent, NewJob, Queue, SubmitJobs, Submitted
 from gridweave.grid.client.client import Client
-from gridweave.site.live.ray_names import NAMESPACE
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.job import JobRequest, Program
+from gridweave.site.service.calls import NAMESPACE
 
 ROOT = Path(__file__).parent.parent
 BATCH, BATCHES, CLIENTS = 500, 40, 2

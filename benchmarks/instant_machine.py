@@ -6,10 +6,8 @@ import asyncio
 import os
 
 from gridweave.errors import UnavailableError
-from gridweave.site.live.handles import Handles, NearActor
-from gridweave.site.live.orders import ORDERS
-from gridweave.site.live.ray_names import encode, endure, site_actor
-from gridweave.site.live_messages import Agent, AgentJoined, RunEnded, RunStarted, StartRun
+from gridweave.site.messages import ORDERS, Agent, AgentJoined, RunEnded, RunStarted, StartRun
+from gridweave.site.service.calls import Handles, NearActor, encode, endure, site_actor
 
 
 class InstantMachine(NearActor):

@@ -23,13 +23,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gridweave.site.contract import Answer, Enqueued
-from gridweave.site.contract_core import ContractCore, ContractEvent
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_replay import replay
-from gridweave.site.messages import Job, JobSubmitted
+from gridweave.site.contract import ContractCore, ContractEvent
+from gridweave.site.job import Job, JobRecord, JobRequest, Program
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.replay import replay
+from gridweave.site.messages import Answer, Enqueued, JobSubmitted
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import JobRecord, JobRequest, Program
 
 RESULTS = Path(__file__).parent / "results" / "journal.json"
 ASKED = 5000

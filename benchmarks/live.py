@@ -26,9 +26,9 @@ from rich.table import Table
 
 from gridweave.grid.live.cluster import GridPlan, RunningGrid, SitePlan, start_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.live.ray_agent import NodeAgent
-from gridweave.site.live.ray_names import GRID_ACTOR, site_actor
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.job import JobRequest, Program
+from gridweave.site.service.agent_actor import NodeAgent
+from gridweave.site.service.calls import GRID_ACTOR, site_actor
 
 BATCH = 500
 SITES, NODES = 20, 256

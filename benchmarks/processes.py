@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gridweave.site.live.folders import LAUNCH, fragment_folder
-from gridweave.site.live.launch import FragmentEnded, FragmentStarted, Launch, Rank
-from gridweave.site.live.runner import Runner
+from gridweave.site.launch import FragmentEnded, FragmentStarted, Launch, Rank
+from gridweave.site.machine.folders import LAUNCH, fragment_folder
+from gridweave.site.machine.runner import Runner
 
 RESULTS = Path(__file__).parent / "results" / "processes.json"
 FRAGMENTS = 500
@@ -137,7 +137,7 @@ def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
         for job_id, folder in enumerate(folders):
             folder.mkdir(parents=True)
             (folder / LAUNCH).write_bytes(msgspec.msgpack.encode(launch(job_id, "true")))
-        command = [sys.executable, "-P", "-m", "gridweave.site.live.shim"]
+        command = [sys.executable, "-P", "-m", "gridweave.site.machine.shim"]
         began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         for pair in zip(folders[::2], folders[1::2], strict=True):
             for shim in [subprocess.Popen([*command, str(folder)]) for folder in pair]:

@@ -27,8 +27,8 @@ from rich.table import Table
 
 from gridweave.grid.client.client import Client
 from gridweave.grid.live.cluster import RunningGrid
-from gridweave.site.live.ray_agent import NodeAgent
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.job import JobRequest, Program
+from gridweave.site.service.agent_actor import NodeAgent
 
 AHEAD = 2_000
 BATCH = 500

@@ -3,10 +3,10 @@
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.live_warming import warm_up as warm_up_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.live_messages import Agent
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.live_warming import warm_up as warm_up_site
+from gridweave.site.messages import Agent
 from gridweave.site.policy import SitePolicy
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.warming import warm_up as warm_up_site
 
 SITES = (("alpha", 8), ("beta", 6), ("gamma", 4))
 

@@ -30,7 +30,7 @@ from gridweave.grid.api import Forecast, SiteInfo
 from gridweave.netmodel.build import parse_network
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.program import JobRecord, Traffic
+from gridweave.site.job import JobRecord, Traffic
 
 PROGRAM = Path(__file__).with_name("ring_allreduce.py")
 LIMIT_MS = 600_000

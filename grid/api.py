@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Meta
 
 # What desks of sites tell as well.
-from gridweave.site.live.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
-from gridweave.site.live.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
-from gridweave.site.live.desk_messages import LinkStatus
-from gridweave.site.live.desk_messages import Queue as Queue  # noqa: PLC0414
-from gridweave.site.live.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
-from gridweave.site.program import JobRecord, JobRequest, State
+from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
+from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
+from gridweave.site.desk_messages import LinkStatus
+from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
+from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
+from gridweave.site.job import JobRecord, JobRequest, State
 
 Role = Literal["read", "submit", "operate"]
 """What a token may do: see the sites, the queue and its user's jobs; hand in and change these as well; all."""

@@ -29,10 +29,10 @@ from gridweave.grid.kernels.running import BLOCK, running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
 from gridweave.grid.policy import GridPolicy
 from gridweave.jit import prepared
+from gridweave.site.job import Job
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.profile import earliest_fit
 from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
-from gridweave.site.messages import Job
 
 _FIRST_SLOTS = 64
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.grid.messages import GridCommand, ToSite
-from gridweave.site.contract import (
+from gridweave.site.job import Job
+from gridweave.site.messages import (
     Answer,
     CancelJob,
     CommitHold,
@@ -23,7 +24,6 @@ from gridweave.site.contract import (
     SiteChanged,
     Started,
 )
-from gridweave.site.messages import Job
 
 Fragments = tuple[tuple[int, int], ...]
 """(site, width) of each fragment."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gridweave.grid.delegation import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
 from gridweave.grid.forecast import GridForecast, SiteFacts, SiteWhy, Why
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
 
 
 def delegated_forecast(now_ms: int, delegation: Delegation, nodes: Sequence[int], retry_ms: int) -> GridForecast:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import Quoted
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
+from gridweave.site.messages import Quoted
 
 ASKING, BACKLOG, WAITING = "asking", "backlog", "waiting"
 WITHDRAWING, RUNNING, SPLIT = "withdrawing", "running", "split"

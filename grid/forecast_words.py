@@ -9,8 +9,8 @@ import msgspec
 from gridweave.grid.api import Forecast, SiteReason, SplitReason
 from gridweave.grid.coallocation import Fragments
 from gridweave.grid.forecast import GridForecast, SiteFacts, SplitFacts
-from gridweave.site.live_forecast import SiteForecast
-from gridweave.site.program import JobRecord, State
+from gridweave.site.forecast import SiteForecast
+from gridweave.site.job import JobRecord, State
 from gridweave.site.times import rough_span_text, when_text
 
 

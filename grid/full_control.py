@@ -23,8 +23,8 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import Answer, Ended, SiteChanged, Started
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
+from gridweave.site.messages import Answer, Ended, SiteChanged, Started
 
 
 class FullControl:

@@ -18,9 +18,9 @@ from gridweave.grid.messages import GridCommand, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.queue_facts import queue_facts
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import Answer, Ended, Held, HoldNodes
+from gridweave.site.job import Job
 from gridweave.site.kernels.planning import OVERDUE_MS
-from gridweave.site.messages import Job
+from gridweave.site.messages import Answer, Ended, Held, HoldNodes
 
 MOST_STEPS = 20_000
 """So many instants are played at most."""

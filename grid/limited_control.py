@@ -28,7 +28,8 @@ from gridweave.grid.net_one_job import NetOneJob
 from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import (
+from gridweave.site.job import Job
+from gridweave.site.messages import (
     Answer,
     CancelJob,
     Ended,
@@ -43,7 +44,6 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.messages import Job
 
 LEASE_MS = 3_600_000
 """How long a delegated job may wait at a site that hears nothing of the grid; renewed at a third of that."""

@@ -42,24 +42,8 @@ from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.measured import Measurements
-from gridweave.site.contract import (
-    Answer,
-    CommitHold,
-    Ended,
-    EnqueueJob,
-    FragmentsMet,
-    Held,
-    HoldEnded,
-    HoldNodes,
-    Refused,
-    Started,
-    Withdrawn,
-)
 from gridweave.site.eligibility import after_problem, past_of, pasts_of
-from gridweave.site.live.launch import total_usage
-from gridweave.site.live_keeping import KeepsJobs
-from gridweave.site.live_messages import Probed
-from gridweave.site.program import (
+from gridweave.site.job import (
     Accepted,
     Declined,
     DescribeJob,
@@ -73,6 +57,22 @@ from gridweave.site.program import (
     job_of,
     request_problem,
 )
+from gridweave.site.launch import total_usage
+from gridweave.site.live import KeepsJobs
+from gridweave.site.messages import (
+    Answer,
+    CommitHold,
+    Ended,
+    EnqueueJob,
+    FragmentsMet,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Probed,
+    Refused,
+    Started,
+    Withdrawn,
+)
 
 
 class LiveGrid(KeepsJobs):
@@ -85,7 +85,7 @@ class LiveGrid(KeepsJobs):
     Examples
     --------
     >>> from gridweave.grid.policy import GridPolicy
-    >>> from gridweave.site.program import JobRequest, Program
+    >>> from gridweave.site.job import JobRequest, Program
     >>> grid = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site")))
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=6, limit_ms=1000)
     >>> commands = grid.handle(0, GridSubmitted("key", request))

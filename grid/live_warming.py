@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gridweave.grid.live_grid import LiveGrid
 from gridweave.grid.live_messages import FromLiveSite, GridMessage, GridSettings, GridSubmitted, LiveGridEvent, TellSite
-from gridweave.site.contract import (
+from gridweave.site.job import JobRequest, Program
+from gridweave.site.messages import (
     Answer,
     CommitHold,
     Ended,
@@ -16,7 +17,6 @@ from gridweave.site.contract import (
     RequestQuote,
     Started,
 )
-from gridweave.site.program import JobRequest, Program
 
 _MOST_ROUNDS = 50
 

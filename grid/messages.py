@@ -6,8 +6,8 @@ import msgspec
 
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.measured import PairMeasured
-from gridweave.site.contract import Answer, Request
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
+from gridweave.site.messages import Answer, Request
 
 
 class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -31,9 +31,8 @@ from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.no_control import NoControl
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
-from gridweave.site.checks import MAX_ID, why_impossible
-from gridweave.site.contract import Answer, Ended, Started
-from gridweave.site.messages import MAX_TIME_MS, Job
+from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
+from gridweave.site.messages import Answer, Ended, Started
 
 RETRY_MS = 60_000
 """After how long a site that refused, or was silent, is asked again though nothing was heard of it."""

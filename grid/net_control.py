@@ -15,8 +15,8 @@ from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.net_queue import NetQueue
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import Answer, RunsLate
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
+from gridweave.site.messages import Answer, RunsLate
 
 
 class NetFullControl(FullControl):

@@ -16,8 +16,8 @@ from gridweave.grid.net_links import GridNetwork, LinkSlots, LinksNow, new_links
 from gridweave.grid.one_job import SLOT, OneJob
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import Job
 
 
 class NetOneJob(OneJob):

@@ -15,9 +15,9 @@ from gridweave.grid.net_links import GridNetwork, LinkSlots, LinksNow, more_slot
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.kernels.state import with_own_room
-from gridweave.site.contract import RunsLate
 from gridweave.site.kernels.rates import late_end_ms, work_left
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.messages import RunsLate
 
 
 class NetQueue(GridQueue):

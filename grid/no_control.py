@@ -22,9 +22,9 @@ from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.one_job import OneJob
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.contract import Answer, CancelJob, Ended, EnqueueJob, Refused, Started, WithdrawJob, Withdrawn
+from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import Job
+from gridweave.site.messages import Answer, CancelJob, Ended, EnqueueJob, Refused, Started, WithdrawJob, Withdrawn
 
 
 @dataclass(slots=True)

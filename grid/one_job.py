@@ -13,8 +13,8 @@ from gridweave.grid.kernels.state import empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.job import Job
 from gridweave.site.kernels.state import NO_PLACE
-from gridweave.site.messages import Job
 
 SLOT = np.int64(0)
 """The only one."""

@@ -9,7 +9,7 @@ import msgspec
 from gridweave.grid.array_queue import GridQueue
 from gridweave.grid.forecast import GridForecast, SiteFacts, SiteWhy, SplitFacts, SplitWhy, Why
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
 
 MOST_SPLITS = 256
 """At so many ends of running jobs a split is looked for at most."""

@@ -12,7 +12,7 @@ from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.running_work import RunningWork
 from gridweave.scenarios.workload import IntArray, Workload
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines import Policy
+from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,

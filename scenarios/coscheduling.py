@@ -15,9 +15,9 @@ from gridweave.scenarios.kernels.coscheduling_batch import UNKNOWN, run_shared_b
 from gridweave.scenarios.resources import check_resources
 from gridweave.scenarios.results import SimulationResult
 from gridweave.scenarios.workload import IntArray, Workload
+from gridweave.site.disciplines.lomarc import MAX_LANES, VARIANTS, LomarcPolicy, NodeKind, kind_array
+from gridweave.site.disciplines.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
 from gridweave.site.kernels.coscheduling_state import SharedSite, empty_site
-from gridweave.site.lomarc_policy import MAX_LANES, VARIANTS, LomarcPolicy, NodeKind, kind_array
-from gridweave.site.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
 
 Progress = Callable[[int, int], None]
 

@@ -23,7 +23,7 @@ from gridweave.scenarios.load import find_trace
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import run_built
 from gridweave.scenarios.workload import IntArray, Workload
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 TRACE, MODEL = "KTH-SP2-1996", "ctc-sp2"
 """Whose jobs are played: those of the trace, if it is at hand."""

@@ -20,7 +20,7 @@ from gridweave.grid.live.local_state import LocalGridState, make_private, state_
 from gridweave.grid.live.signals import ended_in_order, run_in_order, signals_held
 from gridweave.scenarios.demo import WIDE, Demo
 from gridweave.scenarios.scenario.run import Progress
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 LEAD_MS = 300
 """From when all is ready to the first job."""

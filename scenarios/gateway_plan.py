@@ -13,8 +13,8 @@ from gridweave.grid.api import Scheduling, SiteInfo
 from gridweave.scenarios.live_plan import Submission, submissions
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload import Workload
+from gridweave.site.job import ArrayPlace, JobRecord
 from gridweave.site.owner import policy_label
-from gridweave.site.program import ArrayPlace, JobRecord
 
 START_REAL_MS = 100
 """What it takes a job, roughly, to start its processes when it has its nodes, and to have their end heard."""

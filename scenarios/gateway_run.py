@@ -29,7 +29,7 @@ from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.structs import Scenario
-from gridweave.site.program import OPEN, OWN_IDS, JobRecord, State
+from gridweave.site.job import OPEN, OWN_IDS, JobRecord, State
 
 TOLERANCE = 0.05
 """The schedule of a grid over a network is as simulated if its makespan is no further off."""

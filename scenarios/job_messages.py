@@ -8,7 +8,7 @@ from gridweave.grid.sends import QUIET, JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.scenarios.resources import RESOURCE_COLUMNS
 from gridweave.scenarios.workload import IntArray, Workload
-from gridweave.site.messages import Job, Resources
+from gridweave.site.job import Job, Resources
 
 
 def job_messages(workload: Workload, rows: IntArray | None = None) -> list[Job]:

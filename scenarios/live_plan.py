@@ -13,9 +13,9 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.job_messages import job_messages
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.world.network import Network
-from gridweave.site.live.clock import Clock
+from gridweave.site.job import JobRequest, Program
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.service.driver import Clock
 
 MARGIN_REAL_MS = 250
 RETRY_REAL_MS = 1_000

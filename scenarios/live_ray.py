@@ -20,7 +20,7 @@ from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.live.local_ending import end_jobs
 from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, knock, muted, quietly
 from gridweave.grid.live.signals import ended_in_order
-from gridweave.site.live.ray_names import SITE_LABEL
+from gridweave.site.service.calls import SITE_LABEL
 
 MOST_NODES = 8
 """A cluster of its own has no more labelled nodes: each costs some hundred megabytes."""
@@ -32,7 +32,7 @@ _END_S = 15.0
 # A node ends at once with whoever started it, even if that is killed: it would look for its head for a minute.
 _START_NODE = """
 import os, sys
-from gridweave.site.live.processes import die_with_parent
+from gridweave.site.machine.processes import die_with_parent
 die_with_parent(int(sys.argv[1]))
 os.execv(sys.executable, [sys.executable, "-m", "ray.scripts.scripts", "start", *sys.argv[2:]])
 """

@@ -31,8 +31,8 @@ from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.structs import Scenario
-from gridweave.site.live.ray_names import GRID_ACTOR, encode, site_actor
-from gridweave.site.program import Accepted, JobRecord, JobRequest
+from gridweave.site.job import Accepted, JobRecord, JobRequest
+from gridweave.site.service.calls import GRID_ACTOR, encode, site_actor
 
 LEAD_REAL_MS = 300
 """From when all is ready to the first job."""

@@ -13,7 +13,7 @@ from gridweave.scenarios.grid_simulator import GridResult
 from gridweave.scenarios.live_comparison import MAKESPAN_TOLERANCE, LiveRun
 from gridweave.scenarios.results import NEVER
 from gridweave.scenarios.scenario.build import Built
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 
 def live_run_of(
@@ -66,7 +66,7 @@ def live_run_of(
 def _schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> GridResult:
     """Return what was played as the schedule that it is, in the time of the scenario."""
     numbers = {name: number for number, name in enumerate(built.site_names)}
-    spans = [_span_ms(record, origin_ms) for record in records]
+    spans = [_played_span_ms(record, origin_ms) for record in records]
     places = [record.places if span[0] != NEVER else () for record, span in zip(records, spans, strict=True)]
     counts = np.array([len(parts) for parts in places], np.int64)
     fragments = [(numbers[site], nodes) for parts in places for site, nodes in parts]
@@ -85,7 +85,7 @@ def _schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> 
     )
 
 
-def _span_ms(record: JobRecord, origin_ms: int) -> tuple[int, int]:
+def _played_span_ms(record: JobRecord, origin_ms: int) -> tuple[int, int]:
     if record.start_ms is None or record.end_ms is None:
         return NEVER, NEVER
     return record.start_ms - origin_ms, record.end_ms - origin_ms

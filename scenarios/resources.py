@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.workload import Workload
-from gridweave.site.checks import SUM_TOLERANCE
+from gridweave.site.job import SUM_TOLERANCE
 
 FloatArray = npt.NDArray[np.float64]
 

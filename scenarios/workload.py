@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError
 from gridweave.scenarios.copying import MadeAnew
-from gridweave.site.messages import MAX_TIME_MS, MAX_WIDTH
+from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 
 __all__ = ["MAX_TIME_MS", "MAX_WIDTH", "MS_PER_S", "OPTIONAL_COLUMNS", "BoolArray", "IntArray", "Workload"]
 

@@ -1,315 +1,663 @@
-"""The site contract: what a meta-scheduler may ask of any site, whatever discipline it runs, and what the site answers.
+"""ContractCore: one site as its own users and the grid see it, events and requests in, commands and answers out.
 
-Requests and answers travel in order and exactly once (`gridweave.site.channel`). A job that the grid places anew gets a
-new attempt number, so that what is said of an earlier attempt is never taken for the present one. The rules are in
-docs/contract.md.
+Around a `SiteCore`, which decides what starts when, it keeps what the site has promised to the grid: holds with their
+leases, delegated jobs, and what the owner lets the grid have. The rules are in docs/contract.md.
+
+What one site has promised to its own users and to the grid, and the questions about it that change nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
-from gridweave.site.messages import Job, Resources
-
-
-class RequestQuote(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Ask when these nodes could be had for so long, if asked for now.
-
-    Attributes
-    ----------
-    quote_id : int
-    width : int
-    length_ms : int
-    resources : Resources, optional
-        What the job needs beside nodes: a site whose nodes are shared then says whether it could share some.
-    """
-
-    quote_id: int
-    width: int
-    length_ms: int
-    resources: Resources | None = None
-
-
-class HoldNodes(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Ask for nodes for a fragment of a job, now or never.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    width : int
-        Nodes of the fragment.
-    length_ms : int
-        How long it will run at most, from its start on.
-    start_ms : int, optional
-        The agreed start. Until then the hold waits to be committed; its lease ends with that instant. None: it is the
-        only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
-    """
-
-    job_id: int
-    attempt: int
-    width: int
-    length_ms: int
-    start_ms: int | None = None
-
-
-class CommitHold(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
-    """Start the fragment at the agreed instant: all sites hold their nodes.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    rendezvous : str
-        ``host:port`` at which the ranks of a live job find each other.
-    """
-
-    job_id: int
-    attempt: int
-    rendezvous: str = ""
-
-
-class ReleaseHold(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Give the nodes back: some other site did not grant its part."""
-
-    job_id: int
-    attempt: int
-
-
-class EnqueueJob(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Delegate a job to the site's own queue.
-
-    Attributes
-    ----------
-    job : Job
-    attempt : int
-    lease_until_ms : int
-        If the job still waits after that instant, and the lease has not been renewed, the site withdraws it by itself.
-    """
-
-    job: Job
-    attempt: int
-    lease_until_ms: int
-
-
-class WithdrawJob(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Take a delegated job back if it still waits; if it has started, the site has said so already."""
-
-    job_id: int
-    attempt: int
-
-
-class CancelJob(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """End whatever the site has of a job: a wait, a hold, or a run."""
-
-    job_id: int
-    attempt: int
-
-
-class RenewLeases(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Let the delegated jobs wait on, until this instant at least."""
-
-    until_ms: int
-
-
-class DrainSite(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Take in nothing new for the grid until told otherwise; what runs or waits goes on."""
-
-
-class ResumeSite(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Take in jobs of the grid again."""
-
-
-Request = (
-    RequestQuote
-    | HoldNodes
-    | CommitHold
-    | ReleaseHold
-    | EnqueueJob
-    | WithdrawJob
-    | CancelJob
-    | RenewLeases
-    | DrainSite
-    | ResumeSite
+from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.dictionary import PlainDiscipline, Policy
+from gridweave.site.explain import Explanation
+from gridweave.site.job import Job, why_impossible, why_impossible_numbers
+from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.messages import (
+    Answer,
+    CancelJob,
+    ChangeRate,
+    Command,
+    CommitHold,
+    DrainSite,
+    Ended,
+    Enqueued,
+    EnqueueJob,
+    Event,
+    FragmentsMet,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    JobCancelled,
+    JobFinished,
+    JobSubmitted,
+    KillJob,
+    Quoted,
+    RateMeasured,
+    Refused,
+    RefuseJob,
+    ReleaseHold,
+    RenewLeases,
+    Request,
+    RequestQuote,
+    ReservationCancelled,
+    ReservationRequested,
+    ResumeSite,
+    SiteChanged,
+    SiteOpened,
+    SiteRestarted,
+    SiteShut,
+    Started,
+    StartJob,
+    ToGrid,
+    WithdrawJob,
+    Withdrawn,
 )
+from gridweave.site.owner import GridShare, OwnerPolicy
+from gridweave.site.pace import Paces
+
+RENDEZVOUS_MS = 30_000
+"""How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
+
+OWN = 0
+"""Stands where jobs of the grid have the number of their attempt."""
+
+HELD, COMMITTED, RUNNING, WAITING = "held", "committed", "running", "waiting"
 
 
-class Quoted(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """When the nodes could be had.
+class Part(msgspec.Struct, gc=False):
+    """What the site has of a job of the grid."""
 
-    Attributes
+    attempt: int
+    width: int
+    state: str
+    start_ms: int = 0
+    shared: bool = False
+    length_ms: int = 0
+    grant: StartJob | None = None
+    rate: int = RATE_ONE
+    lease_until_ms: int = 0
+    outcome: str = "finished"
+
+
+class ContractState:
+    """A site as the site contract sees it; what changes it is in `gridweave.site.contract.ContractCore`.
+
+    Parameters
     ----------
-    quote_id : int
-    free : int
-        Nodes that the grid may have now, one node each for this length.
-    start_ms : int or None
-        The earliest start, by estimates; None if there is none, for the given reason.
-    reason : str
-    slowdown : float, optional
-        The job could start now on nodes that others use, and would take so many times as long.
+    nodes, policy, owner, week_offset_ms, rendezvous_ms
+        As for `ContractCore`.
     """
 
-    quote_id: int
-    free: int
-    start_ms: int | None
-    reason: str = ""
-    slowdown: float | None = None
+    def __init__(
+        self,
+        nodes: int,
+        policy: Policy,
+        *,
+        owner: OwnerPolicy | None = None,
+        week_offset_ms: int = 0,
+        rendezvous_ms: int = RENDEZVOUS_MS,
+    ) -> None:
+        self.site = SiteCore(nodes, policy, week_offset_ms=week_offset_ms)
+        self.nodes = nodes
+        self._owner = owner or OwnerPolicy()
+        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.threads_per_node > 1)
+        self.rendezvous_ms = rendezvous_ms
+        self._now_ms = 0
+        self._parts: dict[int, Part] = {}
+        # Those of the parts that some instant may change; the others are not looked at.
+        self._timed: set[int] = set()
+        self._paces = Paces()
+        self._own_running: dict[int, Job] = {}
+        self._own_jobs: dict[int, Job] = {}
+        self._told = SiteChanged(0, self._share.cap)
+        self._out: list[Command | ToGrid] = []
+        # What the site is to be told at this instant.
+        self._inner: list[Event] = []
+        self._plain = self._at_rest()
+
+    def _at_rest(self) -> PlainDiscipline | None:
+        """Return the discipline if neither it nor what is promised needs a decision but for what comes; or None.
+
+        What is done at once does not change that, so it is asked for after all else.
+        """
+        share = self._share
+        if self._timed or self._paces.by_job or share.draining or share.shut or share.outside:
+            return None
+        return self.site.at_rest
+
+    @property
+    def draining(self) -> bool:
+        """Whether the site takes in nothing new for the grid, as somebody wished."""
+        return self._share.draining
+
+    @property
+    def shut(self) -> str:
+        """Why the site can take in nothing new for the grid; empty if it can."""
+        return self._share.shut
+
+    def forecast(self, now_ms: int, job_id: int) -> Explanation | None:
+        """Return when a job starts that waits or is held here, the grid's or an own user's; None if there is no such.
+
+        Nothing changes by that.
+        """
+        part = self._parts.get(job_id)
+        if job_id in self._own_jobs or (
+            part is not None and part.state == WAITING and job_id not in self._share.outside
+        ):
+            return self.site.aside().explain(now_ms, job_id)
+        if part is None or part.state == RUNNING:
+            return None
+        place, start_ms, reason = 0, part.start_ms, "its nodes are held until the start that was agreed on"
+        if part.state == WAITING:
+            place, start_ms = list(self._share.outside).index(job_id), -1
+            reason = self._share.why_outside
+        return Explanation(
+            job_id=job_id,
+            place=place,
+            start_ms=None if start_ms < 0 else start_ms,
+            is_bound=False,
+            width=part.width,
+            free=self.site.free,
+            waits_for=(),
+            reason=reason,
+        )
+
+    def quote(self, now_ms: int, job: Job, *, for_grid: bool = False) -> Explanation:
+        """Return when a job would start that were submitted now, by an own user or by the grid.
+
+        Nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+        job : Job
+            One that is not here.
+        for_grid : bool
+            Whether it would be the grid's, which may have no more than the owner gives.
+        """
+        answer = self.site.aside().quote(now_ms, job)
+        reason = self._share.why_not(job.width) if for_grid else None
+        if reason is None:
+            return answer
+        return msgspec.structs.replace(answer, start_ms=None, waits_for=(), reason=reason)
+
+    def part_state(self, job_id: int) -> str | None:
+        """Return whether a job of the grid is held, committed, running or waiting here; None if it is not here."""
+        part = self._parts.get(job_id)
+        return None if part is None else part.state
+
+    def attempt_of(self, job_id: int) -> int:
+        """Return the attempt of a job of the grid that is here; `OWN` for a job of the site's own users."""
+        part = self._parts.get(job_id)
+        return OWN if part is None else part.attempt
+
+    def grant_of(self, job_id: int) -> StartJob | None:
+        """Return the nodes that a job of the grid holds or runs on here; None if it has none."""
+        part = self._parts.get(job_id)
+        return None if part is None else part.grant
+
+    def _quote(self, request: RequestQuote) -> Quoted:
+        room = self._share.room
+        free = min(room, self.site.startable(self._now_ms, request.length_ms))
+        reason = self._share.why_not(request.width)
+        start_ms = None
+        if reason is None:
+            start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
+            reason = "" if start_ms is not None else f"the site has {self.nodes} nodes"
+        return Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(request, room))
+
+    def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
+        """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""
+        if request.resources is None or request.width > room:
+            return None
+        job = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, resources=request.resources)
+        return self.site.slowdown_offered(self._now_ms, job) if why_impossible(job) is None else None
+
+    def _part(self, job_id: int, attempt: int) -> Part | None:
+        part = self._parts.get(job_id)
+        return part if part is not None and part.attempt == attempt else None
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""
+        self.site.check_invariants()
+        share = self._share
+        assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
+        assert share.nodes == sum(part.width for part in self._parts.values()), "the grid's nodes do not add up"
+        assert share.overlaps or share.held <= share.cap, "the owner's share is exceeded"
+        running = {running.job.job_id for running in self.site.running()}
+        waiting = {job.job_id for job, _ in self.site.waiting()}
+        for job_id, part in self._parts.items():
+            place = share.outside if job_id in share.outside else waiting if part.state == WAITING else running
+            assert job_id in place, f"job {job_id} is {part.state}, not so"
+            assert part.state not in (HELD, WAITING) or job_id in self._timed, f"job {job_id} has no lease"
+        grid = set(self._parts)
+        assert running - grid == set(self._own_running), "the own users' running jobs differ"
+        assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
 
 
-class Held(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
-    """The nodes are held, until the agreed start at most.
+_NEVER = int(NEVER_MS)
 
-    Attributes
+ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
+
+
+class ContractCore(ContractState):
+    """A site with the site contract.
+
+    Parameters
     ----------
-    job_id, attempt : int
-    rendezvous : str
-        ``host:port`` at which the ranks of a live job could find each other, if the first of them is here.
+    nodes : int
+        Nodes of the site, >= 1.
+    policy : SitePolicy or SharedNodes
+    owner : OwnerPolicy, optional
+    week_offset_ms : int
+        As for `SiteCore`.
+    rendezvous_ms : int
+        How long started fragments wait for the others of their job.
+
+    Notes
+    -----
+    Ids of jobs are unique over the grid and the site's own users; who hands them out sees to that. A request about an
+    attempt that the site does not have (any more) changes nothing, and is answered with nothing, but for `HoldNodes`
+    and `EnqueueJob`, which bring a new one.
     """
 
-    job_id: int
-    attempt: int
-    rendezvous: str = ""
+    def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
+        """Take in what has happened and what the grid asks, and return what is to be done and answered.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            Events of the site as for `SiteCore.handle`, and requests in the order in which they were sent. None is a
+            wakeup.
+
+        Returns
+        -------
+        list of Command or ToGrid
+            In the order in which they are to be carried out and sent. A fragment that is held has no `StartJob` until
+            its agreed start.
+
+        Raises
+        ------
+        InputError
+            As `SiteCore.handle`, for what the site's own users ask; nothing has changed then. A request of the grid
+            with impossible numbers is refused.
+        """
+        return self.take_in(now_ms, events)
+
+    def take_in(self, now_ms: int, events: Sequence[ContractEvent]) -> list[Command | ToGrid]:
+        """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
+        plain = self._plain
+        if plain is not None and len(events) == 1 and self._now_ms <= now_ms < plain.first_end_ms:
+            # Nothing waits and nothing is timed, and but one job starts or ends, as most do.
+            at_once, event = None, events[0]
+            if type(event) is HoldNodes:
+                at_once = self._start_at_once(now_ms, event)
+            elif type(event) is JobFinished:
+                at_once = self._end_at_once(now_ms, event.job_id)
+            if at_once is not None:
+                return at_once
+        self.site.check(now_ms, *events)
+        self._now_ms = now_ms
+        self._out = []
+        inner: list[Event] = []
+        self._inner = inner
+        later: list[RequestQuote | EnqueueJob] = []
+        for event in events if len(events) < 2 else sorted(events, key=_ends_first):
+            if type(event) is JobFinished:
+                self._finished(event)
+            elif type(event) is HoldNodes:
+                self._hold(event)
+            else:
+                inner += self._requested(event, later)
+        if self._timed:
+            inner += self._end_leases()
+        if self._share.outside:
+            inner += [JobSubmitted(job) for job in self._share.let_in()]
+        if self._paces.by_job:
+            self._put_off_limits()
+        # A hold that is committed, or a fragment that has met the others, gives the site nothing to decide.
+        if inner or not self.site.stay_at_rest(now_ms):
+            self._run_site(inner)
+        if self._timed:
+            self._start_due()
+        for request in later:
+            if isinstance(request, RequestQuote):
+                self._answer(self._quote(request))
+            elif (part := self._part(request.job.job_id, request.attempt)) is not None and part.state == WAITING:
+                self._answer(Enqueued(request.job.job_id, request.attempt))
+        self._tell_change()
+        self._plain = self._at_rest()
+        return self._out
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+        plain = self._plain
+        if plain is not None:
+            end_ms = plain.first_end_ms
+            if self._now_ms < end_ms < _NEVER:
+                return end_ms
+        site_ms = self.site.next_wakeup_ms()
+        if not self._timed:
+            return site_ms
+        next_ms = self._first_due_ms()
+        if site_ms is not None:
+            next_ms = min(next_ms, site_ms)
+        return max(next_ms, self._now_ms + 1)
+
+    def _first_due_ms(self) -> int:
+        """Return the next instant that changes any timed part."""
+        return min(self._due_ms(self._parts[job_id]) for job_id in self._timed)
+
+    def _due_ms(self, part: Part) -> int:
+        """Return the next instant that changes a timed part by itself."""
+        if part.state == COMMITTED:
+            return part.start_ms
+        if part.state == HELD:
+            return part.start_ms + 1
+        if part.state == RUNNING:
+            return part.start_ms + self.rendezvous_ms
+        return part.lease_until_ms + 1
+
+    def _answer(self, answer: Answer) -> None:
+        self._out.append(ToGrid(answer))
+
+    def _start_at_once(self, now_ms: int, request: HoldNodes) -> list[Command | ToGrid] | None:
+        """Do as `handle` for a job of the grid that starts at a site at rest, in a third of the time.
+
+        The grid is not told that the site has changed: what its own job takes, or gives back, it knows.
+
+        Returns
+        -------
+        list of Command or ToGrid, or None
+            None if there is more to it, and then nothing has changed.
+        """
+        job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms
+        if request.start_ms is not None or job_id in self._parts:
+            return None
+        # Where the grid may have all nodes, all that counts is whether they are free.
+        if not self._share.is_whole and self._share.why_not(width) is not None:
+            return None
+        if why_impossible_numbers(job_id, width, length_ms) is not None:
+            return None
+        nodes = self.site.start_at_once(now_ms, Job(job_id=job_id, width=width, estimate_ms=length_ms))
+        if nodes is None:
+            return None
+        self._now_ms = now_ms
+        grant = StartJob(job_id, nodes)
+        self._parts[job_id] = Part(attempt, width, RUNNING, now_ms, False, length_ms, grant)
+        self._share.nodes += width
+        return [grant, ToGrid(Started(job_id, attempt, now_ms))]
+
+    def _end_at_once(self, now_ms: int, job_id: int) -> list[Command | ToGrid] | None:
+        """Do as `_start_at_once` for a job of the grid that ends."""
+        part = self._parts.get(job_id)
+        if part is None or part.state != RUNNING or not self.site.end_at_once(now_ms, job_id):
+            return None
+        self._now_ms = now_ms
+        del self._parts[job_id]
+        self._share.nodes -= part.width
+        return [ToGrid(Ended(job_id, part.attempt, now_ms, part.outcome))]
+
+    def _finished(self, event: JobFinished) -> None:
+        """Take in that a job has left its nodes; whose it was decides who is told."""
+        job_id = event.job_id
+        part = self._parts.get(job_id)
+        if part is None:
+            self._own_running.pop(job_id, None)
+        elif part.state == RUNNING:
+            self._forget(job_id)
+            self._out.append(ToGrid(Ended(job_id, part.attempt, self._now_ms, part.outcome)))
+        else:
+            return
+        self._inner.append(event)
+
+    def _requested(self, event: ContractEvent, later: list[RequestQuote | EnqueueJob]) -> Iterable[Event]:
+        """Return the events of the site that a request comes to; note those that are answered when it has decided."""
+        match event:
+            case EnqueueJob():
+                later.append(event)
+                return self._enqueue(event)
+            case CommitHold(job_id=job_id, attempt=attempt):
+                part = self._part(job_id, attempt)
+                # Later than the agreed start the lease has ended, though nobody has seen to it yet.
+                if part is not None and part.state == HELD and self._now_ms <= part.start_ms:
+                    part.state = COMMITTED
+            case ReleaseHold(job_id=job_id, attempt=attempt) | CancelJob(job_id=job_id, attempt=attempt):
+                return self._cancel(job_id, attempt)
+            case WithdrawJob(job_id=job_id, attempt=attempt):
+                part = self._part(job_id, attempt)
+                return self._withdraw(job_id) if part is not None and part.state == WAITING else ()
+            case RenewLeases(until_ms=until_ms):
+                for part in self._parts.values():
+                    part.lease_until_ms = max(part.lease_until_ms, until_ms)
+            case RequestQuote():
+                later.append(event)
+            case DrainSite() | ResumeSite():
+                self._share.draining = isinstance(event, DrainSite)
+            case SiteShut(reason=reason):
+                self._share.shut = reason
+            case SiteOpened():
+                self._share.shut = ""
+            case FragmentsMet(job_id=job_id, attempt=attempt):
+                part = self._part(job_id, attempt)
+                if part is not None and part.state == RUNNING:
+                    self._timed.discard(job_id)
+            case RateMeasured(job_id=job_id, attempt=attempt, rate=rate, left=left):
+                part = self._part(job_id, attempt)
+                if part is not None and part.state == RUNNING:
+                    limit_ms = part.start_ms + part.length_ms
+                    told = self._paces.measured(self._now_ms, job_id, attempt, rate, limit_ms, left)
+                    if told is not None:
+                        self._answer(told)
+            case SiteRestarted():
+                return self._restarted()
+            case JobSubmitted(job=job):
+                if job.job_id in self._parts or job.job_id in self._own_running or job.job_id in self._own_jobs:
+                    return ()
+                self._own_jobs[job.job_id] = job
+                return (event,)
+            case JobCancelled(job_id=job_id):
+                if job_id in self._parts:
+                    return ()
+                self._own_jobs.pop(job_id, None)
+                return () if self._unsubmit(job_id) else (event,)
+            case ReservationRequested() | ReservationCancelled():
+                return (event,)
+        return ()
+
+    def _hold(self, request: HoldNodes) -> None:
+        job_id, width, start_ms, length_ms = request.job_id, request.width, request.start_ms, request.length_ms
+        is_shared = start_ms is not None
+        if start_ms is None:
+            start_ms = self._now_ms
+        job = Job(job_id=job_id, width=width, estimate_ms=start_ms - self._now_ms + length_ms)
+        reason = why_impossible(job) or self._share.why_not(width)
+        if job_id in self._parts:
+            reason = "the site has another attempt of this job"
+        elif start_ms < self._now_ms:
+            reason = f"the agreed start, {request.start_ms} ms, has passed"
+        if reason is not None:
+            self._answer(Refused(job_id, request.attempt, reason))
+            return
+        self._parts[job_id] = Part(request.attempt, width, HELD, start_ms, is_shared, length_ms=length_ms)
+        self._share.nodes += width
+        self._inner.append(JobSubmitted(job, True))
+
+    def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
+        job = request.job
+        reason = why_impossible(job)
+        if job.job_id in self._parts:
+            reason = "the site has another attempt of this job"
+        elif reason is None:
+            reason = self._share.why_not_ever(job.width)
+        if reason is not None:
+            self._answer(Refused(job.job_id, request.attempt, reason))
+            return ()
+        self._parts[job.job_id] = Part(
+            request.attempt, job.width, WAITING, lease_until_ms=request.lease_until_ms, start_ms=-1
+        )
+        self._timed.add(job.job_id)
+        self._share.wait(msgspec.structs.replace(job, behind=self._owner.own_users_first))
+        return ()
+
+    def _cancel(self, job_id: int, attempt: int) -> Iterable[Event]:
+        part = self._part(job_id, attempt)
+        if part is None:
+            return ()
+        if part.state == WAITING:
+            return self._withdraw(job_id)
+        if part.state == RUNNING:
+            self._kill(job_id, part, "cancelled")
+            return ()
+        return self._end_hold(job_id, part)
+
+    def _withdraw(self, job_id: int) -> Iterable[Event]:
+        part = self._parts[job_id]
+        self._forget(job_id)
+        self._answer(Withdrawn(job_id, part.attempt))
+        return () if self._share.leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
+
+    def _end_hold(self, job_id: int, part: Part) -> Iterable[Event]:
+        self._forget(job_id)
+        self._answer(HoldEnded(job_id, part.attempt))
+        return () if self._unsubmit(job_id) else (JobFinished(job_id),)
+
+    def _unsubmit(self, job_id: int) -> bool:
+        """Take back what the site was to be told of at this instant; return whether there was such a submission.
+
+        After a loss a request and its withdrawal come together, and the site would take them in the order of an
+        instant: the withdrawal, of what it does not know yet, first.
+        """
+        for place, event in enumerate(self._inner):
+            if isinstance(event, JobSubmitted) and event.job.job_id == job_id:
+                del self._inner[place]
+                return True
+        return False
+
+    def _kill(self, job_id: int, part: Part, outcome: str) -> None:
+        """End a running fragment; its end is reported by whoever runs it."""
+        if part.outcome == "finished":
+            part.outcome = outcome
+            self._timed.discard(job_id)
+            reason = "cancelled" if outcome == "cancelled" else "its other fragments did not come"
+            self._out.append(KillJob(job_id, reason))
+
+    def _end_leases(self) -> list[Event]:
+        """End what has not been committed, joined or renewed in time."""
+        ended: list[Event] = []
+        for job_id in sorted(self._timed):
+            part = self._parts[job_id]
+            if part.state == COMMITTED or self._due_ms(part) > self._now_ms:
+                continue
+            if part.state == HELD:
+                ended += self._end_hold(job_id, part)
+            elif part.state == WAITING:
+                ended += self._withdraw(job_id)
+            else:
+                self._kill(job_id, part, "unmet")
+        return ended
+
+    def _run_site(self, events: list[Event]) -> None:
+        """Have the site decide, and tell the grid of what became of its jobs."""
+        for command in self.site.act(self._now_ms, events):
+            part = self._parts.get(getattr(command, "job_id", -1))
+            if part is not None and type(command) is StartJob:
+                self._granted(command, part)
+                continue
+            if part is None:
+                if isinstance(command, StartJob):
+                    self._own_running[command.job_id] = self._own_jobs.pop(command.job_id)
+                elif isinstance(command, RefuseJob):
+                    self._own_jobs.pop(command.job_id, None)
+                self._out.append(command)
+            elif isinstance(command, ChangeRate):
+                part.rate = command.rate
+                if part.state == RUNNING:
+                    self._out.append(command)
+            elif isinstance(command, RefuseJob):
+                self._forget(command.job_id)
+                self._answer(Refused(command.job_id, part.attempt, command.reason))
+            elif isinstance(command, KillJob) and part.outcome == "finished":
+                part.outcome = "limit" if part.state == RUNNING else part.outcome
+                self._out.append(command)
+
+    def _granted(self, command: StartJob, part: Part) -> None:
+        """Take in that the nodes are there: of a hold until its start, or of a job that starts now."""
+        job_id = command.job_id
+        part.grant = command
+        if part.state == WAITING:
+            self._share.waiting -= part.width
+        if part.shared:
+            self._timed.add(job_id)
+            self._answer(Held(job_id, part.attempt))
+            return
+        self._timed.discard(job_id)
+        part.state, part.start_ms = RUNNING, self._now_ms
+        self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
+
+    def _put_off_limits(self) -> None:
+        """Let fragments that something slows go on until their work is done; nobody is killed for what others send."""
+        for job_id, limit_ms, told in self._paces.overdue(self._now_ms):
+            self.site.expect_end(self._now_ms, job_id, limit_ms)
+            if told is not None:
+                self._answer(told)
+
+    def _start_due(self) -> None:
+        """Start the committed fragments whose agreed instant has come."""
+        for job_id in sorted(self._timed):
+            part = self._parts[job_id]
+            if part.state == COMMITTED and part.start_ms <= self._now_ms:
+                assert part.grant is not None, "a fragment is committed that was not held"
+                part.state = RUNNING
+                self._out.append(part.grant)
+                if part.rate != RATE_ONE:
+                    self._out.append(ChangeRate(job_id, part.rate))
+                self._answer(Started(job_id, part.attempt, self._now_ms))
+
+    def _restarted(self) -> list[Event]:
+        """Give up what ran or was held; the owner's users get their jobs run again, the grid decides for its own."""
+        gone: list[Event] = []
+        for job_id, part in sorted(self._parts.items()):
+            if part.state == WAITING:
+                continue
+            self._forget(job_id)
+            if part.state == RUNNING:
+                self._answer(Ended(job_id, part.attempt, self._now_ms, "lost"))
+            else:
+                self._answer(HoldEnded(job_id, part.attempt))
+            gone.append(JobFinished(job_id))
+        again = sorted(self._own_running.items())
+        self._own_running = {}
+        self._own_jobs.update(again)
+        return [*gone, *(JobFinished(job_id) for job_id, _ in again), *(JobSubmitted(job) for _, job in again)]
+
+    def _tell_change(self) -> None:
+        """Tell the grid if its own doing is not why it can have more, or less, of the site."""
+        others = self._share.others(self.site.free)
+        if others != self._told.others:
+            self._told = SiteChanged(others, min(self.site.free, self._share.room))
+            self._out.insert(0, ToGrid(self._told))
+
+    def _forget(self, job_id: int) -> None:
+        """Have nothing more of a job of the grid."""
+        part = self._parts.pop(job_id)
+        self._timed.discard(job_id)
+        self._paces.forget(job_id)
+        self._share.nodes -= part.width
+        if part.state == WAITING:
+            self._share.waiting -= part.width
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The site has not taken in a fragment or a job, and why."""
-
-    job_id: int
-    attempt: int
-    reason: str
-
-
-class HoldEnded(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A hold was released, or was not committed in time; its nodes are free."""
-
-    job_id: int
-    attempt: int
-
-
-class Enqueued(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A delegated job waits in the site's queue."""
-
-    job_id: int
-    attempt: int
-
-
-class Withdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A delegated job waits here no longer: it was taken back, cancelled, or its lease has ended."""
-
-    job_id: int
-    attempt: int
-
-
-class Started(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A fragment, or a delegated job, has started."""
-
-    job_id: int
-    attempt: int
-    start_ms: int
-
-
-class Ended(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A fragment, or a delegated job, has left its nodes.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    end_ms : int
-    outcome : str
-        ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
-        limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed.
-    """
-
-    job_id: int
-    attempt: int
-    end_ms: int
-    outcome: str
-
-
-class SiteChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """What the grid may have of the site has changed by what is not the grid's.
-
-    Attributes
-    ----------
-    others : int
-        Of the nodes that the owner lets the grid have, those that it cannot have now even if it held none; below 0
-        where jobs of the grid share nodes, and so take fewer than they are wide.
-    free : int
-        Nodes that a job of the grid may have now.
-    """
-
-    others: int
-    free: int
-
-
-class RunsLate(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A fragment still runs at its end by estimate, as something slows its job; said again whenever its rate changes.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    left : int
-        Of its work by its estimate (`gridweave.site.kernels.rates`), as of ``since_ms``.
-    rate : int
-        At which it has been done since then, in units of `gridweave.site.kernels.rates.RATE_ONE`.
-    since_ms : int
-    """
-
-    job_id: int
-    attempt: int
-    left: int
-    rate: int
-    since_ms: int
-
-
-Answer = Quoted | Held | Refused | HoldEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged | RunsLate
-
-
-class ToGrid(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Send an answer to the meta-scheduler."""
-
-    answer: Answer
-
-
-class SiteShut(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The site can start nothing for now: it takes in nothing new for the grid until `SiteOpened`.
-
-    Attributes
-    ----------
-    reason : str
-        In one line; the grid is told it.
-    """
-
-    reason: str
-
-
-class SiteOpened(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The site can start jobs again."""
-
-
-class FragmentsMet(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """All fragments of a job have started and found each other; now it runs."""
-
-    job_id: int
-    attempt: int
-
-
-class RateMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The fragments of a job go on at another rate: what they send each other has other links, or more company there.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    rate : int
-        In units of `gridweave.site.kernels.rates.RATE_ONE`; 0 if they stand still.
-    left : int, optional
-        Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
-        something else, as from fetching data to working.
-    """
-
-    job_id: int
-    attempt: int
-    rate: int
-    left: int | None = None
-
-
-class SiteRestarted(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The site has failed and come back: what ran is lost, what waited still waits."""
+def _ends_first(event: ContractEvent) -> int:
+    """Sort what frees nodes before what asks for them; the rest keeps its order."""
+    if isinstance(event, (JobFinished, SiteRestarted)):
+        return 0
+    return 1 if isinstance(event, (JobCancelled, ReservationCancelled)) else 2

@@ -14,9 +14,9 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of
-from gridweave.site.checks import check_job, check_reservation, why_impossible
-from gridweave.site.disciplines import DISCIPLINES, PlainDiscipline, Policy, SharingDiscipline
+from gridweave.site.disciplines.dictionary import DISCIPLINES, PlainDiscipline, Policy, SharingDiscipline
 from gridweave.site.explain import Explanation
+from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
     AcceptReservation,
@@ -24,19 +24,17 @@ from gridweave.site.messages import (
     CloseReservation,
     Command,
     Event,
-    Job,
     JobCancelled,
     JobFinished,
     JobSubmitted,
     KillJob,
-    NodeIntervals,
     OpenReservation,
     RefuseJob,
     RefuseReservation,
     ReservationCancelled,
     ReservationRequested,
-    Running,
     StartJob,
+    check_reservation,
 )
 
 _NEVER = int(NEVER_MS)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gridweave.site.program import After, JobRecord, JobRequest
+from gridweave.site.job import After, JobRecord, JobRequest
 
 ArrayKey = tuple[str, str]
 """The user of an array, and its name."""
@@ -131,7 +131,7 @@ class Eligibility:
 
     Examples
     --------
-    >>> from gridweave.site.program import Program
+    >>> from gridweave.site.job import Program
     >>> keeping = Eligibility()
     >>> plain = JobRequest(program=Program(argv=("true",)), limit_ms=1000)
     >>> keeping.add(1, plain, {})

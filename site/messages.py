@@ -1,89 +1,42 @@
-"""What a site is told (events, in the past tense) and what it answers (commands, in the imperative)."""
+"""What a site is told (events, in the past tense) and what it answers (commands, in the imperative).
+
+The site contract: what a meta-scheduler may ask of any site, whatever discipline it runs, and what the site answers.
+
+Requests and answers travel in order and exactly once (`gridweave.site.channel`). A job that the grid places anew gets a
+new attempt number, so that what is said of an earlier attempt is never taken for the present one. The rules are in
+docs/contract.md.
+
+What a live site is told (events, in the past tense), and what it answers (commands, in the imperative).
+
+What a site and its machines tell each other, as bytes.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
+from gridweave.errors import InputError, OptionError
+from gridweave.site.eligibility import Past
+from gridweave.site.job import (
+    MAX_ID,
+    MAX_TIME_MS,
+    MAX_WIDTH,
+    Accepted,
+    Declined,
+    DescribeJob,
+    FragmentReport,
+    Job,
+    JobRequest,
+    NodeIntervals,
+    Noted,
+    RecordEnded,
+    RecordUsage,
+    Resources,
+)
+from gridweave.site.launch import Launch, Outcome, RankReport
+from gridweave.site.launch import Usage as Used
+
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
-
-MAX_WIDTH = 10**7
-MAX_TIME_MS = 10**14
-"""A value beyond these (ten million nodes, three thousand years) is a broken record, not a big machine."""
-
-NodeIntervals = tuple[tuple[int, int], ...]
-"""Nodes as half-open intervals of their numbers, ascending."""
-
-
-class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a job needs beside nodes, for sites whose nodes are shared (docs/lomarc.md, "The fractions of a job").
-
-    Attributes
-    ----------
-    cpu, network, disk : float
-        Parts of its run time; they sum to 1.
-    memory : float
-        Part of a node's, above 0 and at most 1.
-    cpu_kind : int
-        Of its work on the CPU: 0 integer, 1 floating point, or as the site's table numbers them.
-    cores : int
-        On how many cores of each of its nodes it runs.
-    cache_bytes : int
-        Data that it uses in the cache; for measured slowdowns.
-    message_bytes : int, optional
-        Size of its messages; for measured slowdowns. Large ones, if it is not known.
-    """
-
-    cpu: float = 1.0
-    network: float = 0.0
-    disk: float = 0.0
-    memory: float = 1.0
-    cpu_kind: int = 0
-    cores: int = 1
-    cache_bytes: int = 0
-    message_bytes: int | None = None
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a site knows of a job; its run time is known to nobody before it has ended.
-
-    Attributes
-    ----------
-    job_id : int
-        Unique, >= 0.
-    width : int
-        Nodes.
-    estimate_ms : int
-        The limit at which it is killed.
-    user : int, optional
-    job_class : int, optional
-    priority : float
-        For the order ``priority``.
-    weight : float
-        For the orders ``weight`` and ``smith``; above 0.
-    behind : bool
-        Whether it stands behind all jobs of which this is not said, whatever the order of the queue; among themselves
-        such jobs stand in the order of submission.
-    resources : Resources, optional
-        A job of which they are not known shares its nodes with none.
-    """
-
-    job_id: int
-    width: int
-    estimate_ms: int
-    user: int | None = None
-    job_class: int | None = None
-    priority: float = 0.0
-    weight: float = 1.0
-    behind: bool = False
-    resources: Resources | None = None
-
-
-class Running(msgspec.Struct, frozen=True, gc=False):
-    """A running job, when it started, and when it ends by estimate."""
-
-    job: Job
-    start_ms: int
-    end_by_estimate_ms: int
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -119,6 +72,20 @@ class ReservationRequested(msgspec.Struct, frozen=True, tag=True, gc=False):
     start_ms: int
     length_ms: int
     width: int
+
+
+def check_reservation(request: ReservationRequested) -> None:
+    """Raise InputError if a reservation can be none."""
+    if not (
+        0 <= request.reservation_id <= MAX_ID
+        and 1 <= request.width <= MAX_WIDTH
+        and 1 <= request.length_ms <= MAX_TIME_MS
+        and abs(request.start_ms) <= MAX_TIME_MS
+    ):
+        raise InputError(
+            f"reservation {request.reservation_id}: id from 0, width from 1 to {MAX_WIDTH}, "
+            f"length_ms from 1 and start_ms up to {MAX_TIME_MS}"
+        )
 
 
 class ReservationCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -204,3 +171,552 @@ class CloseReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
 JobCommand = StartJob | ChangeRate | KillJob | RefuseJob
 
 Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
+
+
+class RequestQuote(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Ask when these nodes could be had for so long, if asked for now.
+
+    Attributes
+    ----------
+    quote_id : int
+    width : int
+    length_ms : int
+    resources : Resources, optional
+        What the job needs beside nodes: a site whose nodes are shared then says whether it could share some.
+    """
+
+    quote_id: int
+    width: int
+    length_ms: int
+    resources: Resources | None = None
+
+
+class HoldNodes(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Ask for nodes for a fragment of a job, now or never.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    width : int
+        Nodes of the fragment.
+    length_ms : int
+        How long it will run at most, from its start on.
+    start_ms : int, optional
+        The agreed start. Until then the hold waits to be committed; its lease ends with that instant. None: it is the
+        only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
+    """
+
+    job_id: int
+    attempt: int
+    width: int
+    length_ms: int
+    start_ms: int | None = None
+
+
+class CommitHold(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
+    """Start the fragment at the agreed instant: all sites hold their nodes.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    rendezvous : str
+        ``host:port`` at which the ranks of a live job find each other.
+    """
+
+    job_id: int
+    attempt: int
+    rendezvous: str = ""
+
+
+class ReleaseHold(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Give the nodes back: some other site did not grant its part."""
+
+    job_id: int
+    attempt: int
+
+
+class EnqueueJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Delegate a job to the site's own queue.
+
+    Attributes
+    ----------
+    job : Job
+    attempt : int
+    lease_until_ms : int
+        If the job still waits after that instant, and the lease has not been renewed, the site withdraws it by itself.
+    """
+
+    job: Job
+    attempt: int
+    lease_until_ms: int
+
+
+class WithdrawJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Take a delegated job back if it still waits; if it has started, the site has said so already."""
+
+    job_id: int
+    attempt: int
+
+
+class CancelJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """End whatever the site has of a job: a wait, a hold, or a run."""
+
+    job_id: int
+    attempt: int
+
+
+class RenewLeases(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Let the delegated jobs wait on, until this instant at least."""
+
+    until_ms: int
+
+
+class DrainSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Take in nothing new for the grid until told otherwise; what runs or waits goes on."""
+
+
+class ResumeSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Take in jobs of the grid again."""
+
+
+Request = (
+    RequestQuote
+    | HoldNodes
+    | CommitHold
+    | ReleaseHold
+    | EnqueueJob
+    | WithdrawJob
+    | CancelJob
+    | RenewLeases
+    | DrainSite
+    | ResumeSite
+)
+
+
+class Quoted(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """When the nodes could be had.
+
+    Attributes
+    ----------
+    quote_id : int
+    free : int
+        Nodes that the grid may have now, one node each for this length.
+    start_ms : int or None
+        The earliest start, by estimates; None if there is none, for the given reason.
+    reason : str
+    slowdown : float, optional
+        The job could start now on nodes that others use, and would take so many times as long.
+    """
+
+    quote_id: int
+    free: int
+    start_ms: int | None
+    reason: str = ""
+    slowdown: float | None = None
+
+
+class Held(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
+    """The nodes are held, until the agreed start at most.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    rendezvous : str
+        ``host:port`` at which the ranks of a live job could find each other, if the first of them is here.
+    """
+
+    job_id: int
+    attempt: int
+    rendezvous: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The site has not taken in a fragment or a job, and why."""
+
+    job_id: int
+    attempt: int
+    reason: str
+
+
+class HoldEnded(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A hold was released, or was not committed in time; its nodes are free."""
+
+    job_id: int
+    attempt: int
+
+
+class Enqueued(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A delegated job waits in the site's queue."""
+
+    job_id: int
+    attempt: int
+
+
+class Withdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A delegated job waits here no longer: it was taken back, cancelled, or its lease has ended."""
+
+    job_id: int
+    attempt: int
+
+
+class Started(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A fragment, or a delegated job, has started."""
+
+    job_id: int
+    attempt: int
+    start_ms: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A fragment, or a delegated job, has left its nodes.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    end_ms : int
+    outcome : str
+        ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
+        limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed.
+    """
+
+    job_id: int
+    attempt: int
+    end_ms: int
+    outcome: str
+
+
+class SiteChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What the grid may have of the site has changed by what is not the grid's.
+
+    Attributes
+    ----------
+    others : int
+        Of the nodes that the owner lets the grid have, those that it cannot have now even if it held none; below 0
+        where jobs of the grid share nodes, and so take fewer than they are wide.
+    free : int
+        Nodes that a job of the grid may have now.
+    """
+
+    others: int
+    free: int
+
+
+class RunsLate(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A fragment still runs at its end by estimate, as something slows its job; said again whenever its rate changes.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    left : int
+        Of its work by its estimate (`gridweave.site.kernels.rates`), as of ``since_ms``.
+    rate : int
+        At which it has been done since then, in units of `gridweave.site.kernels.rates.RATE_ONE`.
+    since_ms : int
+    """
+
+    job_id: int
+    attempt: int
+    left: int
+    rate: int
+    since_ms: int
+
+
+Answer = Quoted | Held | Refused | HoldEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged | RunsLate
+
+
+class ToGrid(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Send an answer to the meta-scheduler."""
+
+    answer: Answer
+
+
+class SiteShut(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The site can start nothing for now: it takes in nothing new for the grid until `SiteOpened`.
+
+    Attributes
+    ----------
+    reason : str
+        In one line; the grid is told it.
+    """
+
+    reason: str
+
+
+class SiteOpened(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The site can start jobs again."""
+
+
+class FragmentsMet(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """All fragments of a job have started and found each other; now it runs."""
+
+    job_id: int
+    attempt: int
+
+
+class RateMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The fragments of a job go on at another rate: what they send each other has other links, or more company there.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    rate : int
+        In units of `gridweave.site.kernels.rates.RATE_ONE`; 0 if they stand still.
+    left : int, optional
+        Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
+        something else, as from fetching data to working.
+    """
+
+    job_id: int
+    attempt: int
+    rate: int
+    left: int | None = None
+
+
+class SiteRestarted(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The site has failed and come back: what ran is lost, what waited still waits."""
+
+
+LOCAL = "127.0.0.1"
+"""By which a machine is reached that has not said how."""
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of a site.
+
+    Attributes
+    ----------
+    name : str
+        Unique within the site.
+    nodes : int
+        How many nodes of the site it is, >= 1.
+    ports : tuple of (int, int)
+        Half-open range of ports at which the ranks of jobs may meet; empty: none.
+
+    Raises
+    ------
+    OptionError
+        If a value makes no sense.
+    """
+
+    name: str
+    nodes: int
+    ports: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise OptionError("name", "of a machine is empty; any text will do")
+        if self.nodes < 1:
+            raise OptionError("nodes", f"is {self.nodes} of machine {self.name}; a whole number from 1 up")
+        low, high = self.ports
+        if not (low == high == 0 or 1 <= low <= high <= 65536):
+            raise OptionError("ports", f"is {self.ports} of machine {self.name}; two ports from 1 to 65536, ascending")
+
+
+class OwnSubmitted(msgspec.Struct, frozen=True, tag=True):
+    """A user of the site has handed in a job.
+
+    Attributes
+    ----------
+    key : str
+    request : JobRequest
+    origin : str
+        Who asked, and with which request; it is told in the story.
+    past : tuple of Past
+        What the journal knows of the jobs that it waits for and that are over.
+    """
+
+    key: str
+    request: JobRequest
+    origin: str = ""
+    past: tuple[Past, ...] = ()
+
+
+class OwnCancelled(msgspec.Struct, frozen=True, tag=True):
+    """A user of the site wants a job to end, or not to start."""
+
+    job_id: int
+    origin: str = ""
+
+
+class OwnHeld(msgspec.Struct, frozen=True, tag=True):
+    """A user of the site wants jobs that wait not to start."""
+
+    job_ids: tuple[int, ...]
+    origin: str = ""
+
+
+class OwnReleased(msgspec.Struct, frozen=True, tag=True):
+    """A user of the site wants jobs to be held no more."""
+
+    job_ids: tuple[int, ...]
+    origin: str = ""
+
+
+class RunStarted(msgspec.Struct, frozen=True, tag=True):
+    """A machine runs its part of a job."""
+
+    agent: str
+    job_id: int
+    attempt: int
+
+
+class RunEnded(msgspec.Struct, frozen=True, tag=True):
+    """A machine runs nothing of a job any more.
+
+    Attributes
+    ----------
+    agent : str
+    job_id, attempt : int
+    outcome : str
+        ``lost``: nobody knows how that came.
+    reason : str
+    ranks : tuple of RankReport
+    used : Used
+    has_run : bool
+        Whether it may have run; if not, it certainly has not.
+    """
+
+    agent: str
+    job_id: int
+    attempt: int
+    outcome: Outcome
+    reason: str = ""
+    ranks: tuple[RankReport, ...] = ()
+    used: Used = Used()
+    has_run: bool = True
+
+
+class RunDelayed(msgspec.Struct, frozen=True, tag=True):
+    """A machine cannot start its part of a job now; what it is asked again once it has room it starts."""
+
+    agent: str
+    job_id: int
+    attempt: int
+    reason: str
+
+
+class MachineReady(msgspec.Struct, frozen=True, tag=True):
+    """A machine that could not start anything can again."""
+
+    agent: str
+
+
+class AgentJoined(msgspec.Struct, frozen=True, tag=True):
+    """A machine is there, for the first time or again; it is asked what it still knows (`ConfirmRun`).
+
+    Attributes
+    ----------
+    agent : str
+    host : str
+        By which other machines reach it.
+    """
+
+    agent: str
+    host: str
+
+
+class AgentForgotten(msgspec.Struct, frozen=True, tag=True):
+    """The operator says that a machine will not come back: what it ran is lost."""
+
+    agent: str
+
+
+class Probed(msgspec.Struct, frozen=True, tag=True):
+    """A site has measured the way to another.
+
+    Attributes
+    ----------
+    origin, target : str
+    at_ms : int
+    round_trips_ms : tuple of float
+    there_bps, back_bps : float
+        0 if that was not measured.
+    """
+
+    origin: str
+    target: str
+    at_ms: int
+    round_trips_ms: tuple[float, ...]
+    there_bps: float = 0.0
+    back_bps: float = 0.0
+
+
+LiveSiteEvent = (
+    Request
+    | DescribeJob
+    | FragmentsMet
+    | OwnSubmitted
+    | OwnCancelled
+    | OwnHeld
+    | OwnReleased
+    | RunStarted
+    | RunEnded
+    | RunDelayed
+    | MachineReady
+    | AgentJoined
+    | AgentForgotten
+)
+"""What a live site is told."""
+
+SiteMessage = Answer | FragmentReport
+"""What a site tells the grid."""
+
+
+class StartRun(msgspec.Struct, frozen=True, tag=True):
+    """Have a machine run its part of a job; all times are the site's.
+
+    Attributes
+    ----------
+    agent : str
+    launch : Launch
+        The hardware threads of its ranks are counted from 0 on each node.
+    slots : tuple of int
+        The node of that machine, from 0, that each rank runs on.
+    """
+
+    agent: str
+    launch: Launch
+    slots: tuple[int, ...]
+
+
+class ConfirmRun(msgspec.Struct, frozen=True, tag=True):
+    """Have a machine that was away say that it runs its part of a job, or that it knows nothing of it any more."""
+
+    agent: str
+    job_id: int
+    attempt: int
+
+
+class EndRun(msgspec.Struct, frozen=True, tag=True):
+    """Have a machine end its part of a job."""
+
+    agent: str
+    job_id: int
+    attempt: int
+    reason: str
+
+
+class LookForRoom(msgspec.Struct, frozen=True, tag=True):
+    """Have a machine that could not start anything say so when it can."""
+
+    agent: str
+
+
+class TellGrid(msgspec.Struct, frozen=True, tag=True):
+    """Send a message to the meta-scheduler."""
+
+    message: SiteMessage
+
+
+LiveSiteCommand = StartRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage | RecordEnded
+
+Order = StartRun | ConfirmRun | EndRun | LookForRoom
+"""What a site tells a machine."""
+
+Report = RunStarted | RunEnded | RunDelayed | MachineReady | AgentJoined
+"""What a machine tells its site."""
+
+
+ENCODER = msgspec.msgpack.Encoder()
+ORDERS: msgspec.msgpack.Decoder[list[Order]] = msgspec.msgpack.Decoder(list[Order])
+REPORTS: msgspec.msgpack.Decoder[list[Report]] = msgspec.msgpack.Decoder(list[Report])

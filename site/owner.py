@@ -7,8 +7,8 @@ import math
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines import Policy
-from gridweave.site.messages import Job
+from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.job import Job
 
 
 class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):

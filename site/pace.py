@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gridweave.site.contract import RunsLate
 from gridweave.site.kernels.rates import late_end_ms, work_left, work_of
+from gridweave.site.messages import RunsLate
 
 
 class _Pace(msgspec.Struct):

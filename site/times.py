@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from gridweave.errors import OptionError
-from gridweave.site.messages import MAX_TIME_MS
+from gridweave.site.job import MAX_TIME_MS
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)

@@ -18,7 +18,7 @@ from gridweave.grid.client.client import Client
 from gridweave.grid.client.retries import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 
 COMMENT_S = 0.02
 """So often a stream of events that has nothing to say says so; the first time it tells where it stands."""

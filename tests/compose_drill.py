@@ -15,7 +15,7 @@ import pytest
 from rich.table import Table
 
 from compose_grid import SITES, ComposeGrid, until
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 NOT_BEGUN = "not begun: the time for drills was used up"
 

@@ -17,8 +17,8 @@ from gridweave.errors import GridweaveError
 from gridweave.grid.client.retries import Patience
 from gridweave.grid.client.sync import SyncClient, SyncJob
 from gridweave.scenarios.grid_file.serve_reading import grid_service, read_service, site_service
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.program import JobRecord, Program
+from gridweave.site.job import JobRecord, Program
+from gridweave.site.runs import SiteSettings
 from live_history import WRITES_ITS_OWN_STORY, check_journals, check_stories
 
 ROOT = Path(__file__).parent.parent

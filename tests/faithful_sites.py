@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gridweave.grid.messages import FromSite, GridCommand, GridEvent, ToSite
 from gridweave.grid.meta_core import MetaCore
-from gridweave.site.contract import CommitHold, Ended, Held, HoldNodes, Refused, Started
+from gridweave.site.messages import CommitHold, Ended, Held, HoldNodes, Refused, Started
 
 Start = tuple[int, tuple[tuple[int, int], ...], int]
 """When a job has started, on how many nodes of which sites, and how long it takes."""

@@ -28,7 +28,7 @@ from gridweave.grid.api import (
     StoryEntry,
 )
 from gridweave.grid.gateway.backend import Backend
-from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest, request_problem
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, request_problem
 
 OWN_FIRST = 10**12
 PAGE = 500

@@ -11,7 +11,7 @@ import numpy as np
 
 from gridweave.errors import UnavailableError
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.site.live.launch import FragmentEnded, FragmentEvent, FragmentStarted, Launch, Usage
+from gridweave.site.launch import FragmentEnded, FragmentEvent, FragmentStarted, Launch, Usage
 
 if TYPE_CHECKING:
     from virtual_time import VirtualLoop

@@ -57,37 +57,34 @@ from gridweave.scenarios.workload import IntArray, Workload
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.core import SiteCore
-from gridweave.site.live_messages import (
-    Agent,
-    EndRun,
-    OwnCancelled,
-    OwnHeld,
-    OwnReleased,
-    OwnSubmitted,
-    RunEnded,
-    RunStarted,
-    StartRun,
-    TellGrid,
-)
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.live_site import LiveSite
-from gridweave.site.lomarc_policy import VARIANTS, NodeKind
+from gridweave.site.disciplines.lomarc import VARIANTS, NodeKind, SharedNodes
+from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.job import Accepted, JobRequest, Program
+from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     AcceptReservation,
+    Agent,
     ChangeRate,
+    EndRun,
     JobCancelled,
     JobFinished,
     JobSubmitted,
     KillJob,
+    OwnCancelled,
+    OwnHeld,
+    OwnReleased,
+    OwnSubmitted,
     RefuseReservation,
     ReservationRequested,
+    RunEnded,
+    RunStarted,
     StartJob,
+    StartRun,
+    TellGrid,
 )
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import Limit, SitePolicy, Window
-from gridweave.site.program import Accepted, JobRequest, Program
-from gridweave.site.shared_discipline import SharedNodes
-from gridweave.site.slowdown_tables import SlowdownModel
+from gridweave.site.runs import SiteSettings
 from net_builders import drawn_model, drawn_timetable, with_columns
 from virtual_time import VirtualLoop
 

@@ -19,15 +19,15 @@ from gridweave.grid.live.serve_site import SiteService, make_gateway
 from gridweave.grid.live.site_backend import SiteBackend
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.live import ray_names
-from gridweave.site.live.agent import AgentDriver
-from gridweave.site.live.door import Door
-from gridweave.site.live.link import LinkEnd
-from gridweave.site.live.ray_names import CALL_S
-from gridweave.site.live.ray_site import SiteActor
-from gridweave.site.live_messages import Agent
-from gridweave.site.live_settings import SiteSettings
+from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.messages import Agent
 from gridweave.site.policy import SitePolicy
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service import calls as ray_names
+from gridweave.site.service.actor import SiteActor
+from gridweave.site.service.calls import CALL_S
+from gridweave.site.service.desk import Door
+from gridweave.site.service.link import LinkEnd
 from ports import unused_port
 from wire import Wire
 

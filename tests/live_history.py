@@ -14,12 +14,23 @@ from gridweave.grid.live_grid import LiveGrid
 from gridweave.grid.live_messages import GridMessage, GridSettings, LiveGridEvent
 from gridweave.grid.messages import ReportDone, ReportRefused, ToSite
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.site.contract import CommitHold, EnqueueJob, Held, HoldEnded, HoldNodes, Started, ToGrid
-from gridweave.site.live.journal_reader import JournalReader
-from gridweave.site.live_messages import LiveSiteEvent, SiteMessage
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.live_site import LiveSite
-from gridweave.site.messages import JobFinished, NodeIntervals, StartJob
+from gridweave.site.job import NodeIntervals
+from gridweave.site.journal.reader import JournalReader
+from gridweave.site.live import LiveSite
+from gridweave.site.messages import (
+    CommitHold,
+    EnqueueJob,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    JobFinished,
+    LiveSiteEvent,
+    SiteMessage,
+    Started,
+    StartJob,
+    ToGrid,
+)
+from gridweave.site.runs import SiteSettings
 
 # What is told first of an instant: who leaves, who was accepted, what was held, committed, started, reported.
 _LEFT, _ACCEPTED, _HELD, _COMMITTED, _STARTED, _REPORTED = range(6)

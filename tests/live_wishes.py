@@ -10,7 +10,7 @@ import numpy as np
 
 from gridweave.scenarios.world.history import ViolationError
 from gridweave.site.eligibility import has_come, past_of
-from gridweave.site.program import After, ArrayPlace, JobRecord, JobRequest
+from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest
 
 CLOCKS_MS = 200
 """A start is told by the clock of a site, an end by that of the grid; each is wrong by less than half of this."""

@@ -23,18 +23,16 @@ from gridweave.grid.live.grid_driver import GridDriver
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.site.contract import CommitHold, Held, HoldEnded, HoldNodes, Started
-from gridweave.site.live import agent as agent_module
-from gridweave.site.live import driver as driver_module
-from gridweave.site.live import site_driver
-from gridweave.site.live.agent import AgentDriver
-from gridweave.site.live.orders import ORDERS
-from gridweave.site.live.site_driver import GRID, SiteDriver
-from gridweave.site.live_messages import Agent, StartRun
-from gridweave.site.live_settings import SiteSettings
+from gridweave.site.job import OWN_IDS, Accepted, JobRequest, Program
+from gridweave.site.machine import agent as agent_module
+from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.messages import ORDERS, Agent, CommitHold, Held, HoldEnded, HoldNodes, Started, StartRun
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import OWN_IDS, Accepted, JobRequest, Program
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service import driver as driver_module
+from gridweave.site.service import site_driver
+from gridweave.site.service.site_driver import GRID, SiteDriver
 from live_wishes import check_notes, check_waits, was_hopeless, with_wishes
 from memory_journal import Disk, MemoryJournal, replay
 from virtual_time import Process, VirtualLoop
@@ -48,7 +46,7 @@ _FOREVER_MS = 10**15
 
 
 class VirtualClock:
-    """Stands for `gridweave.site.live.clock.Clock`; it may be wrong by some ms."""
+    """Stands for `gridweave.site.service.driver.Clock`; it may be wrong by some ms."""
 
     def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
         self._loop, self._off_ms = loop, off_ms

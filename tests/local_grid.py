@@ -13,16 +13,15 @@ from gridweave.grid.live.grid_driver import GridDriver
 from gridweave.grid.live.live_backend import LiveBackend
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.live.agent import AgentDriver
-from gridweave.site.live.clock import Clock
-from gridweave.site.live.desk import SITE_METHODS, SiteDesk
-from gridweave.site.live.door import Door
-from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, agent_actor, site_actor
-from gridweave.site.live.site_driver import GRID, SiteDriver
-from gridweave.site.live_messages import Agent
-from gridweave.site.live_settings import SiteSettings
+from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.messages import Agent
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR, agent_actor, site_actor
+from gridweave.site.service.desk import SITE_METHODS, Door, SiteDesk
+from gridweave.site.service.driver import Clock
+from gridweave.site.service.site_driver import GRID, SiteDriver
 
 SITES = (("north", (2, 2)), ("south", (2,)))
 """Of what a grid is made if nothing else is said: sites, and the nodes of each of their machines."""

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.site.live.journal_records import Codec, Note, NumberedNote, Submission, digest
-from gridweave.site.live.journal_replay import Replayed
-from gridweave.site.live.journal_snapshot import dump_core, load_core
-from gridweave.site.live.journal_step import Counts, Rows, Step
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
+from gridweave.site.journal.records import Codec, Note, NumberedNote, Submission, digest
+from gridweave.site.journal.replay import Replayed
+from gridweave.site.journal.snapshot import dump_core, load_core
+from gridweave.site.journal.step import Counts, Rows, Step
 
 
 class Disk:
@@ -71,7 +71,7 @@ class _Known:
 
 
 class MemoryJournal:
-    """Stands for `gridweave.site.live.journal.Journal`; its place is a `Disk`."""
+    """Stands for `gridweave.site.journal.journal.Journal`; its place is a `Disk`."""
 
     def __init__(
         self, place: Disk | Path, *, event_type: Any, message_type: Any, answer_type: Any, **_options: Any
@@ -196,5 +196,5 @@ class MemoryJournal:
 
 
 def replay(journal: MemoryJournal, core: Any) -> Replayed:
-    """Stands for `gridweave.site.live.journal_replay.replay`."""
+    """Stands for `gridweave.site.journal.replay.replay`."""
     return journal.replay(core)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.scenarios.workload import Workload
-from gridweave.site.lomarc_policy import VARIANTS, LomarcPolicy, NodeKind
-from gridweave.site.slowdown_tables import TABLE_3, SlowdownModel, rows_of
+from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind
+from gridweave.site.disciplines.slowdown_tables import TABLE_3, SlowdownModel, rows_of
 from reference.lomarc import Job, Kind, Options
 
 MINUTE, HOUR = 60_000, 3_600_000

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gridweave.site.core import SiteCore
+from gridweave.site.job import Job
 from gridweave.site.messages import (
     AcceptReservation,
     Command,
     Event,
-    Job,
     JobCancelled,
     JobFinished,
     JobSubmitted,

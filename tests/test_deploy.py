@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gridweave.scenarios.grid_file.reading import grid_of_text
-from gridweave.site.live.ray_names import GRID_LABEL, SITE_LABEL
+from gridweave.site.service.calls import GRID_LABEL, SITE_LABEL
 
 yaml = pytest.importorskip("yaml")
 

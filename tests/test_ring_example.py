@@ -20,7 +20,7 @@ import pytest
 
 import gridweave
 from gridweave.grid.api import SiteInfo
-from gridweave.site.program import Traffic
+from gridweave.site.job import Traffic
 from local_gateway import GridBehindGateway
 from ports import unused_port
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gridweave.grid.live.local_ending import kill
-from gridweave.site.live.processes import strays
+from gridweave.site.machine.processes import strays
 
 PATIENCE_S = 300
 

@@ -20,7 +20,7 @@ from gridweave.grid.client.requests import Afters, Limit, Runnable, checked, chu
 from gridweave.grid.client.retries import Patience, Pauses, Sleep
 from gridweave.grid.client.transport import Transport
 from gridweave.grid.client.waiting import ENDS, Connected, EndWatch
-from gridweave.site.program import ArrayPlace, JobRecord, JobRequest, State, Where
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ import msgspec
 from gridweave.errors import InputError, JobFailedError
 from gridweave.grid.api import Forecast, Story
 from gridweave.grid.client.streams import Stream, output, text_lines
-from gridweave.site.program import JobRecord, State
+from gridweave.site.job import JobRecord, State
 
 if TYPE_CHECKING:
     from gridweave.grid.client.client import Client

@@ -14,8 +14,8 @@ import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.client.requests import Limit, callable_name, checked, limit_ms
-from gridweave.site.live.launch import Call
-from gridweave.site.program import ArrayPlace, JobRequest, Program
+from gridweave.site.job import ArrayPlace, JobRequest, Program
+from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
     from gridweave.grid.client.client import Client

@@ -12,8 +12,8 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.api import NewJob
-from gridweave.site.live.launch import Call
-from gridweave.site.program import After, ArrayPlace, JobRequest, Program, Where, request_problem
+from gridweave.site.job import After, ArrayPlace, JobRequest, Program, Where, request_problem
+from gridweave.site.launch import Call
 from gridweave.site.times import parse_time_ms
 
 Runnable = JobRequest | Program | Call | Sequence[str]

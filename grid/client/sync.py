@@ -17,7 +17,7 @@ from gridweave.grid.client.job import Job
 from gridweave.grid.client.requests import Afters, Limit, Runnable
 from gridweave.grid.client.retries import Patience, Sleep
 from gridweave.grid.client.streams import Stream
-from gridweave.site.program import ArrayPlace, JobRecord, JobRequest, State, Where
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from gridweave import __version__
 from gridweave.errors import (
     GridweaveError,
     NotAllowedError,
@@ -26,6 +25,7 @@ from gridweave.errors import (
 from gridweave.grid.api import Problem
 from gridweave.grid.client.configuration import Connection
 from gridweave.grid.client.retries import Pauses, seconds_to_wait
+from gridweave.version import __version__
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from gridweave.errors import GridweaveError
 from gridweave.grid.api import JobEvent
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 ENDS = ("ended", "refused")
 """The states, and the kinds of events, after which nothing happens to a job any more."""

@@ -17,7 +17,7 @@ from gridweave.grid.api import (
     SiteInfo,
     StoryEntry,
 )
-from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 
 
 class Backend(Protocol):

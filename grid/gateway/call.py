@@ -18,7 +18,7 @@ from gridweave.grid.gateway.open_jobs import OpenJobs
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.gateway.wire import BOTH, JSON
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 _MOST_IDS_BYTES = 1 << 20
 

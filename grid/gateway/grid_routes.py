@@ -11,7 +11,6 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from gridweave import __version__
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import (
     MOST_LISTED,
@@ -29,6 +28,7 @@ from gridweave.grid.api import (
 from gridweave.grid.gateway.call import Call
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import encode
+from gridweave.version import __version__
 
 METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -11,7 +11,7 @@ from gridweave.grid.api import Done, Forecast, JobIds, JobPage, JobQuery, QuoteJ
 from gridweave.grid.gateway.call import Call, unknown_job
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.submission import request_problem
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 
 class _Change(Protocol):

@@ -15,7 +15,7 @@ from gridweave.grid.gateway.call import Call, Route
 from gridweave.grid.gateway.limits import Slots
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import read_body
-from gridweave.site.live.link import (
+from gridweave.site.service.link import (
     BODY_FORM,
     CALL_PATH,
     LINK_PATH,
@@ -27,7 +27,7 @@ from gridweave.site.live.link import (
 )
 
 MOST_BYTES = 64 << 20
-"""Of a body; a packet is cut before it has a few (`gridweave.site.live.driver.MOST_PACKET_BYTES`), but for one job."""
+"""Of a body; a packet is cut before it has a few (`gridweave.site.service.driver.MOST_PACKET_BYTES`), but for one job."""
 
 _MOST_AT_ONCE = 200
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)

@@ -12,7 +12,7 @@ from gridweave.grid.api import JobEvent, Queue, SiteInfo
 
 if TYPE_CHECKING:
     from gridweave.grid.gateway.link import LinkDoor
-    from gridweave.site.live.link import Link
+    from gridweave.site.service.link import Link
 
 OUTCOMES = ("finished", "failed", "limit", "cancelled")
 

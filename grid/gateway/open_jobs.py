@@ -13,7 +13,7 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.api import MOST_LISTED, JobEvent, JobQuery
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.site.program import OPEN, OVER, Accepted, Declined
+from gridweave.site.job import OPEN, OVER, Accepted, Declined
 
 _KEYS = 20_000
 """So many keys at least are known of the jobs that were taken in last, and twice as many at most."""

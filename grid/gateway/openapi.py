@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from gridweave import __version__
 from gridweave.grid.api import JobEvent, Problem, StreamEnd
 from gridweave.grid.gateway.call import Route
 from gridweave.grid.gateway.problems import KINDS
 from gridweave.grid.gateway.wire import BOTH, PROBLEM_FORMS
+from gridweave.version import __version__
 
 _REF = "#/components/schemas/{name}"
 

@@ -27,7 +27,7 @@ from gridweave.grid.gateway import grid_routes, job_routes, streams, submission
 from gridweave.grid.gateway.call import Call, Route
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 _JOB = ("unknown-job",)
 _KEY = (

@@ -37,7 +37,7 @@ from gridweave.grid.gateway.wire import (
     problem_response,
     read_body,
 )
-from gridweave.site.live.link import Link
+from gridweave.site.service.link import Link
 
 logger = logging.getLogger("gridweave.gateway")
 

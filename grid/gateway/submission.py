@@ -14,7 +14,7 @@ from gridweave.grid.gateway.call import Call
 from gridweave.grid.gateway.open_jobs import check_count, open_at_site
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import decode
-from gridweave.site.program import Accepted, Declined, JobRequest
+from gridweave.site.job import Accepted, Declined, JobRequest
 
 _MOST_NAME = 200
 _MOST_KEY = 190
@@ -188,7 +188,7 @@ def request_problem(request: JobRequest) -> str | None:
 
     Examples
     --------
-    >>> from gridweave.site.program import Program
+    >>> from gridweave.site.job import Program
     >>> request_problem(JobRequest(program=Program(argv=("true",)), limit_ms=2**70))
     'limit_ms is a number that is too large; at most 64 bits'
     """

@@ -36,7 +36,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.api import MadeToken, Role, TokenInfo
-from gridweave.site.live.database import checked_url, explained
+from gridweave.site.journal.store import checked_url, explained
 
 PREFIX = "gw"
 ROLES: tuple[Role, ...] = ("read", "submit", "operate")

@@ -16,8 +16,8 @@ from gridweave.netmodel.kernels.overhead import local_exchange_ms, split_factor
 from gridweave.netmodel.kernels.placements import Choice
 from gridweave.netmodel.kernels.state import ALL_TO_ALL, NO_COMMUNICATION, PART, NetArrays
 from gridweave.netmodel.kernels.transfers import transfer_ms
+from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import MAX_TIME_MS
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"

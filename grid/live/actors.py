@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gridweave.site.live.ray_names import GRID_ACTOR, agent_actor, site_actor
+from gridweave.site.service.calls import GRID_ACTOR, agent_actor, site_actor
 
 START_S = 60.0
 """So long an actor may take to answer."""

@@ -16,11 +16,15 @@ from gridweave.grid.live.ray_grid import MetaActor
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.disciplines import Policy
-from gridweave.site.live.clock import Clock
-from gridweave.site.live.probing import ProbePlan
-from gridweave.site.live.ray_agent import NodeAgent
-from gridweave.site.live.ray_names import (
+from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.messages import Agent
+from gridweave.site.owner import OwnerPolicy
+from gridweave.site.policy import SitePolicy
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.actor import SiteActor
+from gridweave.site.service.agent_actor import NodeAgent
+from gridweave.site.service.calls import (
     GRID_ACTOR,
     MACHINE_LABEL,
     NAMESPACE,
@@ -30,12 +34,8 @@ from gridweave.site.live.ray_names import (
     encode,
     site_actor,
 )
-from gridweave.site.live.ray_site import SiteActor
-from gridweave.site.live_messages import Agent
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.owner import OwnerPolicy
-from gridweave.site.policy import SitePolicy
-from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.service.driver import Clock
+from gridweave.site.service.probes.probing import ProbePlan
 
 FIRST_PORT = 20_000
 PORTS_EACH = 200

@@ -11,9 +11,9 @@ import msgspec
 from gridweave.grid.api import Forecast, FragmentLimit, Queue, Scheduling
 from gridweave.grid.forecast_words import record_forecast
 from gridweave.grid.live.grid_driver import GridDriver
-from gridweave.site.live.desk import DESK_METHODS, Desk, queued
-from gridweave.site.live.desk_messages import SiteNames
-from gridweave.site.program import JobRequest
+from gridweave.site.desk_messages import SiteNames
+from gridweave.site.job import JobRequest
+from gridweave.site.service.desk import DESK_METHODS, Desk, queued
 
 GRID_METHODS = (*DESK_METHODS, "about", "queue", "forecast", "quote", "scheduling")
 """What may be asked at the desk of the grid through a `Door`."""

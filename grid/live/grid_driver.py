@@ -24,12 +24,11 @@ from gridweave.grid.live_messages import (
 from gridweave.grid.live_warming import warm_up
 from gridweave.jit import one_at_a_time
 from gridweave.site.eligibility import Past
-from gridweave.site.live.clock import Clock
-from gridweave.site.live.driver import Driver, Send
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_records import digest
-from gridweave.site.live_messages import Probed, SiteMessage
-from gridweave.site.program import Accepted, Declined, JobRequest
+from gridweave.site.job import Accepted, Declined, JobRequest
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.records import digest
+from gridweave.site.messages import Probed, SiteMessage
+from gridweave.site.service.driver import Clock, Driver, Send
 
 
 def configuration_of(settings: GridSettings) -> str:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gridweave import __version__
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import (
     Forecast,
@@ -26,13 +25,14 @@ from gridweave.grid.api import (
 )
 from gridweave.grid.forecast_words import of_site, record_forecast, with_site_answer
 from gridweave.grid.live.desk import Foretold
-from gridweave.site.live.agent import OutputRead
-from gridweave.site.live.desk_messages import JobList, SiteNames, SiteStatus
-from gridweave.site.live.door import answer_of, question
-from gridweave.site.live.journal_records import JobFilter, Note
-from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR, Calls, agent_actor, site_actor
-from gridweave.site.live_forecast import SiteForecast
-from gridweave.site.program import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.desk_messages import JobList, SiteNames, SiteStatus
+from gridweave.site.forecast import SiteForecast
+from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.journal.records import JobFilter, Note
+from gridweave.site.machine.agent import OutputRead
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Calls, agent_actor, site_actor
+from gridweave.site.service.desk import answer_of, question
+from gridweave.version import __version__
 
 SUBMIT_S = 60.0
 """So long an answer to jobs that are handed in is waited for."""

@@ -11,7 +11,7 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.live.actors import find_actors, stop_actors
 from gridweave.grid.live.local_ending import count_running, end_jobs, end_marked, end_processes
 from gridweave.grid.live.local_ray import connected, remove_temp
-from gridweave.grid.live.local_state import GATEWAY, LocalGridState, forget_processes, read_state, working_on
+from gridweave.grid.live.local_state import GATEWAY, LocalGridState, forget_processes, read_grid_state, working_on
 from gridweave.grid.live.ray_joining import knock
 
 REASON = "the grid is taken down"
@@ -57,10 +57,10 @@ def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> Tak
         If another process works on it.
     """
     # Where there never was such a grid no folder is made for it.
-    if read_state(name) is None:
+    if read_grid_state(name) is None:
         return None
     with working_on(name):
-        state = read_state(name)
+        state = read_grid_state(name)
         if state is None:
             return None
         tell("Ending the grid")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from gridweave.errors import GridweaveError
 from gridweave.grid.live.local_state import LocalProcess
-from gridweave.site.live.folders import JOBS, fragment_key, read_state
-from gridweave.site.live.launch import FragmentEnded
-from gridweave.site.live.processes import ProcessStat, process_stat, send_signal, strays
-from gridweave.site.live.runner import Runner
+from gridweave.site.launch import FragmentEnded
+from gridweave.site.machine.folders import JOBS, fragment_key, read_state
+from gridweave.site.machine.processes import ProcessStat, process_stat, send_signal, strays
+from gridweave.site.machine.runner import Runner
 
 MARKER_VARIABLE = "GRIDWEAVE_LOCAL_GRID"
 """In the environment of every process that was started for a grid: its ``marker``."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.live.local_down import end_all
-from gridweave.grid.live.local_state import STATE, read_state, working_on
+from gridweave.grid.live.local_state import STATE, read_grid_state, working_on
 
 _GRID, _SITE = "grid.journal", "site.journal"
 
@@ -23,8 +23,8 @@ def open_jobs(folder: Path) -> int:
     """
     from sqlalchemy import func, select
 
-    from gridweave.site.live.journal_reader import JournalReader
-    from gridweave.site.live.journal_tables import notes
+    from gridweave.site.journal.reader import JournalReader
+    from gridweave.site.journal.tables import notes
 
     count = 0
     for journal in _journals(folder):
@@ -51,7 +51,7 @@ def begin_anew(name: str) -> None:
         If it runs, or something cannot be removed.
     """
     with working_on(name) as own:
-        state = read_state(name)
+        state = read_grid_state(name)
         if state is None:
             return
         if state.alive:

@@ -27,7 +27,7 @@ from gridweave.grid.live.local_state import HEAD, LocalProcess, node_of, write_p
 from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, muted, quietly
 from gridweave.grid.live.ray_nodes import Launched, Launching, RayNode
 from gridweave.grid.live.signals import postponed, uninterrupted
-from gridweave.site.live.ray_names import MACHINE_LABEL, SITE_LABEL
+from gridweave.site.service.calls import MACHINE_LABEL, SITE_LABEL
 
 LOOPBACK = "127.0.0.2"
 """By which a Ray of one's own finds itself: it does not go with an interface that is taken away. In the place of

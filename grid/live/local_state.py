@@ -16,8 +16,8 @@ import msgspec
 import platformdirs
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.live.folders import write_whole
-from gridweave.site.live.processes import boot_id, open_process, process_stat
+from gridweave.site.machine.folders import write_whole
+from gridweave.site.machine.processes import boot_id, open_process, process_stat
 
 DEFAULT_NAME = "default"
 VERSION = 1
@@ -213,7 +213,7 @@ def write_private(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def read_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
+def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
     """Return what is written down of a grid, whether it lives or not; None if nothing is.
 
     Raises
@@ -265,7 +265,7 @@ def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
     >>> running_grid("there-is-no-such-grid") is None
     True
     """
-    state = read_state(name)
+    state = read_grid_state(name)
     return state if state is not None and state.alive else None
 
 

@@ -13,8 +13,8 @@ from gridweave.errors import GridweaveError
 from gridweave.grid.api import Health, Queue, SiteInfo
 from gridweave.grid.live.local_ending import MARKER_VARIABLE, count_running
 from gridweave.grid.live.local_ray import MOST_NODES
-from gridweave.grid.live.local_state import GATEWAY, HEAD, LocalGridState, node_of, read_state
-from gridweave.site.live.processes import PROC, strays
+from gridweave.grid.live.local_state import GATEWAY, HEAD, LocalGridState, node_of, read_grid_state
+from gridweave.site.machine.processes import PROC, strays
 
 ASK_S = 10.0
 
@@ -103,7 +103,7 @@ def look(name: str) -> LocalStatus:
     UnavailableError
         If what is written down of it cannot be read.
     """
-    state = read_state(name)
+    state = read_grid_state(name)
     if state is None:
         return LocalStatus(name=name, up=False)
     kept = count_running(Path(state.folder))

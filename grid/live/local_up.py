@@ -40,15 +40,15 @@ from gridweave.grid.live.local_state import (
     LocalProcess,
     LocalSite,
     make_private,
-    read_state,
+    read_grid_state,
     working_on,
     write_private,
     write_state,
 )
 from gridweave.grid.live.ray_joining import knock
 from gridweave.grid.live.signals import ended_in_order, signals_held, uninterrupted
-from gridweave.site.live.processes import boot_id
-from gridweave.site.live.ray_names import GRID_LABEL, NAMESPACE, SITE_LABEL
+from gridweave.site.machine.processes import boot_id
+from gridweave.site.service.calls import GRID_LABEL, NAMESPACE, SITE_LABEL
 
 if TYPE_CHECKING:
     from gridweave.grid.live.cluster import GridPlan, RunningGrid
@@ -155,7 +155,7 @@ def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str 
         If something cannot be started; then nothing is left of what was.
     """
     with working_on(name) as folder, ended_in_order():
-        before = read_state(name)
+        before = read_grid_state(name)
         last_url = "" if before is None else before.url
         if before is not None and is_broken(before):
             if before.processes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gridweave.grid.live.live_backend import LiveBackend
-from gridweave.site.live.handles import Handles
-from gridweave.site.live.ray_names import NAMESPACE
+from gridweave.site.service.calls import NAMESPACE, Handles
 
 
 class RayBackend(LiveBackend):

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gridweave.site.live.clock import Clock
-from gridweave.site.live.door import Door
-from gridweave.site.live.handles import Handles
-from gridweave.site.live.ray_driven import DrivenActor
-from gridweave.site.live.ray_names import GRID_ACTOR, Calls, encode, journal_place, site_actor
-from gridweave.site.live_messages import Probed
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
+from gridweave.site.messages import Probed
+from gridweave.site.service.actor import DrivenActor
+from gridweave.site.service.calls import GRID_ACTOR, Calls, Handles, encode, journal_place, site_actor
+from gridweave.site.service.desk import Door
+from gridweave.site.service.driver import Clock
 
 if TYPE_CHECKING:
     from gridweave.grid.live.grid_driver import GridDriver

@@ -16,7 +16,7 @@ RAY_ERRORS = (ConnectionError, TimeoutError, ValueError, RuntimeError, Assertion
 """What `ray.init` raises where there is no cluster, or none can be started."""
 
 _PATIENCE_S = 5.0
-_LOOK_EVERY_S, _MISSES = 5.0, 3
+_LOOK_AT_RAY_EVERY_S, _MISSES = 5.0, 3
 _QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
@@ -103,7 +103,7 @@ def watch_ray(lost: Callable[[], None]) -> None:
     import ray
 
     node, pause = ray.get_runtime_context().get_node_id(), threading.Event()
-    work = (node, ray.nodes, lost, lambda: pause.wait(_LOOK_EVERY_S))
+    work = (node, ray.nodes, lost, lambda: pause.wait(_LOOK_AT_RAY_EVERY_S))
     threading.Thread(target=watch_node, args=work, name="gridweave-ray-watch", daemon=True).start()
 
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
-from gridweave.site.live.processes import PR_SET_NAME, control_process, process_stat
+from gridweave.site.machine.processes import PR_SET_NAME, control_process, process_stat
 
 HEAD_S = 60.0
 _LOOK_EVERY_S = 0.02

@@ -19,9 +19,9 @@ from gridweave.grid.live.local_gateway import GatewayPlan
 from gridweave.grid.live.ray_grid import MetaActor
 from gridweave.grid.live.serve_parts import STOP_S, Say, prepare_tokens, serve_gateway, warn_of_plain
 from gridweave.grid.live_messages import GridSettings
-from gridweave.site.live.clock import Clock
-from gridweave.site.live.link import Link, LinkEnd, Secrets
-from gridweave.site.live.ray_names import CALL_S, GRID_ACTOR
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR
+from gridweave.site.service.driver import Clock
+from gridweave.site.service.link import Link, LinkEnd, Secrets
 
 logger = logging.getLogger("gridweave.serve")
 
@@ -87,7 +87,7 @@ class FarCalls:
         self.meta: MetaActor | None = None
 
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor by its name, as `gridweave.site.live.ray_names.Calls`.
+        """Call a method of an actor by its name, as `gridweave.site.service.calls.Calls`.
 
         Raises
         ------
@@ -135,10 +135,10 @@ def serve_grid(service: GridService, say: Say) -> None:
     log_requests()
     tokens = prepare_tokens(service.gateway, Path(service.folder))
     settings = msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
-    asyncio.run(_serve(service, settings, say))
+    asyncio.run(_serve_grid(service, settings, say))
 
 
-async def _serve(service: GridService, settings: GatewaySettings, say: Say) -> None:
+async def _serve_grid(service: GridService, settings: GatewaySettings, say: Say) -> None:
     side = GridSide(service, settings)
     warn_of_plain([site.end for site in service.sites], say)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -16,9 +15,7 @@ from gridweave.grid.gateway.settings import is_loopback
 from gridweave.grid.gateway.tokens import TokenStore
 from gridweave.grid.live.local_gateway import GatewayPlan
 from gridweave.grid.live.local_state import TOKEN, TOKENS, make_private, write_private
-from gridweave.site.live.link import LinkEnd
-
-logger = logging.getLogger("gridweave.serve")
+from gridweave.site.service.link import LinkEnd
 
 Say = Callable[[str], None]
 """Hears what is going on, line by line."""

@@ -28,11 +28,10 @@ from gridweave.grid.live.serve_parts import STOP_S, Say, prepare_tokens, serve_g
 from gridweave.grid.live.signals import ended_in_order, signals_held
 from gridweave.grid.live.site_backend import SiteBackend
 from gridweave.grid.live.site_ray import SiteRay
-from gridweave.site.live.clock import Clock
-from gridweave.site.live.handles import Handles
-from gridweave.site.live.link import Link, LinkEnd, Secrets
-from gridweave.site.live.ray_names import SITE_LABEL, agent_actor, site_actor
-from gridweave.site.live_settings import SiteSettings
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.calls import SITE_LABEL, Handles, agent_actor, site_actor
+from gridweave.site.service.driver import Clock
+from gridweave.site.service.link import Link, LinkEnd, Secrets
 
 if TYPE_CHECKING:
     from gridweave.grid.live.cluster import RunningActors, SitePlan
@@ -158,7 +157,7 @@ def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_
         with ray.running():
             own = service.host or own_address(service.uplink.url if service.uplink is not None else "")
             _make_actors(msgspec.structs.replace(service, host=own), ray.labelled, say)
-            asyncio.run(_serve(service, settings, say, ray))
+            asyncio.run(_serve_site(service, settings, say, ray))
             is_wanted = True
     except SystemExit:
         is_wanted = True
@@ -210,7 +209,7 @@ def _on_cluster(service: SiteService, settings: GatewaySettings, say: Say, keep_
         found = _make_actors(service, bool(there), say)
         is_wanted = False
         try:
-            asyncio.run(_serve(service, settings, say, None))
+            asyncio.run(_serve_site(service, settings, say, None))
             is_wanted = True
         finally:
             with signals_held():
@@ -230,7 +229,7 @@ def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActor
     return found
 
 
-async def _serve(service: SiteService, settings: GatewaySettings, say: Say, ray: SiteRay | None) -> None:
+async def _serve_site(service: SiteService, settings: GatewaySettings, say: Say, ray: SiteRay | None) -> None:
     gateway = make_gateway(service, settings, Handles(service.namespace))
     await serve_gateway(gateway, [] if ray is None else [_look_after(ray)], say)
 

@@ -10,9 +10,9 @@ from gridweave.errors import InputError
 from gridweave.grid.api import Forecast, JobPage, JobQuery, Scheduling
 from gridweave.grid.forecast_words import of_site
 from gridweave.grid.live.live_backend import LiveBackend
-from gridweave.site.live.ray_names import Calls, site_actor
-from gridweave.site.live_forecast import SiteForecast
-from gridweave.site.program import Accepted, Declined, JobRequest
+from gridweave.site.forecast import SiteForecast
+from gridweave.site.job import Accepted, Declined, JobRequest
+from gridweave.site.service.calls import Calls, site_actor
 
 
 class SiteBackend(LiveBackend):

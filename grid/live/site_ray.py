@@ -22,8 +22,8 @@ from gridweave.grid.live.local_ray import (
     remove_temp,
 )
 from gridweave.grid.live.local_state import HEAD, LOGS, RAY_TOKEN, LocalProcess, make_private
-from gridweave.site.live.folders import write_whole
-from gridweave.site.live.processes import boot_id
+from gridweave.site.machine.folders import write_whole
+from gridweave.site.machine.processes import boot_id
 
 REASON = "the site was told to end"
 

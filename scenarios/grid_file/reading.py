@@ -224,7 +224,7 @@ def plan_of(grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
     from gridweave.netmodel.model import NetworkModel
     from gridweave.scenarios.grid_net import STAGINGS
     from gridweave.scenarios.scenario.build import owner_policy
-    from gridweave.site.live.probing import ProbePlan
+    from gridweave.site.service.probes.probing import ProbePlan
 
     file, table = grid.file, grid.file.grid
     network = None

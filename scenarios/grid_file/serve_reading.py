@@ -18,8 +18,8 @@ from gridweave.scenarios.grid_file.wanted import placed
 from gridweave.scenarios.scenario.converting import BROKEN, convert_table
 from gridweave.scenarios.scenario.problems import Report
 from gridweave.scenarios.scenario.reader import parse_toml
-from gridweave.site.live.link import LinkEnd
-from gridweave.site.live.ray_names import NAMESPACE
+from gridweave.site.service.calls import NAMESPACE
+from gridweave.site.service.link import LinkEnd
 
 if TYPE_CHECKING:
     from gridweave.grid.live.serve_grid import GridService

@@ -76,7 +76,7 @@ class ProbesTable(Table, frozen=True, kw_only=True):
     Attributes
     ----------
     every_s, bandwidth_every_s : float
-        As for `gridweave.site.live.probing.ProbePlan`.
+        As for `gridweave.site.service.probes.probing.ProbePlan`.
     """
 
     every_s: _Seconds = 60.0

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from gridweave.jit import kernel, kernel_part
 from gridweave.netmodel.kernels.contention import add_flow, drop_flows
 from gridweave.netmodel.kernels.transfers import lone_rate, transfer_ms
+from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_done_ms, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import MAX_TIME_MS
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"

@@ -30,7 +30,7 @@ from gridweave.scenarios.published.lomarc_runs import (
 )
 from gridweave.scenarios.published.report import EACH, OURS, Record, Report, Row, Section, Value
 from gridweave.scenarios.sweep.tables import mean_interval
-from gridweave.site.lomarc_policy import VARIANTS
+from gridweave.site.disciplines.lomarc import VARIANTS
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from gridweave.scenarios.published.lomarc import QUANTITIES, SHOWN, TITLES, sett
 from gridweave.scenarios.published.lomarc_claims import View
 from gridweave.scenarios.published.lomarc_runs import READINGS, WORKLOADS, LomarcRuns
 from gridweave.scenarios.sweep.tables import mean_interval
-from gridweave.site.lomarc_policy import VARIANTS
+from gridweave.site.disciplines.lomarc import VARIANTS
 
 
 def plot_lomarc(entry: str, runs: LomarcRuns) -> dict[str, Figure]:

@@ -19,8 +19,8 @@ from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model,
 from gridweave.scenarios.published.thesis_runs import Progress
 from gridweave.scenarios.resources import assign_resources
 from gridweave.scenarios.workload import MS_PER_S, Workload
-from gridweave.site.lomarc_policy import VARIANTS
-from gridweave.site.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.lomarc import VARIANTS
+from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 
 NODES, JOBS, DEFAULT_SEEDS = 128, 8_000, 3
 
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
     Parameters
     ----------
     formula : str
-        Slowdown formula, as in `gridweave.site.slowdown_tables.FORMULAS`.
+        Slowdown formula, as in `gridweave.site.disciplines.slowdown_tables.FORMULAS`.
     weeks : float or None
         How long the jobs of workload 1 take to arrive; those of the others by as much shorter or longer. None for what
         the model gives.
@@ -75,7 +75,7 @@ class Setting(NamedTuple):
     mix : str
         M1, M2 or M3.
     variant : str
-        A key of `gridweave.site.lomarc_policy.VARIANTS`.
+        A key of `gridweave.site.disciplines.lomarc.VARIANTS`.
     """
 
     reading: str

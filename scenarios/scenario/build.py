@@ -30,9 +30,9 @@ from gridweave.scenarios.scenario.structs import Scenario, Site, Transformation
 from gridweave.scenarios.workload import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.links import check_reach, node_of_grid
 from gridweave.scenarios.world.network import Faults, Network
+from gridweave.site.disciplines.lomarc import SharedNodes
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
-from gridweave.site.shared_discipline import SharedNodes
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology

@@ -27,9 +27,9 @@ from gridweave.scenarios.scenario.structs import (
 )
 from gridweave.scenarios.workload import MAX_WIDTH, Workload
 from gridweave.scenarios.world.network import Faults, Network
+from gridweave.site.disciplines.lomarc import SharedNodes
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
-from gridweave.site.shared_discipline import SharedNodes
 
 T = TypeVar("T", Network, Faults)
 S = TypeVar("S", GridPolicy, Network, Faults)

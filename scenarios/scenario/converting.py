@@ -14,7 +14,7 @@ from gridweave.netmodel.tables import NetTable
 from gridweave.netmodel.written import read_table
 from gridweave.scenarios.scenario.problems import Below, Report
 from gridweave.scenarios.scenario.structs import SITE_NAME
-from gridweave.scenarios.scenario.toml_lines import Path
+from gridweave.scenarios.scenario.toml_lines import KeyPath
 
 BROKEN: Final = msgspec.UNSET
 """Stands for a value that could not be read."""
@@ -40,7 +40,7 @@ _MATCHING = f"`str` matching regex {SITE_NAME!r}"
 _QUOTED = re.compile(r"`([^`]*)`")
 
 
-def convert_table(raw: object, kind: type[msgspec.Struct], path: Path, report: Report) -> Any:
+def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report: Report) -> Any:
     """Read a table into a struct.
 
     Parameters
@@ -83,7 +83,7 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: Path, report: R
     return kind(**values) if whole else BROKEN
 
 
-def _convert(raw: Any, kind: Any, path: Path, report: Report) -> Any:
+def _convert(raw: Any, kind: Any, path: KeyPath, report: Report) -> Any:
     table = _table_of(kind)
     if table is not None:
         return convert_table(raw, table, path, report)

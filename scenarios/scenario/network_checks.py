@@ -28,7 +28,7 @@ from gridweave.scenarios.scenario.structs import (
     Scenario,
     Site,
 )
-from gridweave.scenarios.scenario.toml_lines import Path
+from gridweave.scenarios.scenario.toml_lines import KeyPath
 
 IDLE = "the network is left out: no job is split and no data is moved under mode {}"
 
@@ -100,7 +100,7 @@ def _is_idle(scenario: Scenario) -> bool:
     return grid.mode == "sharing" and grid.data == "none" and not is_in_world(scenario)
 
 
-def _without_net(scenario: Scenario) -> Iterator[tuple[Path, str]]:
+def _without_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
     """Yield what a scenario without a network cannot have."""
     default = GridTable()
     for key in NET_KEYS:
@@ -115,7 +115,7 @@ def _without_net(scenario: Scenario) -> Iterator[tuple[Path, str]]:
             yield ("sites", number, "at"), "is a node of no network; add the table [net], or leave this out"
 
 
-def _against_net(scenario: Scenario) -> Iterator[tuple[Path, str]]:
+def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
     """Yield what contradicts a network."""
     grid, net = scenario.grid, scenario.net
     assert net is not None
@@ -207,7 +207,7 @@ def _check_data(scenario: Scenario, report: Report) -> None:
             _tell(report, place, partial(check_site, f"{key}_site", site, names))
 
 
-def _tell(report: Report, place: Path, check: Callable[[], object]) -> None:
+def _tell(report: Report, place: KeyPath, check: Callable[[], object]) -> None:
     """Report what a check refuses."""
     try:
         check()

@@ -10,7 +10,7 @@ import msgspec
 
 from gridweave.scenarios.scenario.catalogue import machine_configurations
 from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.toml_lines import Path
+from gridweave.scenarios.scenario.toml_lines import KeyPath
 
 Overrides = Mapping[str, object] | Sequence[str]
 """Values by dotted key, or texts ``key=value``."""
@@ -63,7 +63,7 @@ def _parsed(text: str, report: Report) -> tuple[str, object]:
 
 
 def _refused(key: str, text: str, report: Report) -> tuple[str, object]:
-    path: Path = (key,)
+    path: KeyPath = (key,)
     report.typed[path] = key
     report.add(path, text)
     return "", None
@@ -81,7 +81,7 @@ def _apply(raw: dict[str, Any], key: str, value: object, report: Report) -> None
         report.typed[done] = key
 
 
-def _set(place: Any, path: Path, names: list[str], value: object) -> Path | str:
+def _set(place: Any, path: KeyPath, names: list[str], value: object) -> KeyPath | str:
     """Set a value below a place; return its path, or why it cannot be set."""
     name, *rest = names
     if isinstance(place, list) and path == ("workload", "transform"):

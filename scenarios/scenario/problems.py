@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gridweave.errors import ScenarioError
-from gridweave.scenarios.scenario.toml_lines import Path
+from gridweave.scenarios.scenario.toml_lines import KeyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Report:
     """
 
     source: str
-    lines: Mapping[Path, int] = field(default_factory=dict)
-    typed: dict[Path, str] = field(default_factory=dict)
-    problems: dict[Problem, Path] = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    typed: dict[KeyPath, str] = field(default_factory=dict)
+    problems: dict[Problem, KeyPath] = field(default_factory=dict)
 
-    def add(self, path: Path, text: str) -> None:
+    def add(self, path: KeyPath, text: str) -> None:
         """Note a problem with the key at a path; its line is that of the key, or of the nearest table around it.
 
         Parameters
@@ -78,7 +78,7 @@ class Report:
         line = next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
         self.problems.setdefault(Problem(self.source, line, name, text), path)
 
-    def is_clean(self, *paths: Path) -> bool:
+    def is_clean(self, *paths: KeyPath) -> bool:
         """Return whether nothing is wrong at or below these paths.
 
         Parameters
@@ -87,7 +87,7 @@ class Report:
         """
         return not any(found[: len(path)] == path for found in self.problems.values() for path in paths)
 
-    def stands_at(self, path: Path) -> bool:
+    def stands_at(self, path: KeyPath) -> bool:
         """Return whether something is wrong with the very key at a path, rather than with one below it.
 
         Parameters
@@ -122,9 +122,9 @@ class Below:
     """
 
     report: Report
-    place: Path
+    place: KeyPath
 
-    def add(self, path: Path, text: str) -> None:
+    def add(self, path: KeyPath, text: str) -> None:
         """Note a problem with the key at a path within the table.
 
         Parameters

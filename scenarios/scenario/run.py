@@ -20,9 +20,9 @@ from gridweave.scenarios.scenario.structs import Scenario
 from gridweave.scenarios.simulator import simulate_policy
 from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 from gridweave.site.policy import SitePolicy
-from gridweave.site.shared_discipline import SharedNodes
-from gridweave.site.slowdown_tables import SlowdownModel
 
 Progress = Callable[[int, int, str], None]
 """How much is done, how much there is, and what is going on."""

@@ -13,8 +13,7 @@ from gridweave.scenarios.resources import assign_resources
 from gridweave.scenarios.scenario.problems import Report
 from gridweave.scenarios.scenario.structs import SharingTable
 from gridweave.scenarios.workload import Workload
-from gridweave.site.lomarc_policy import VARIANTS, LomarcPolicy, NodeKind
-from gridweave.site.shared_discipline import SharedNodes
+from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, SharedNodes
 
 
 def shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:

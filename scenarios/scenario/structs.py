@@ -13,10 +13,10 @@ from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO, NetTable
 from gridweave.scenarios.communication_columns import AT_HOME
 from gridweave.scenarios.metrics import Metrics
 from gridweave.scenarios.workload import MAX_WIDTH
+from gridweave.site.disciplines.lomarc import CPUS, MAX_LANES, VARIANTS
+from gridweave.site.disciplines.slowdown_tables import FORMULAS
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.lomarc_policy import CPUS, MAX_LANES, VARIANTS
 from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
-from gridweave.site.slowdown_tables import FORMULAS
 
 HOMES = ("round-robin", "partition")
 SPLITS = ("site", "largest")

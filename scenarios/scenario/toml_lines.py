@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys from the root of a document, and numbers of the elements of arrays, from 0."""
 
 _BLANK = re.compile(r"[ \t\r\n]*(?:#[^\n]*)?")
@@ -20,7 +20,7 @@ _STRING = re.compile(
 _SCALAR = re.compile(r"[^,\]}\n#]*")
 
 
-def locate_keys(text: str) -> dict[Path, int]:
+def locate_keys(text: str) -> dict[KeyPath, int]:
     r"""Return the line of every key, table and array element of a TOML document.
 
     Parameters
@@ -49,13 +49,13 @@ class _Locator:
     def __init__(self, text: str) -> None:
         self.text = text
         self.place = 0
-        self.lines: dict[Path, int] = {}
+        self.lines: dict[KeyPath, int] = {}
         self._counted_to = 0
         self._line = 1
-        self._arrays: dict[Path, int] = {}
+        self._arrays: dict[KeyPath, int] = {}
 
     def document(self) -> None:
-        table: Path = ()
+        table: KeyPath = ()
         while not self._at_end():
             if self._takes("[["):
                 table = self._element(self._keys())
@@ -67,7 +67,7 @@ class _Locator:
             else:
                 self._assignment(table)
 
-    def _assignment(self, table: Path) -> None:
+    def _assignment(self, table: KeyPath) -> None:
         line = self._line_here()
         path = (*table, *self._keys())
         self._note(path, line)
@@ -75,7 +75,7 @@ class _Locator:
         self._takes("=")
         self._value(path)
 
-    def _value(self, path: Path) -> None:
+    def _value(self, path: KeyPath) -> None:
         self._blank()
         if self._takes("["):
             number = 0
@@ -96,7 +96,7 @@ class _Locator:
             assert found is not None
             self.place = found.end()
 
-    def _keys(self) -> Path:
+    def _keys(self) -> KeyPath:
         """Read a dotted key."""
         keys: list[str] = []
         while True:
@@ -110,7 +110,7 @@ class _Locator:
             if not self._takes("."):
                 return tuple(keys)
 
-    def _element(self, keys: Path) -> Path:
+    def _element(self, keys: KeyPath) -> KeyPath:
         """Return the path of a new element of an array of tables."""
         path = (*self._resolved(keys[:-1]), keys[-1])
         number = self._arrays.get(path, -1) + 1
@@ -118,16 +118,16 @@ class _Locator:
         self._note((*path, number), self._line_here())
         return (*path, number)
 
-    def _resolved(self, keys: Path) -> Path:
+    def _resolved(self, keys: KeyPath) -> KeyPath:
         """Return the path of a table: a key that is an array of tables stands for its last element."""
-        path: Path = ()
+        path: KeyPath = ()
         for key in keys:
             path = (*path, key)
             if path in self._arrays:
                 path = (*path, self._arrays[path])
         return path
 
-    def _note(self, path: Path, line: int) -> None:
+    def _note(self, path: KeyPath, line: int) -> None:
         for length in range(len(path), 0, -1):
             self.lines.setdefault(path[:length], line)
 

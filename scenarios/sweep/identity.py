@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-import gridweave
+import gridweave.version
 from gridweave.errors import InputError, TraceError
 from gridweave.scenarios.generators.model_file import model_names
 from gridweave.scenarios.load import find_trace
@@ -162,8 +162,8 @@ def code_stamp() -> str:
     -------
     str
     """
-    digest = hashlib.sha256(f"{gridweave.__version__} numpy {np.__version__}".encode())
-    package = Path(gridweave.__file__).parent
+    digest = hashlib.sha256(f"{gridweave.version.__version__} numpy {np.__version__}".encode())
+    package = Path(gridweave.version.__file__).parent
     sources = [path for folder in _FOLDERS for path in (package / folder).rglob("*.py")]
     data = [path for path in (package / "scenarios" / "data").iterdir() if path.is_file()]
     for path in sorted(sources + data):
@@ -171,7 +171,7 @@ def code_stamp() -> str:
         if not name.startswith(_APART):
             digest.update(name.encode())
             digest.update(path.read_bytes())
-    return f"{gridweave.__version__}-{digest.hexdigest()[:16]}"
+    return f"{gridweave.version.__version__}-{digest.hexdigest()[:16]}"
 
 
 def _file_of(field: str, name: str, folder: Path | None) -> Path | None:

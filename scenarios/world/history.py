@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.site.allocation import bits_of
-from gridweave.site.messages import NodeIntervals
+from gridweave.site.job import NodeIntervals
 
 
 class ViolationError(AssertionError):

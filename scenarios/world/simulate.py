@@ -26,8 +26,8 @@ from gridweave.scenarios.world.routes import EvenRoutes, Routes
 from gridweave.scenarios.world.traffic import Traffic
 from gridweave.scenarios.world.works import Ran, Submission
 from gridweave.scenarios.world.world import World
-from gridweave.site.contract_core import ContractCore
-from gridweave.site.disciplines import Policy
+from gridweave.site.contract import ContractCore
+from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 

@@ -10,12 +10,20 @@ from gridweave.grid.coallocation import Fragments
 from gridweave.grid.sends import Sends
 from gridweave.scenarios.world.history import History
 from gridweave.scenarios.world.lengths import Lengths, Pace
-from gridweave.site.contract import CommitHold, EnqueueJob, FragmentsMet, HoldNodes, RateMeasured
-from gridweave.site.contract_core import ContractCore, ContractEvent
-from gridweave.site.contract_state import OWN
+from gridweave.site.contract import OWN, ContractCore, ContractEvent
+from gridweave.site.job import Job
 from gridweave.site.kernels.rates import RATE_ONE, work_done_ms, work_left
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import ChangeRate, Job, JobFinished, StartJob
+from gridweave.site.messages import (
+    ChangeRate,
+    CommitHold,
+    EnqueueJob,
+    FragmentsMet,
+    HoldNodes,
+    JobFinished,
+    RateMeasured,
+    StartJob,
+)
 
 _NEVER = int(NEVER_MS)
 

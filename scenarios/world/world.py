@@ -30,22 +30,28 @@ from gridweave.scenarios.world.network import Faults
 from gridweave.scenarios.world.routes import GRID_END, SITE_END, Routes
 from gridweave.scenarios.world.watchdog import LOOK_EVERY, Watchdog
 from gridweave.scenarios.world.works import Submission, Work, Works
-from gridweave.site.contract import (
+from gridweave.site.contract import ContractCore, ContractEvent
+from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.messages import (
     Answer,
+    ChangeRate,
+    Command,
     CommitHold,
     EnqueueJob,
     Held,
     HoldEnded,
     HoldNodes,
+    JobFinished,
+    JobSubmitted,
+    KillJob,
+    RefuseJob,
     Request,
     SiteRestarted,
     Started,
+    StartJob,
     ToGrid,
 )
-from gridweave.site.contract_core import ContractCore, ContractEvent
-from gridweave.site.kernels.rates import RATE_ONE
-from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import ChangeRate, Command, JobFinished, JobSubmitted, KillJob, RefuseJob, StartJob
 
 # What happens at an instant, in this order.
 _DATA, _END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _RESEND = range(9)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from gridweave.version import __version__
+
 if TYPE_CHECKING:
     from gridweave.errors import (
         GridweaveError,
@@ -27,27 +29,25 @@ if TYPE_CHECKING:
     from gridweave.scenarios.sweep.api import SweepResult, sweep
     from gridweave.scenarios.workload import Workload
     from gridweave.site.core import SiteCore
-    from gridweave.site.live.launch import Call
+    from gridweave.site.job import After, JobRequest, Program
+    from gridweave.site.launch import Call
     from gridweave.site.policy import Limit, SitePolicy, Window
-    from gridweave.site.program import After, JobRequest, Program
-
-__version__ = "0.1.0"
 
 _HOMES = {
-    "After": "gridweave.site.program",
-    "Call": "gridweave.site.live.launch",
+    "After": "gridweave.site.job",
+    "Call": "gridweave.site.launch",
     "Client": "gridweave.grid.client.client",
     "GridweaveError": "gridweave.errors",
     "InputError": "gridweave.errors",
     "Job": "gridweave.grid.client.job",
     "JobFailedError": "gridweave.errors",
-    "JobRequest": "gridweave.site.program",
+    "JobRequest": "gridweave.site.job",
     "Limit": "gridweave.site.policy",
     "NotAllowedError": "gridweave.errors",
     "NotFoundError": "gridweave.errors",
     "OptionError": "gridweave.errors",
     "Patience": "gridweave.grid.client.retries",
-    "Program": "gridweave.site.program",
+    "Program": "gridweave.site.job",
     "RefusedError": "gridweave.errors",
     "SimulationResult": "gridweave.scenarios.results",
     "SiteCore": "gridweave.site.core",

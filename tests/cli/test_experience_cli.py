@@ -11,9 +11,9 @@ import pytest
 
 from gridweave.cli.options import parse_bytes
 from gridweave.errors import OptionError
-from gridweave.site.contract_core import ContractEvent
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_records import Usage
+from gridweave.site.contract import ContractEvent
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.records import Usage
 
 Shell = Callable[..., tuple[int, str, str]]
 

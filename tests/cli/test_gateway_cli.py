@@ -16,7 +16,7 @@ import pytest
 
 from gridweave.grid.gateway.tokens import TokenStore
 from gridweave.grid.live.local_state import LocalGridState, LocalProcess, state_folder, write_state
-from gridweave.site.live.processes import boot_id
+from gridweave.site.machine.processes import boot_id
 
 Shell = Callable[..., tuple[int, str, str]]
 

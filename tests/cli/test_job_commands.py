@@ -17,7 +17,7 @@ from gateway_parts import make_tokens
 from gridweave.cli import completion, grid_client
 from gridweave.cli.grid_client import job_numbers, ranges_text, relative, rounded
 from gridweave.errors import OptionError
-from gridweave.site.program import JobRecord, JobRequest, Program
+from gridweave.site.job import JobRecord, JobRequest, Program
 
 Shell = Callable[..., tuple[int, str, str]]
 

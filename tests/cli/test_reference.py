@@ -12,7 +12,7 @@ import pytest
 from client_helpers import Elsewhere
 from gridweave.cli.main import app
 from gridweave.cli.reference import renewed
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = re.findall(r"```python\n(.*?)```", (DOCS / "client.md").read_text(encoding="utf-8"), re.DOTALL)

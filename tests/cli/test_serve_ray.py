@@ -20,7 +20,7 @@ import pytest
 from gridweave.grid.client.retries import Patience
 from gridweave.grid.client.sync import SyncClient
 from gridweave.grid.live.local_ending import end_marked
-from gridweave.site.live.processes import strays
+from gridweave.site.machine.processes import strays
 from ports import unused_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

@@ -18,7 +18,7 @@ from client_helpers import Elsewhere
 from gridweave.cli.shipping import MOST_BYTES, shipped, shipped_name
 from gridweave.cli.submit_options import parse_after, parse_array
 from gridweave.errors import InputError, OptionError
-from gridweave.site.program import After, ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program
 
 Shell = Callable[..., tuple[int, str, str]]
 

@@ -23,8 +23,8 @@ from gridweave.grid.live.local_state import LocalGridState
 from gridweave.grid.live.local_up import first_port_of
 from gridweave.scenarios.grid_file.reading import read_grid
 from gridweave.scenarios.grid_file.wanted import wanted_grid
-from gridweave.site.live.processes import process_stat, strays
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
+from gridweave.site.machine.processes import process_stat, strays
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
 from ports import unused_port
 from up_world import PATIENCE_S, World

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.live.local_state import HEAD, LocalGridState, node_of, read_state
+from gridweave.grid.live.local_state import HEAD, LocalGridState, node_of, read_grid_state
 from up_world import FILE, PATIENCE_S, World
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -52,7 +52,7 @@ def own(tmp_path: Path) -> Iterator[World]:
 
 def state_now() -> LocalGridState:
     """Return what is written down of the grid."""
-    state = read_state()
+    state = read_grid_state()
     assert state is not None
     return state
 

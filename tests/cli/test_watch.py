@@ -19,7 +19,7 @@ from gridweave.cli.watch_screen import Seen, bar, past_events, screen
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.retries import Patience
-from gridweave.site.program import JobRecord, JobRequest, Program
+from gridweave.site.job import JobRecord, JobRequest, Program
 
 Shell = Callable[..., tuple[int, str, str]]
 

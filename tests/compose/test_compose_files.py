@@ -123,8 +123,8 @@ def test_the_dashboard_shows_what_the_gateway_exports(tmp_path: Path) -> None:
     from gridweave.grid.api import JobEvent, Queue, SiteInfo
     from gridweave.grid.gateway.link import LinkDoor
     from gridweave.grid.gateway.metrics import Metrics
-    from gridweave.site.live.desk_messages import LinkStatus
-    from gridweave.site.live.link import Link, LinkEnd, Secrets
+    from gridweave.site.desk_messages import LinkStatus
+    from gridweave.site.service.link import Link, LinkEnd, Secrets
 
     async def take(_site: str, _data: bytes) -> str | None:
         return None

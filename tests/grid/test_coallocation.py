@@ -6,7 +6,8 @@ import pytest
 
 from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
 from gridweave.grid.messages import ToSite
-from gridweave.site.contract import (
+from gridweave.site.job import Job
+from gridweave.site.messages import (
     Answer,
     CancelJob,
     CommitHold,
@@ -19,7 +20,6 @@ from gridweave.site.contract import (
     ReleaseHold,
     Started,
 )
-from gridweave.site.messages import Job
 
 MARGIN_MS = 40
 JOB = Job(job_id=7, width=6, estimate_ms=100)

@@ -13,9 +13,9 @@ from gridweave.grid.full_forecast import waiting_forecast
 from gridweave.grid.live_grid import LiveGrid
 from gridweave.grid.live_messages import FromLiveSite, GridCancelled, GridHeld, GridSettings, GridSubmitted
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract import Ended, Enqueued, Held, Quoted, Refused, SiteChanged, Started
-from gridweave.site.live.journal_snapshot import dump_core
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.job import JobRequest, Program
+from gridweave.site.journal.snapshot import dump_core
+from gridweave.site.messages import Ended, Enqueued, Held, Quoted, Refused, SiteChanged, Started
 
 NORTH, SOUTH, WEST = 0, 1, 2
 MINUTE_MS = 60_000

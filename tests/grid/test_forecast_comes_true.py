@@ -18,8 +18,8 @@ from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
-from gridweave.site.live.journal_snapshot import dump_core
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
+from gridweave.site.journal.snapshot import dump_core
 from net_builders import drawn_model
 
 LATER_MS = 10**9

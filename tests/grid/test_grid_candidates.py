@@ -19,8 +19,8 @@ from gridweave.grid.kernels.candidates import (
 )
 from gridweave.grid.kernels.state import GridState, empty_grid
 from gridweave.grid.policy import GridPolicy
+from gridweave.site.job import Job
 from gridweave.site.kernels.state import GONE, HEAD, NEVER_MS, enqueue
-from gridweave.site.messages import Job
 
 
 def queue_of(rng: np.random.Generator, jobs: int) -> GridState:

@@ -16,7 +16,8 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.simulator import simulate
 from gridweave.scenarios.world.network import Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.contract import (
+from gridweave.site.job import Job
+from gridweave.site.messages import (
     Answer,
     CancelJob,
     CommitHold,
@@ -36,7 +37,6 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.messages import Job
 from gridweave.site.owner import OwnerPolicy
 from reference.model import Job as PlainJob
 

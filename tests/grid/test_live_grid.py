@@ -19,7 +19,21 @@ from gridweave.grid.live_messages import (
     TellSite,
 )
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract import (
+from gridweave.site.job import (
+    Accepted,
+    Declined,
+    DescribeJob,
+    FragmentReport,
+    JobRecord,
+    JobRequest,
+    Noted,
+    Program,
+    RecordUsage,
+)
+from gridweave.site.journal.records import Codec, digest
+from gridweave.site.journal.snapshot import dump_core, load_core
+from gridweave.site.launch import Usage
+from gridweave.site.messages import (
     CancelJob,
     CommitHold,
     Ended,
@@ -34,20 +48,6 @@ from gridweave.site.contract import (
     SiteChanged,
     Started,
     Withdrawn,
-)
-from gridweave.site.live.journal_records import Codec, digest
-from gridweave.site.live.journal_snapshot import dump_core, load_core
-from gridweave.site.live.launch import Usage
-from gridweave.site.program import (
-    Accepted,
-    Declined,
-    DescribeJob,
-    FragmentReport,
-    JobRecord,
-    JobRequest,
-    Noted,
-    Program,
-    RecordUsage,
 )
 
 NORTH, SOUTH = 0, 1
@@ -262,7 +262,7 @@ def test_a_job_that_is_delegated_is_described_for_each_site_that_has_it() -> Non
 
 def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest leave, those that wait or run stay, and all are counted."""
-    monkeypatch.setattr("gridweave.site.program.KEEP_ENDED", 20)
+    monkeypatch.setattr("gridweave.site.job.KEEP_ENDED", 20)
     core = grid()
     do(core, 0, job(8, key="stays"))
     for number in range(2, 52):

@@ -19,7 +19,11 @@ from gridweave.grid.live_messages import (
     TellSite,
 )
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract import (
+from gridweave.site.eligibility import Past
+from gridweave.site.job import Accepted, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
+from gridweave.site.journal.records import Codec, digest
+from gridweave.site.journal.snapshot import dump_core, load_core
+from gridweave.site.messages import (
     Ended,
     Enqueued,
     EnqueueJob,
@@ -33,10 +37,6 @@ from gridweave.site.contract import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.eligibility import Past
-from gridweave.site.live.journal_records import Codec, digest
-from gridweave.site.live.journal_snapshot import dump_core, load_core
-from gridweave.site.program import Accepted, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
 
 NORTH, SOUTH = 0, 1
 

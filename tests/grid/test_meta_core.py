@@ -11,7 +11,8 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
 from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract import (
+from gridweave.site.job import Job
+from gridweave.site.messages import (
     Answer,
     CancelJob,
     CommitHold,
@@ -24,7 +25,6 @@ from gridweave.site.contract import (
     SiteChanged,
     Started,
 )
-from gridweave.site.messages import Job
 
 RETRY_MS = 1000
 

@@ -22,8 +22,8 @@ from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.build import parse_network
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.contract import Ended, Held, HoldNodes
-from gridweave.site.messages import Job
+from gridweave.site.job import Job
+from gridweave.site.messages import Ended, Held, HoldNodes
 
 TEXT = """
 [net]

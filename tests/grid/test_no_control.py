@@ -15,7 +15,9 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.simulator import simulate
 from gridweave.scenarios.world.network import Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.contract import (
+from gridweave.site.job import Job
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.messages import (
     Answer,
     CancelJob,
     Ended,
@@ -26,8 +28,6 @@ from gridweave.site.contract import (
     Started,
     Withdrawn,
 )
-from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import Job
 from gridweave.site.owner import OwnerPolicy
 from reference.model import Job as PlainJob
 

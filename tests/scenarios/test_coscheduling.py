@@ -15,12 +15,12 @@ from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.coscheduling import SharedResult, _prepare, read_slowdowns, simulate_shared
 from gridweave.scenarios.simulator import simulate
 from gridweave.scenarios.workload import Workload
+from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind
+from gridweave.site.disciplines.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
 from gridweave.site.kernels.coscheduling_state import SharedSite, forget_changes, job_submitted, job_withdrawn
 from gridweave.site.kernels.lomarc import lomarc_pass
 from gridweave.site.kernels.rates import RATE_ONE, rate_of
 from gridweave.site.kernels.slowdown import job_ended
-from gridweave.site.lomarc_policy import VARIANTS, LomarcPolicy, NodeKind
-from gridweave.site.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
 from reference.lomarc import simulate as simulate_reference
 from shared_jobs import (
     HOUR,

@@ -33,7 +33,7 @@ from gridweave.scenarios.gateway_plan import (
 from gridweave.scenarios.gateway_run import run_on_gateway
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.workload import Workload
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 from local_gateway import GridBehindGateway
 
 SITES = (("north", (2, 2)), ("south", (2,)))

@@ -25,7 +25,7 @@ from gridweave.scenarios.published.lomarc_runs import (
 )
 from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench
 from gridweave.scenarios.workload import Workload
-from gridweave.site.lomarc_policy import VARIANTS
+from gridweave.site.disciplines.lomarc import VARIANTS
 
 JOBS = 60
 READING = "as printed"

@@ -13,7 +13,7 @@ from gridweave.scenarios.resource_files import write_resources
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.world.simulate import WorldResult
-from gridweave.site.shared_discipline import SharedNodes
+from gridweave.site.disciplines.lomarc import SharedNodes
 
 NAME = "hyperthreaded-site"
 SMALL = ["workload.jobs=150"]

@@ -23,8 +23,8 @@ from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.scenarios.world.watchdog import LOOK_EVERY, PATIENCE_INSTANTS, PATIENCE_MS, Watchdog
 from gridweave.site.allocation import NodePool
-from gridweave.site.contract import CommitHold, Ended, HoldEnded, ToGrid
-from gridweave.site.contract_core import ContractCore
+from gridweave.site.contract import ContractCore
+from gridweave.site.messages import CommitHold, Ended, HoldEnded, ToGrid
 from gridweave.site.owner import GridShare
 
 GOOD = Network(latency_ms=20)

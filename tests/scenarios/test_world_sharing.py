@@ -14,9 +14,8 @@ from gridweave.scenarios.resources import assign_resources
 from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.lomarc_policy import VARIANTS, NodeKind
-from gridweave.site.shared_discipline import SharedNodes
-from gridweave.site.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.lomarc import VARIANTS, NodeKind, SharedNodes
+from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 
 NODES = 16
 

@@ -11,10 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.array_discipline import ArrayDiscipline
-from gridweave.site.contract import (
+from gridweave.site.contract import OWN, ContractCore, ContractEvent
+from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.arrays import ArrayDiscipline
+from gridweave.site.disciplines.dictionary import DISCIPLINES
+from gridweave.site.job import Job
+from gridweave.site.messages import (
     Answer,
     CancelJob,
+    Command,
     CommitHold,
     DrainSite,
     Ended,
@@ -24,34 +29,26 @@ from gridweave.site.contract import (
     Held,
     HoldEnded,
     HoldNodes,
+    JobCancelled,
+    JobFinished,
+    JobSubmitted,
+    KillJob,
     Quoted,
     Refused,
     ReleaseHold,
     RenewLeases,
     RequestQuote,
+    ReservationRequested,
     ResumeSite,
     SiteChanged,
     SiteOpened,
     SiteRestarted,
     SiteShut,
     Started,
+    StartJob,
     ToGrid,
     WithdrawJob,
     Withdrawn,
-)
-from gridweave.site.contract_core import ContractCore, ContractEvent
-from gridweave.site.contract_state import OWN
-from gridweave.site.core import SiteCore
-from gridweave.site.disciplines import DISCIPLINES
-from gridweave.site.messages import (
-    Command,
-    Job,
-    JobCancelled,
-    JobFinished,
-    JobSubmitted,
-    KillJob,
-    ReservationRequested,
-    StartJob,
 )
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy

@@ -6,10 +6,10 @@ import pytest
 
 from gridweave.errors import InputError
 from gridweave.site.core import SiteCore
+from gridweave.site.job import Job
 from gridweave.site.messages import (
     AcceptReservation,
     CloseReservation,
-    Job,
     JobCancelled,
     JobFinished,
     JobSubmitted,

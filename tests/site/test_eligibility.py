@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.site.eligibility import Eligibility, Past, after_problem, has_come, past_of, pasts_of
-from gridweave.site.program import MOST_AFTER, After, ArrayPlace, JobRecord, JobRequest, Program, request_problem
+from gridweave.site.job import MOST_AFTER, After, ArrayPlace, JobRecord, JobRequest, Program, request_problem
 
 
 def request(*after: tuple[int, str], hold: bool = False, array: tuple[str, int] | None = None) -> JobRequest:

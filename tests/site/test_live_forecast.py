@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from gridweave.site.contract import EnqueueJob, HoldNodes
-from gridweave.site.live.journal_snapshot import dump_core
-from gridweave.site.live_forecast import SiteForecast
-from gridweave.site.live_messages import Agent, OwnHeld, OwnSubmitted
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.live_site import OWN_IDS, LiveSite
-from gridweave.site.messages import Job
+from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.forecast import SiteForecast
+from gridweave.site.job import DescribeJob, Job, JobRequest, Program
+from gridweave.site.journal.snapshot import dump_core
+from gridweave.site.live import OWN_IDS, LiveSite
+from gridweave.site.messages import Agent, EnqueueJob, HoldNodes, OwnHeld, OwnSubmitted
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import DescribeJob, JobRequest, Program
-from gridweave.site.shared_discipline import SharedNodes
+from gridweave.site.runs import SiteSettings
 
 FIRST, SECOND, THIRD = OWN_IDS + 1, OWN_IDS + 2, OWN_IDS + 3
 MINUTE_MS = 60_000

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from gridweave.site.live.launch import RankReport, Usage
-from gridweave.site.live_messages import Agent, ConfirmRun, EndRun, RunEnded, StartRun
-from gridweave.site.live_runs import MOST_CODES, Run, exit_codes_of, make_run, repeated_orders
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.messages import NodeIntervals, StartJob
+from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, Program
+from gridweave.site.launch import RankReport, Usage
+from gridweave.site.messages import Agent, ConfirmRun, EndRun, RunEnded, StartJob, StartRun
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import DescribeJob, JobRequest, Program
+from gridweave.site.runs import MOST_CODES, Run, SiteSettings, exit_codes_of, make_run, repeated_orders
 
 SETTINGS = SiteSettings(
     name="north",

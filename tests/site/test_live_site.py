@@ -10,32 +10,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.contract import (
+from gridweave.site.job import (
+    Accepted,
+    After,
+    ArrayPlace,
+    Declined,
+    DescribeJob,
+    FragmentReport,
+    Job,
+    JobRequest,
+    Noted,
+    Program,
+    RecordUsage,
+)
+from gridweave.site.journal.records import Codec, digest
+from gridweave.site.journal.snapshot import dump_core, load_core
+from gridweave.site.launch import RankReport
+from gridweave.site.launch import Usage as Used
+from gridweave.site.live import LiveSite
+from gridweave.site.messages import (
+    Agent,
+    AgentForgotten,
+    AgentJoined,
     CancelJob,
     CommitHold,
+    ConfirmRun,
     Ended,
+    EndRun,
     EnqueueJob,
     FragmentsMet,
     Held,
     HoldEnded,
     HoldNodes,
-    Refused,
-    ReleaseHold,
-    SiteChanged,
-    Started,
-    WithdrawJob,
-    Withdrawn,
-)
-from gridweave.site.live.journal_records import Codec, digest
-from gridweave.site.live.journal_snapshot import dump_core, load_core
-from gridweave.site.live.launch import RankReport
-from gridweave.site.live.launch import Usage as Used
-from gridweave.site.live_messages import (
-    Agent,
-    AgentForgotten,
-    AgentJoined,
-    ConfirmRun,
-    EndRun,
     LiveSiteEvent,
     LookForRoom,
     MachineReady,
@@ -43,28 +49,20 @@ from gridweave.site.live_messages import (
     OwnHeld,
     OwnReleased,
     OwnSubmitted,
+    Refused,
+    ReleaseHold,
     RunDelayed,
     RunEnded,
     RunStarted,
+    SiteChanged,
+    Started,
     StartRun,
     TellGrid,
+    WithdrawJob,
+    Withdrawn,
 )
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.live_site import LiveSite
-from gridweave.site.messages import Job
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import (
-    Accepted,
-    After,
-    ArrayPlace,
-    Declined,
-    DescribeJob,
-    FragmentReport,
-    JobRequest,
-    Noted,
-    Program,
-    RecordUsage,
-)
+from gridweave.site.runs import SiteSettings
 
 OWN = 1_000_000_000_001
 TWO = (Agent(name="a", nodes=2, ports=(2000, 2002)), Agent(name="b", nodes=2, ports=(3000, 3001)))
@@ -255,7 +253,7 @@ def test_a_number_that_was_guessed_ends_nothing() -> None:
 
 def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest leave; those that wait or run stay."""
-    monkeypatch.setattr("gridweave.site.program.KEEP_ENDED", 20)
+    monkeypatch.setattr("gridweave.site.job.KEEP_ENDED", 20)
     core = site()
     do(core, 0, own(2, key="stays"))
     for number in range(1, 50):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gridweave.site.eligibility import Past
-from gridweave.site.live_messages import (
+from gridweave.site.job import OWN_IDS, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
+from gridweave.site.live import LiveSite
+from gridweave.site.messages import (
     Agent,
     OwnCancelled,
     OwnHeld,
@@ -15,10 +17,8 @@ from gridweave.site.live_messages import (
     RunStarted,
     StartRun,
 )
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.live_site import LiveSite
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import OWN_IDS, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
+from gridweave.site.runs import SiteSettings
 
 FIRST = OWN_IDS + 1
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.site.disciplines import Policy
-from gridweave.site.live_messages import Agent
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.live_warming import warm_up
+from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.messages import Agent
 from gridweave.site.policy import SitePolicy
-from gridweave.site.shared_discipline import SharedNodes
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.warming import warm_up
 
 POLICIES = [SitePolicy(), SitePolicy(discipline="planning"), SitePolicy(backfill="conservative"), SharedNodes()]
 

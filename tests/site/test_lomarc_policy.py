@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError
+from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, kind_array
 from gridweave.site.kernels.pairing import FIRST, LOMARC, U1
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.lomarc_policy import VARIANTS, LomarcPolicy, NodeKind, kind_array
 
 
 def test_variants_are_called_as_in_the_paper() -> None:

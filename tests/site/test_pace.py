@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.site.contract import (
+from gridweave.site.contract import ContractCore
+from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.job import Job
+from gridweave.site.kernels.rates import RATE_ONE, work_of
+from gridweave.site.messages import (
     CommitHold,
     Ended,
     FragmentsMet,
     Held,
     HoldNodes,
+    JobFinished,
+    JobSubmitted,
+    KillJob,
     RateMeasured,
     RunsLate,
     Started,
+    StartJob,
     ToGrid,
 )
-from gridweave.site.contract_core import ContractCore
-from gridweave.site.kernels.rates import RATE_ONE, work_of
-from gridweave.site.messages import Job, JobFinished, JobSubmitted, KillJob, StartJob
 from gridweave.site.policy import SitePolicy
-from gridweave.site.shared_discipline import SharedNodes
 
 HALF = RATE_ONE // 2
 

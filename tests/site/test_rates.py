@@ -7,9 +7,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.rates import RATE_ONE, late_end_ms, rate_of, work_done_ms, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import MAX_TIME_MS
 
 RATES = st.integers(1, RATE_ONE)
 

@@ -6,23 +6,21 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.lomarc import LomarcPolicy, NodeKind, SharedNodes
+from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.rates import RATE_ONE
-from gridweave.site.lomarc_policy import LomarcPolicy, NodeKind
 from gridweave.site.messages import (
     ChangeRate,
     Command,
     Event,
-    Job,
     JobCancelled,
     JobFinished,
     JobSubmitted,
     KillJob,
     RefuseJob,
     ReservationRequested,
-    Resources,
     StartJob,
 )
-from gridweave.site.shared_discipline import SharedNodes
 
 HOUR_MS = 3_600_000
 ON_CPU = Resources(cpu=0.9, network=0.1, disk=0.0, memory=0.5)

@@ -16,8 +16,8 @@ from gridweave.errors import OptionError
 if TYPE_CHECKING:
     from gridweave.scenarios.coscheduling import SharedResult
     from gridweave.scenarios.workload import Workload
-    from gridweave.site.lomarc_policy import LomarcPolicy
-    from gridweave.site.slowdown_tables import SlowdownModel
+    from gridweave.site.disciplines.lomarc import LomarcPolicy
+    from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 
 Resources = Annotated[
     str,
@@ -95,7 +95,7 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Lomarc
     """Return every combination that the options name."""
     import msgspec
 
-    from gridweave.site.lomarc_policy import VARIANTS
+    from gridweave.site.disciplines.lomarc import VARIANTS
 
     known = {name.lower(): name for name in VARIANTS}
     named = [variant.strip() for variant in variants.split(",") if variant.strip()]
@@ -113,7 +113,7 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Lomarc
 
 def _model(slowdowns: str | None) -> SlowdownModel:
     from gridweave.scenarios.coscheduling import read_slowdowns
-    from gridweave.site.slowdown_tables import SlowdownModel
+    from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 
     return SlowdownModel() if slowdowns is None else SlowdownModel("measured", table=read_slowdowns(slowdowns))
 
@@ -145,7 +145,7 @@ def _simulated(
 ) -> list[SharedResult]:
     from gridweave.errors import InputError
     from gridweave.scenarios.coscheduling import simulate_shared
-    from gridweave.site.lomarc_policy import NodeKind
+    from gridweave.site.disciplines.lomarc import NodeKind
 
     count = nodes if nodes is not None else workload.nodes
     if count is None:

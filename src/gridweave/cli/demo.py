@@ -16,7 +16,7 @@ from gridweave.cli.up import progress
 
 if TYPE_CHECKING:
     from gridweave.scenarios.demo_play import Played
-    from gridweave.site.program import JobRecord
+    from gridweave.site.job import JobRecord
 
 NAME = "demo"
 

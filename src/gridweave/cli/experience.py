@@ -12,9 +12,9 @@ from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from gridweave.site.live.experience import Learnt
-    from gridweave.site.live.journal_records import Spread
-    from gridweave.site.live.suggest import Rule, Trial
+    from gridweave.site.journal.experience import Learnt
+    from gridweave.site.journal.records import Spread
+    from gridweave.site.journal.suggest import Rule, Trial
 
 Journals = Annotated[
     list[str],
@@ -74,8 +74,8 @@ def experience(
 def _library(**options: float | None) -> tuple[Callable[..., list[Learnt]], Rule]:
     """Return what does the work; it needs a package that not everybody has installed."""
     try:
-        from gridweave.site.live.experience import learn
-        from gridweave.site.live.suggest import Rule
+        from gridweave.site.journal.experience import learn
+        from gridweave.site.journal.suggest import Rule
     except ImportError as error:
         raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
     with named_as_typed(disk_bps="--disk-bandwidth", node_memory_bytes="--node-memory"):

@@ -33,7 +33,7 @@ from gridweave.errors import OptionError
 if TYPE_CHECKING:
     from gridweave.grid.api import Story
     from gridweave.grid.client.client import Client
-    from gridweave.site.program import JobRecord, State
+    from gridweave.site.job import JobRecord, State
 
 OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Its number.", min=1)]
 All = Annotated[bool, typer.Option("--all", help="All of them that have not ended.")]
@@ -320,6 +320,6 @@ def logs(
 
 def states() -> tuple[str, ...]:
     """Return all states of jobs."""
-    from gridweave.site.program import State
+    from gridweave.site.job import State
 
     return get_args(State)

@@ -10,7 +10,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gridweave import __version__
 from gridweave.cli.coschedule import coschedule
 from gridweave.cli.demo import demo
 from gridweave.cli.experience import experience
@@ -32,6 +31,7 @@ from gridweave.cli.trace import app as trace_app
 from gridweave.cli.up import down, up
 from gridweave.cli.watch import watch
 from gridweave.errors import GridweaveError, InputError
+from gridweave.version import __version__
 
 INTERRUPTED_STATUS = 130
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gridweave.cli.submit_options import SubmitOptions, Work
     from gridweave.grid.client.client import Client
     from gridweave.grid.client.job import Job
-    from gridweave.site.program import After, JobRecord, JobRequest
+    from gridweave.site.job import After, JobRecord, JobRequest
 
 _AFTER_DASHES = "gridweave.after_dashes"
 _OTHERS = ("url", "here", "profile", "as_json", "wait", "ignore_unsupported", "command")
@@ -146,7 +146,7 @@ def submit(
 async def _wanted(grid: Client, options: SubmitOptions, work: Work) -> tuple[list[JobRequest], str]:
     """Return what is to be handed in, and the name of the array."""
     from gridweave.cli.submit_options import parse_after, requests
-    from gridweave.site.program import After
+    from gridweave.site.job import After
 
     after: list[After] = []
     for text in options.after:

@@ -12,7 +12,7 @@ import msgspec
 from gridweave.cli.options import parse_time_ms
 from gridweave.cli.shipping import SLURM_LINES, shipped, writes_one_file
 from gridweave.errors import InputError, OptionError
-from gridweave.site.program import After, ArrayPlace, JobRequest, Program, Where
+from gridweave.site.job import After, ArrayPlace, JobRequest, Program, Where
 
 DEFAULT_TIME = "1h"
 MOST_IN_ARRAY = 100_000

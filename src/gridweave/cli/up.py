@@ -53,7 +53,7 @@ def up(
 
     Example: gridweave up --address auto --grid GRID.toml
     """
-    from gridweave.grid.live.local_state import read_state
+    from gridweave.grid.live.local_state import read_grid_state
 
     if example:
         from gridweave.scenarios.grid_file.reading import default_text
@@ -73,7 +73,7 @@ def up(
         return
     from gridweave.grid.live.local_up import bring_up
 
-    last = read_state(name)
+    last = read_grid_state(name)
     if fresh:
         _begin_anew(name, last, yes)
     if address is None and last is not None and last.alive and not last.own_ray:
@@ -148,11 +148,11 @@ def _check(file: str | None, name: str) -> None:
 
 def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
     """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
-    from gridweave.grid.live.local_state import read_state
+    from gridweave.grid.live.local_state import read_grid_state
     from gridweave.scenarios.grid_file.reading import grid_of_text, read_grid
     from gridweave.scenarios.grid_file.wanted import wanted_grid
 
-    last = read_state(name) if file is None else None
+    last = read_grid_state(name) if file is None else None
     read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)
     for remark in read.remarks:
         say(remark)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gridweave.cli.grid_client import clock, rounded
 from gridweave.grid.api import JobEvent, Queue, SiteInfo
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

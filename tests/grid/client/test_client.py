@@ -33,8 +33,8 @@ from gridweave.grid.client.requests import chunks
 from gridweave.grid.client.retries import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.site.live.launch import Call
-from gridweave.site.program import After, ArrayPlace, JobRequest, Program
+from gridweave.site.job import After, ArrayPlace, JobRequest, Program
+from gridweave.site.launch import Call
 
 pytestmark = pytest.mark.asyncio
 
@@ -193,7 +193,7 @@ async def test_a_site_of_ones_own(gateway: Served) -> None:
 
 async def test_numbers_of_sites_own_jobs() -> None:
     """The client tells jobs of sites' own users by their numbers, as sites give them."""
-    from gridweave.site.live_site import OWN_IDS
+    from gridweave.site.live import OWN_IDS
 
     assert waiting.OWN_IDS == OWN_IDS
 

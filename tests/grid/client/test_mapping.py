@@ -17,7 +17,7 @@ from flaky_proxy import FlakyProxy
 from gridweave.errors import InputError, JobFailedError, OptionError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import callable_name
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 
 class Workers:

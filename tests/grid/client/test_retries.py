@@ -13,7 +13,7 @@ from gridweave.errors import UnavailableError
 from gridweave.grid import api
 from gridweave.grid.client.retries import Patience, Pauses
 from gridweave.grid.client.transport import MSGPACK, Transport
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.job import JobRequest, Program
 
 
 def request(name: str) -> JobRequest:

@@ -16,7 +16,7 @@ from gridweave.errors import InputError, JobFailedError, NotFoundError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.job import Job
 from gridweave.grid.client.sync import SyncClient, SyncJob
-from gridweave.site.program import JobRecord
+from gridweave.site.job import JobRecord
 
 
 def public(kind: type) -> dict[str, Any]:

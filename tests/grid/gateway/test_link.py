@@ -21,7 +21,7 @@ from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.gateway.link import MOST_BYTES, LinkDoor
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.site.live.link import LEAST_SECRET, Link, LinkEnd, Secrets
+from gridweave.site.service.link import LEAST_SECRET, Link, LinkEnd, Secrets
 
 ALPHA, BETA, OTHER = "alpha" * 8, "beta" * 10, "other" * 10
 GOOD = {

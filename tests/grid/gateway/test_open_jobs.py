@@ -8,7 +8,7 @@ from fake_backend import FakeBackend
 from gridweave.grid.gateway import open_jobs as module
 from gridweave.grid.gateway.open_jobs import OpenJobs
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.site.program import Accepted
+from gridweave.site.job import Accepted
 
 
 def hand_in(jobs: OpenJobs, *numbers: int) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.live.ray_names import SITE_LABEL
-from gridweave.site.program import Accepted, JobRequest, Program
+from gridweave.site.job import Accepted, JobRequest, Program
+from gridweave.site.service.calls import SITE_LABEL
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
 
 ray = pytest.importorskip("ray")
@@ -101,7 +101,7 @@ class Grid:
     def _have_ended(self, job_ids: list[int], own: dict[str, list[int]]) -> bool:
         import msgspec
 
-        from gridweave.site.program import JobRecord
+        from gridweave.site.job import JobRecord
 
         if self._open(job_ids):
             return False

@@ -13,10 +13,10 @@ from gridweave.grid.live.grid_driver import GridDriver
 from gridweave.grid.live_messages import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.channel import Packet
-from gridweave.site.contract import Held
-from gridweave.site.live.clock import Clock
-from gridweave.site.live.journal_records import NumberedNote
-from gridweave.site.program import Accepted, After, Declined, JobRecord, JobRequest, Program
+from gridweave.site.job import Accepted, After, Declined, JobRecord, JobRequest, Program
+from gridweave.site.journal.records import NumberedNote
+from gridweave.site.messages import Held
+from gridweave.site.service.driver import Clock
 
 SETTINGS = GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site"), margin_ms=10**9)
 
@@ -112,7 +112,7 @@ async def test_a_wish_to_end_is_durable_when_it_was_heard(tmp_path: Path) -> Non
 @pytest.mark.asyncio
 async def test_a_job_that_ended_long_ago_can_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the core has forgotten is judged by what the journal keeps; and after a restart it is decided the same."""
-    monkeypatch.setattr("gridweave.site.program.KEEP_ENDED", 10)
+    monkeypatch.setattr("gridweave.site.job.KEEP_ENDED", 10)
     place = tmp_path / "grid.journal"
     life = Life(place)
     for number in range(15):

@@ -13,8 +13,8 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import JobQuery
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.live.link import Link, LinkEnd
-from gridweave.site.program import OWN_IDS, Accepted, JobRecord, JobRequest, Program
+from gridweave.site.job import OWN_IDS, Accepted, JobRecord, JobRequest, Program
+from gridweave.site.service.link import Link, LinkEnd
 from linked_grid import linked_grid, write_secret
 
 PATIENCE_S = 60.0

@@ -13,7 +13,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import JobQuery
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.live.live_backend import LiveBackend
-from gridweave.site.program import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
 from local_grid import LocalGrid
 
 PATIENCE_S = 60.0
@@ -230,7 +230,7 @@ async def test_a_site_is_drained_and_taken_into_use_again(tmp_path: Path) -> Non
 @pytest.mark.asyncio
 async def test_jobs_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first, those that ended long ago as well, and each once; filters narrow them."""
-    monkeypatch.setattr("gridweave.site.program.KEEP_ENDED", 10)
+    monkeypatch.setattr("gridweave.site.job.KEEP_ENDED", 10)
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
         held = [shell("true", hold=True, name=f"job {number % 3}", user=f"user {number % 2}") for number in range(30)]

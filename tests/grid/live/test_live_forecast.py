@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.job import JobRequest, Program
 from local_grid import LocalGrid
 
 HOUR_MS = 3_600_000

@@ -23,7 +23,7 @@ from gridweave.grid.live.local_state import (
     LocalGridState,
     LocalProcess,
     known_grids,
-    read_state,
+    read_grid_state,
     running_grid,
     state_folder,
     working_on,
@@ -31,7 +31,7 @@ from gridweave.grid.live.local_state import (
     write_state,
 )
 from gridweave.grid.live.local_up import first_port_of, kept_secret
-from gridweave.site.live.processes import all_pids, boot_id, process_stat
+from gridweave.site.machine.processes import all_pids, boot_id, process_stat
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     write_state(a_state(tmp_path))
     (state_folder("test") / STATE).write_text("{}")
     with pytest.raises(UnavailableError, match=r"grid\.json: cannot be read"):
-        read_state("test")
+        read_grid_state("test")
     for name in ("", "a/b", "..", "x" * 41, "ä"):
         with pytest.raises(OptionError, match="no name of a grid"):
             state_folder(name)
@@ -186,7 +186,7 @@ def test_who_looks_up_an_actor_loads_no_core() -> None:
     """The modules of the actors' classes, which each who calls them loads, load no compiler and no database."""
     code = (
         "import sys\n"
-        "import gridweave.grid.live.ray_grid, gridweave.site.live.ray_site, gridweave.site.live.ray_agent\n"
+        "import gridweave.grid.live.ray_grid, gridweave.site.service.actor, gridweave.site.service.agent_actor\n"
         "print(sorted({'numba', 'sqlalchemy', 'scipy', 'networkx'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ import pytest
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import JobQuery, OutputPart
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.program import OWN_IDS, Accepted, After, Declined, JobRecord, JobRequest, Program
+from gridweave.site.job import OWN_IDS, Accepted, After, Declined, JobRecord, JobRequest, Program
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

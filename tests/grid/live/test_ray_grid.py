@@ -12,8 +12,8 @@ import pytest
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.live.journal_records import Note
-from gridweave.site.program import Accepted, Declined, JobRecord, JobRequest, Program
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Program
+from gridweave.site.journal.records import Note
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ import pytest
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.job import JobRequest, Program
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
 from postgresql import Server, running_server
 

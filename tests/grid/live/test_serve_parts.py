@@ -22,7 +22,7 @@ from gridweave.grid.live.serve_grid import GridSide
 from gridweave.grid.live.serve_parts import prepare_tokens, serve_gateway
 from gridweave.grid.live.serve_site import own_address, serve_site
 from gridweave.scenarios.grid_file.serve_reading import grid_service, service_of_text, site_service
-from gridweave.site.program import JobRequest, Program
+from gridweave.site.job import JobRequest, Program
 
 SITE = (
     'folder = "state"\n[site]\nname = "beta"\nnumber = 0\nnodes = 6\n'

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.site.live.launch import FragmentEnded, FragmentEvent, Launch, Rank
-from gridweave.site.live.processes import all_pids, process_stat
-from gridweave.site.live.runner import Runner
+from gridweave.site.launch import FragmentEnded, FragmentEvent, Launch, Rank
+from gridweave.site.machine.processes import all_pids, process_stat
+from gridweave.site.machine.runner import Runner
 
 PATIENCE_S = 60.0
 MARK = "GRIDWEAVE_TEST"

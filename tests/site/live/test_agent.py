@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.live import agent as agent_module
-from gridweave.site.live.agent import AgentDriver
-from gridweave.site.live.launch import FragmentEnded, FragmentStarted, Launch, Rank, Usage
-from gridweave.site.live.orders import ENCODER, REPORTS
-from gridweave.site.live_messages import (
+from gridweave.site.launch import FragmentEnded, FragmentStarted, Launch, Rank, Usage
+from gridweave.site.machine import agent as agent_module
+from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.messages import (
+    ENCODER,
+    REPORTS,
     AgentJoined,
     ConfirmRun,
     EndRun,

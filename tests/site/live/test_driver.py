@@ -12,17 +12,24 @@ import pytest
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.channel import Packet
-from gridweave.site.contract import EnqueueJob, HoldNodes, RequestQuote
-from gridweave.site.live import driver as driver_module
-from gridweave.site.live import journal as journal_module
-from gridweave.site.live.launch import Usage
-from gridweave.site.live.orders import ENCODER
-from gridweave.site.live.site_driver import GRID, SiteDriver
-from gridweave.site.live_messages import Agent, AgentJoined, RunEnded, RunStarted, StartRun
-from gridweave.site.live_settings import SiteSettings
-from gridweave.site.messages import Job
+from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Program
+from gridweave.site.journal import journal as journal_module
+from gridweave.site.launch import Usage
+from gridweave.site.messages import (
+    ENCODER,
+    Agent,
+    AgentJoined,
+    EnqueueJob,
+    HoldNodes,
+    RequestQuote,
+    RunEnded,
+    RunStarted,
+    StartRun,
+)
 from gridweave.site.policy import SitePolicy
-from gridweave.site.program import Accepted, Declined, DescribeJob, JobRequest, Program
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service import driver as driver_module
+from gridweave.site.service.site_driver import GRID, SiteDriver
 
 SETTINGS = SiteSettings(name="north", number=0, agents=(Agent(name="n0", nodes=4),), policy=SitePolicy())
 FIRST = 1_000_000_000_001

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.contract_core import ContractEvent
-from gridweave.site.live.experience import learn, read_usage
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_reader import JournalReader
-from gridweave.site.live.journal_records import Group, Usage
-from gridweave.site.live.suggest import Rule, suggest
+from gridweave.site.contract import ContractEvent
+from gridweave.site.journal.experience import learn, read_usage
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.reader import JournalReader
+from gridweave.site.journal.records import Group, Usage
+from gridweave.site.journal.suggest import Rule, suggest
 
 
 def used(number: int, user: str | int | None, job_class: str | None = None, at_ms: int | None = None) -> Usage:

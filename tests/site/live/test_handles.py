@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from gridweave.errors import UnavailableError
-from gridweave.site.live.handles import Handles, NearActor
-from gridweave.site.live.near import NearAddress
-from gridweave.site.live.ray_names import actor_options
+from gridweave.site.service.calls import Handles, NearActor, NearAddress, actor_options
 
 ray = pytest.importorskip("ray")
 

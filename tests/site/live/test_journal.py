@@ -14,17 +14,13 @@ import pytest
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.messages import GridJobCancelled
-from gridweave.site.contract import (
-    Answer,
-    Held,
-    Started,
-)
-from gridweave.site.contract_core import ContractEvent
-from gridweave.site.live import journal as journal_module
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_reader import JournalReader
-from gridweave.site.live.journal_records import ChannelState, Experience, Note, Usage, spread
-from gridweave.site.messages import Job, JobCancelled, JobFinished, JobSubmitted
+from gridweave.site.contract import ContractEvent
+from gridweave.site.job import Job
+from gridweave.site.journal import journal as journal_module
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.reader import JournalReader
+from gridweave.site.journal.records import ChannelState, Experience, Note, Usage, spread
+from gridweave.site.messages import Answer, Held, JobCancelled, JobFinished, JobSubmitted, Started
 
 Open = Callable[..., Journal]
 

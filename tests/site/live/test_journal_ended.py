@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gridweave.errors import InputError
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_reader import JournalReader
-from gridweave.site.live.journal_records import JobFilter, NumberedNote
-from gridweave.site.live.launch import Usage
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.reader import JournalReader
+from gridweave.site.journal.records import JobFilter, NumberedNote
+from gridweave.site.launch import Usage
 from gridweave.site.messages import Event
-from gridweave.site.program import ArrayPlace, JobRecord, JobRequest, Program
 
 
 @pytest.fixture

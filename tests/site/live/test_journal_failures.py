@@ -16,17 +16,17 @@ import pytest
 from sqlalchemy import text
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_reader import JournalReader
-from gridweave.site.live.journal_records import JobFilter
-from gridweave.site.live.journal_tables import VERSION
-from gridweave.site.messages import Event, Job, JobFinished, JobSubmitted
-from gridweave.site.program import JobRecord, JobRequest, Program
+from gridweave.site.job import Job, JobRecord, JobRequest, Program
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.reader import JournalReader
+from gridweave.site.journal.records import JobFilter
+from gridweave.site.journal.tables import VERSION
+from gridweave.site.messages import Event, JobFinished, JobSubmitted
 
 # Forks a writer for every line that it reads, so that each is there at once; prints its number, and when it is dead.
 WRITERS = """
 import os, sys
-from gridweave.site.live.journal import Journal
+from gridweave.site.journal.journal import Journal
 from gridweave.site.messages import Event, Job, JobFinished, JobSubmitted
 
 def write(place, batch):
@@ -383,7 +383,7 @@ def test_a_migration_that_fails_leaves_the_older_journal(place: Path, monkeypatc
         connection.execute(text("UPDATE gridweave_inputs SET nonsense = 1"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("gridweave.site.live.journal_tables.MIGRATIONS", {1: fails})
+        patch.setattr("gridweave.site.journal.tables.MIGRATIONS", {1: fails})
         with pytest.raises(UnavailableError, match="no such column: nonsense"):
             Journal(place, event_type=Event)
     assert shape(place) == before

@@ -15,7 +15,11 @@ from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.measured import PairMeasured
 from gridweave.site.channel import Channel, Packet
-from gridweave.site.contract import (
+from gridweave.site.contract import ContractEvent
+from gridweave.site.job import Job, Resources
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.records import ChannelState, Codec
+from gridweave.site.messages import (
     Answer,
     CancelJob,
     DrainSite,
@@ -24,16 +28,15 @@ from gridweave.site.contract import (
     FragmentsMet,
     Held,
     HoldNodes,
+    JobFinished,
+    JobSubmitted,
     RenewLeases,
     Request,
     RequestQuote,
+    ReservationRequested,
     SiteRestarted,
     Started,
 )
-from gridweave.site.contract_core import ContractEvent
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_records import ChannelState, Codec
-from gridweave.site.messages import Job, JobFinished, JobSubmitted, ReservationRequested, Resources
 
 
 @pytest.mark.parametrize("union", [ContractEvent, GridEvent, Request, Answer])

@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_reader import JournalReader
-from gridweave.site.live.journal_records import ChannelState, JobFilter, Usage
-from gridweave.site.live.journal_replay import replay
-from gridweave.site.live.journal_tables import metadata
-from gridweave.site.messages import Event, Job, JobFinished, JobSubmitted
-from gridweave.site.program import JobRecord, JobRequest, Program
+from gridweave.site.job import Job, JobRecord, JobRequest, Program
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.reader import JournalReader
+from gridweave.site.journal.records import ChannelState, JobFilter, Usage
+from gridweave.site.journal.replay import replay
+from gridweave.site.journal.tables import metadata
+from gridweave.site.messages import Event, JobFinished, JobSubmitted
 from postgresql import Server, running_server
 
 
@@ -254,7 +254,7 @@ def test_a_writer_that_is_killed_loses_nothing_acknowledged(url: str) -> None:
     """After a kill all that was acknowledged is there, and the next writer is let in."""
     script = (
         "import sys, os\n"
-        "from gridweave.site.live.journal import Journal\n"
+        "from gridweave.site.journal.journal import Journal\n"
         "from gridweave.site.messages import Event\n"
         f"with Journal({url!r}, event_type=Event, batch=0) as journal:\n"
         "    while True:\n"

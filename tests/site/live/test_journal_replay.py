@@ -18,19 +18,20 @@ from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.contract import Answer, Request
-from gridweave.site.contract_core import ContractCore, ContractEvent
+from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.core import SiteCore
-from gridweave.site.live import journal_snapshot
-from gridweave.site.live.journal import Journal
-from gridweave.site.live.journal_replay import Replayed, replay
-from gridweave.site.live.journal_snapshot import dump_core, load_core, stamp_of
+from gridweave.site.job import Job
+from gridweave.site.journal import snapshot as journal_snapshot
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.replay import Replayed, replay
+from gridweave.site.journal.snapshot import dump_core, load_core, stamp_of
 from gridweave.site.messages import (
+    Answer,
     Event,
-    Job,
     JobCancelled,
     JobFinished,
     JobSubmitted,
+    Request,
     ReservationCancelled,
     ReservationRequested,
     StartJob,
@@ -267,7 +268,7 @@ def test_the_newest_snapshots_are_kept(place: Path) -> None:
 def test_a_snapshot_of_other_sources_is_not_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a change of the sources all inputs are replayed; if they were removed the error says what is missing."""
     fill(place, make(), snapshot_after=(5, 10))
-    monkeypatch.setattr("gridweave.site.live.journal_replay.stamp_of", lambda _: "another")
+    monkeypatch.setattr("gridweave.site.journal.replay.stamp_of", lambda _: "another")
     with Journal(place, event_type=Event) as journal:
         found = replay(journal, make())
         assert (found.snapshot, found.inputs) == (None, 10)

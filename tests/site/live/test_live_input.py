@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gridweave.site.live.launch import Call, Rank
+from gridweave.site.launch import Call, Rank
 
 if TYPE_CHECKING:
     from conftest import Machine

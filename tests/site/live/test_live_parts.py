@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.site.live import processes
-from gridweave.site.live.affinity import format_cpu_list, parse_cpu_list, thread_siblings, usable_cores
-from gridweave.site.live.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
-from gridweave.site.live.launch import FragmentState, Launch, Rank, Usage, launch_problem
-from gridweave.site.live.output import RankOutput, output_path
-from gridweave.site.live.processes import boot_id, descendants, open_process, process_stat
-from gridweave.site.live.ranks import rank_environment
-from gridweave.site.live.usage import Meter
+from gridweave.site.launch import FragmentState, Launch, Rank, Usage, launch_problem
+from gridweave.site.machine import processes
+from gridweave.site.machine.affinity import format_cpu_list, parse_cpu_list, thread_siblings, usable_cores
+from gridweave.site.machine.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
+from gridweave.site.machine.output import RankOutput, output_path
+from gridweave.site.machine.processes import boot_id, descendants, open_process, process_stat
+from gridweave.site.machine.supervisor import rank_environment
+from gridweave.site.machine.usage import Meter
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -85,7 +85,7 @@ def test_the_cores_of_this_machine_hold_the_threads_of_this_process() -> None:
 def test_the_fork_server_loads_little() -> None:
     """What each fork would pay for is not loaded: numpy, or threading, whose work after each fork costs as much."""
     loaded = "sorted({'threading', 'asyncio', 'numpy'} & set(sys.modules))"
-    code = f"import sys, gridweave.site.live.forkserver; print({loaded})"
+    code = f"import sys, gridweave.site.machine.forkserver; print({loaded})"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

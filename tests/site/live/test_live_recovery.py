@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from gridweave.errors import UnavailableError
-from gridweave.site.live import folders
-from gridweave.site.live.folders import STATE, fragment_folder, read_state, write_state
-from gridweave.site.live.launch import FragmentState, Launch, RankReport
-from gridweave.site.live.processes import boot_id, process_stat
+from gridweave.site.launch import FragmentState, Launch, RankReport
+from gridweave.site.machine import folders
+from gridweave.site.machine.folders import STATE, fragment_folder, read_state, write_state
+from gridweave.site.machine.processes import boot_id, process_stat
 
 if TYPE_CHECKING:
     from conftest import Machine, Post
@@ -46,8 +46,8 @@ RUNNER = """
 import asyncio, sys
 from pathlib import Path
 import msgspec
-from gridweave.site.live.launch import Launch
-from gridweave.site.live.runner import Runner
+from gridweave.site.launch import Launch
+from gridweave.site.machine.runner import Runner
 
 async def main():
     async with Runner(Path(sys.argv[1])) as runner:
@@ -233,14 +233,14 @@ async def test_a_start_that_was_never_carried_out_stays_so(machine: Machine) -> 
         ended = await machine.ended(runner)
     assert (ended.outcome, ended.started_ms) == ("lost", None)
     assert "it never ran" in ended.reason
-    subprocess.run([sys.executable, "-m", "gridweave.site.live.shim", folder], env=machine.environment, check=True)
+    subprocess.run([sys.executable, "-m", "gridweave.site.machine.shim", folder], env=machine.environment, check=True)
     assert not (machine.scratch / "ran").exists()
 
 
 async def test_two_shims_run_a_fragment_once(machine: Machine) -> None:
     """Of any number of shims of one folder, at one time or one after another, one runs the fragment."""
     folder = prepared(machine, machine.launch("sh", "-c", "echo ran >> ran"))
-    command = [sys.executable, "-m", "gridweave.site.live.shim", str(folder)]
+    command = [sys.executable, "-m", "gridweave.site.machine.shim", str(folder)]
     shims = [subprocess.Popen(command, env=machine.environment) for _ in range(3)]
     assert [shim.wait() for shim in shims] == [0, 0, 0]
     assert (machine.scratch / "ran").read_text() == "ran\n"
@@ -299,7 +299,7 @@ async def test_a_damaged_launch_fails(machine: Machine, content: bytes) -> None:
     """A launch that cannot be read fails in one line."""
     folder = prepared(machine, machine.launch("true"))
     (folder / "launch.msgpack").write_bytes(content)
-    subprocess.run([sys.executable, "-m", "gridweave.site.live.shim", folder], env=machine.environment, check=True)
+    subprocess.run([sys.executable, "-m", "gridweave.site.machine.shim", folder], env=machine.environment, check=True)
     state = shim_of(machine)
     assert (state.outcome, state.started_ms) == ("failed", None)
     assert "launch.msgpack is missing, damaged" in state.reason
@@ -430,7 +430,7 @@ async def test_ranks_end_with_a_shim_that_is_killed_before_the_start(machine: Ma
 async def test_the_kernel_ends_the_ranks_of_a_killed_shim(machine: Machine, post: Post) -> None:
     """Without runner and fork server the ranks of a shim that is killed still end with it."""
     folder = prepared(machine, machine.launch("sh", "-c", "echo $$ > $POST; exec sleep 1000"))
-    command = [sys.executable, "-m", "gridweave.site.live.shim", str(folder)]
+    command = [sys.executable, "-m", "gridweave.site.machine.shim", str(folder)]
     with subprocess.Popen(command, env=machine.environment) as shim:
         rank = await post.pid()
         shim.kill()

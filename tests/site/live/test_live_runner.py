@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.live.launch import FragmentStarted, Rank
-from gridweave.site.live.runner import Runner
+from gridweave.site.launch import FragmentStarted, Rank
+from gridweave.site.machine.runner import Runner
 
 if TYPE_CHECKING:
     from conftest import Machine, Post
@@ -360,7 +360,7 @@ async def test_many_at_once(machine: Machine) -> None:
 
 def test_folder_names_are_the_fragments(tmp_path: Path) -> None:
     """Names that are no fragment's are left alone."""
-    from gridweave.site.live.folders import fragment_folder, fragment_key
+    from gridweave.site.machine.folders import fragment_folder, fragment_key
 
     assert fragment_key(fragment_folder(tmp_path, (12, 3))) == (12, 3)
     assert [fragment_key(tmp_path / name) for name in ("12", "a.b", ".gone-1.2-3", "1.2.3", "-1.2")] == [None] * 5

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.live.near import LOOPBACK, NearAddress, NearDoor, NearLine, own_network
+from gridweave.site.service.calls import LOOPBACK, NearAddress, NearDoor, NearLine, own_network
 
 
 class Actor:
@@ -215,7 +215,7 @@ async def test_nobody_there() -> None:
 
 def test_processes_of_one_machine_know_that_they_are() -> None:
     """A process started here has the same network, and it is known; one in a network of its own has another."""
-    ask = [sys.executable, "-c", "from gridweave.site.live.near import own_network; print(own_network())"]
+    ask = [sys.executable, "-c", "from gridweave.site.service.calls import own_network; print(own_network())"]
     here = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
     assert here == own_network() != ""
     apart = subprocess.run(["unshare", "--net", *ask], capture_output=True, text=True, check=False)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gridweave.errors import InputError, OptionError, UnavailableError
-from gridweave.site.live.probe import Prober
-from gridweave.site.live.probe_protocol import (
+from gridweave.site.service.probes.prober import (
     BLOCK_BYTES,
     BUSY,
     DOWNLOAD,
@@ -26,6 +25,7 @@ from gridweave.site.live.probe_protocol import (
     UPLOAD,
     WELCOME,
     ProbeLimits,
+    Prober,
     ProtocolError,
     frame,
     proof,
@@ -33,7 +33,7 @@ from gridweave.site.live.probe_protocol import (
     receive,
     throughput_bps,
 )
-from gridweave.site.live.probe_server import ProbeServer, ServerCounts
+from gridweave.site.service.probes.server import ProbeServer, ServerCounts
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.live.clock import Clock
-from gridweave.site.live.probe import Prober
-from gridweave.site.live.probe_server import ProbeServer
-from gridweave.site.live.probing import Address, ProbePlan, Probing
-from gridweave.site.live_messages import Probed
+from gridweave.site.messages import Probed
+from gridweave.site.service.driver import Clock
+from gridweave.site.service.probes.prober import Prober
+from gridweave.site.service.probes.probing import Address, ProbePlan, Probing
+from gridweave.site.service.probes.server import ProbeServer
 
 SECRET = b"the same everywhere"
 

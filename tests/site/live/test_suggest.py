@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import OptionError
-from gridweave.site.live.journal_records import Usage
-from gridweave.site.live.suggest import Rule, Suggestion, Trial, job_fractions, suggest
-from gridweave.site.messages import Resources
+from gridweave.site.job import Resources
+from gridweave.site.journal.records import Usage
+from gridweave.site.journal.suggest import Rule, Suggestion, Trial, job_fractions, suggest
 
 DAY_MS = 86_400_000
 

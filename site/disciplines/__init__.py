@@ -1,0 +1,1 @@
+"""How a site schedules: one entry for each discipline."""

@@ -1,0 +1,400 @@
+"""The disciplines whose decisions are kernels, stepped event by event: queue, conservative, planning.
+
+This class owns the arrays, gives every job a slot in them, and makes them larger when they are full. It decides
+nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import prepared
+from gridweave.site.explain import Explanation
+from gridweave.site.job import Job, Running
+from gridweave.site.kernels.dispatch import (
+    job_arrived,
+    job_ended,
+    job_started_alone,
+    job_withdrawn,
+    pass_and_outlook,
+)
+from gridweave.site.kernels.limits import next_open
+from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.planning import earliest_start, hold, update_plan
+from gridweave.site.kernels.queueing import free_at, shadow_time
+from gridweave.site.kernels.quote import free_throughout, start_behind_queue, startable_behind_queue
+from gridweave.site.kernels.state import (
+    NEVER_MS,
+    NO_LIMITS,
+    REPLAN,
+    TAKE,
+    Plan,
+    empty_plan,
+    empty_state,
+)
+from gridweave.site.policy import SitePolicy
+from gridweave.site.times import rough_span_text, when_text
+
+_FIRST_SLOTS = 64
+_NEVER = int(NEVER_MS)
+
+
+class ArrayDiscipline:
+    """A site's jobs in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    policy : SitePolicy
+    week_offset_ms : int
+        Local time of instant zero, from Monday 00:00.
+
+    Attributes
+    ----------
+    first_end_ms : int
+        The first end by estimate of a running job; ``NEVER_MS`` if none runs.
+    """
+
+    def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
+        self._nodes = nodes
+        self._policy = policy
+        self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
+        self._state = empty_state(nodes, slots=_FIRST_SLOTS)
+        self._plan = self._empty_plan(_FIRST_SLOTS)
+        self._discipline = policy.kernel_arguments(self._plan, self._limits)
+        self._scratch: Plan | None = None
+        self._jobs: dict[int, Job] = {}
+        self._slot: dict[int, int] = {}
+        self._end_ms: dict[int, int] = {}
+        # What the last pass has seen; ends in between are taken out as they come.
+        self.first_end_ms = self._next_start_ms = _NEVER
+        self._whys: dict[tuple[int, int], str | None] = {}
+        self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+        self._order = ORDERS[policy.order]
+        self._name_numbers()
+        state, kinds, number = self._state, self._discipline, 0
+        self._arrive = prepared(job_arrived, state, kinds.queue, number, 0.0, *(number,) * 5)
+        self._depart = prepared(job_ended, state, *kinds, number, number, number)
+        self._decide = prepared(pass_and_outlook, state, *kinds, number)
+        self._start_alone = prepared(job_started_alone, state, *(number,) * 5)
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+        twin = copy.copy(self)
+        twin._scratch, twin._whys = None, self._whys.copy()
+        return twin
+
+    def _name_numbers(self) -> None:
+        """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
+        self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
+        self._queue, self._promises, self._planning = self._discipline
+
+    def _empty_plan(self, reservations: int) -> Plan | None:
+        """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
+        if not self._policy.makes_plan:
+            return None
+        return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=reservations)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a job for which there is room starts where nobody waits: in a queue without limits.
+
+        What is made of this class may decide otherwise, so it is not plain unless it says so itself.
+        """
+        return type(self) is ArrayDiscipline and self._plan is None and not self._policy.limits
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        about = job.width, self._mask(job)
+        if about not in self._whys:
+            self._whys[about] = self._policy.why_never(self._nodes, width=job.width, limits=about[1])
+        return self._whys[about]
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        if not self._unused:
+            self._grow()
+        slot = self._unused.pop()
+        job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
+        if job.behind:
+            key = math.inf
+        else:
+            key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
+        self._jobs[job_id] = job
+        self._slot[job_id] = slot
+        self._arrive(self._state, self._queue, slot, key, now_ms, job_id, width, estimate_ms, self._mask(job))
+
+    def start_alone(self, now_ms: int, job: Job) -> None:
+        """Start a job for which there is room, where nobody waits."""
+        if not self._unused:
+            self._grow()
+        slot = self._unused.pop()
+        job_id, estimate_ms = job.job_id, job.estimate_ms
+        self._jobs[job_id] = job
+        self._slot[job_id] = slot
+        self._end_ms[job_id] = end_ms = now_ms + estimate_ms
+        start = self._start_alone
+        start(self._state, slot, now_ms, job_id, job.width, estimate_ms)
+        self.first_end_ms = min(self.first_end_ms, end_ms)
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+        end_ms = self._end_ms.pop(job_id)
+        depart = self._depart
+        found = depart(self._state, self._queue, self._promises, self._planning, end_ms, job_id, now_ms)
+        assert found, f"job {job_id} is not among the running jobs"
+        if end_ms == self.first_end_ms:
+            self.first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
+        self._unused.append(self._slot.pop(job_id))
+        del self._jobs[job_id]
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job to end at another instant."""
+        running = self._state.running[: self._state.counters[0]["n_running"]]
+        place = np.flatnonzero(running["slot"] == self._slot[job_id])
+        running["end_ms"][place] = self._end_ms[job_id] = end_ms
+        ids = self._job_ids[running["slot"]]
+        running[:] = running[np.lexsort((ids, running["end_ms"]))]
+        self.first_end_ms = self._running_end_ms.item(0)
+        self._state.counters["stale"] = REPLAN
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        job_withdrawn(self._state, self._discipline.promises, np.int64(self._place(job_id)))
+        self._forget(job_id)
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
+        if self._discipline.planning is None or width > self._nodes:
+            return None
+        if self._state.counters[0]["n_reservations"] == len(self._discipline.planning.plan.reservations):
+            self._grow()
+        plan, limits, backfills = self._discipline.planning
+        update_plan(self._state, plan, limits, backfills, np.int64(now_ms))
+        from_ms = max(start_ms, now_ms)
+        fits_ms = int(earliest_start(plan, limits, np.int64(from_ms), np.int64(width), np.int64(length_ms), NO_LIMITS))
+        if fits_ms == start_ms:
+            self._enter(reservation_id, start_ms, start_ms + length_ms, width)
+        return fits_ms
+
+    def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
+        """Put an accepted reservation into the list, in order, and into the plan, in which it is known to fit."""
+        count = int(self._state.counters[0]["n_reservations"])
+        assert self._plan is not None, "a reservation in a queue"
+        entries = self._plan.reservations
+        entries[count] = (start_ms, end_ms, width, reservation_id)
+        entries[: count + 1].sort(order=["start_ms", "reservation_id"])
+        self._state.counters[0]["n_reservations"] = count + 1
+        times = np.int64(start_ms), np.int64(end_ms)
+        hold(self._plan, self._limits, *times, np.int64(width), NO_LIMITS, TAKE)
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Give back a reservation, or what is left of it."""
+        if self._plan is None:
+            return
+        counters = self._state.counters[0]
+        count = int(counters["n_reservations"])
+        entries = self._plan.reservations
+        keep = entries[:count]["reservation_id"] != reservation_id
+        gone = entries[:count][~keep]
+        left = int(keep.sum())
+        entries[:left] = entries[:count][keep]
+        counters["n_reservations"] = left
+        if gone["end_ms"].max(initial=now_ms) > now_ms:
+            counters["stale"] = REPLAN
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Start what may start now; return these jobs, in the order in which they were started."""
+        if self._plan is None and len(self._slot) == len(self._end_ms):
+            # Nobody waits.
+            return []
+        count, self.first_end_ms, self._next_start_ms = self._decide(
+            self._state, self._queue, self._promises, self._planning, now_ms
+        )
+        if not count:
+            return []
+        slots, started = self._state.started, []
+        for number in range(count):
+            job_id = self._job_ids.item(slots.item(number))
+            job = self._jobs[job_id]
+            self._end_ms[job_id] = now_ms + job.estimate_ms
+            started.append(job)
+        return started
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length, submitted now, could have at once."""
+        times = np.int64(now_ms), np.int64(length_ms)
+        if self._discipline.queue is not None:
+            return int(startable_behind_queue(self._state, self._discipline.queue, *times))
+        return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
+        if width > self._nodes:
+            return None
+        if width <= self.startable(now_ms, length_ms):
+            return now_ms
+        times = np.int64(now_ms), np.int64(width), np.int64(length_ms)
+        if self._plan is not None:
+            start_ms = earliest_start(self._plan, self._limits, *times, NO_LIMITS)
+        else:
+            scratch = self._room_to_plan()
+            start_ms = start_behind_queue(self._state, scratch, self._policy.backfill != "none", *times)
+        return None if start_ms == NEVER_MS else int(start_ms)
+
+    def _room_to_plan(self) -> Plan:
+        """Return arrays in which a queue can be planned to answer a question; nothing is kept in them."""
+        if self._scratch is None or self._scratch.step_ms.shape[1] < 2 * len(self._state.jobs) + 4:
+            total = np.array([self._nodes], np.int64)
+            self._scratch = empty_plan(self._state, total, reservations=1)
+        return self._scratch
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return the next instant at which a job may start though nothing else happens."""
+        return None if self._next_start_ms == _NEVER else self._next_start_ms
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job."""
+        return self.first_end_ms if self._end_ms else None
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+        for entry in self._state.running[: self._state.counters[0]["n_running"]]:
+            job = self._jobs[int(self._state.jobs[entry["slot"]]["job_id"])]
+            yield Running(job, int(entry["end_ms"]) - job.estimate_ms, int(entry["end_ms"]))
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any."""
+        for place, slot in enumerate(self._waiting_slots()):
+            job = self._jobs[int(self._state.jobs[slot]["job_id"])]
+            if self._plan is not None:
+                yield job, int(self._state.jobs[slot]["promised_ms"])
+            else:
+                yield job, self._shadow_ms(job) if place == 0 else None
+
+    def explain(self, now_ms: int, job_id: int) -> Explanation:
+        """Return when a waiting job will start, and why not earlier."""
+        place = self._place(job_id)
+        job = self._jobs[job_id]
+        counters = self._state.counters[0]
+        promised_ms = int(self._state.jobs[self._slot[job_id]]["promised_ms"])
+        if self._plan is not None:
+            start_ms: int | None = promised_ms
+            reason = self._why_planned_then(job, place, promised_ms, now_ms)
+        elif place == 0:
+            start_ms = max(self._shadow_ms(job), now_ms)
+            reason = (
+                f"it is the head of the queue and needs {job.width} nodes, of which {counters['free']} are free now"
+            )
+        else:
+            start_ms = None
+            reason = self._why_not_backfilled(job, place, now_ms)
+        return Explanation(
+            job_id=job_id,
+            place=place,
+            start_ms=start_ms,
+            is_bound=start_ms is not None and start_ms > now_ms and self._policy.keeps_promises,
+            width=job.width,
+            free=int(counters["free"]),
+            waits_for=() if start_ms is None else self._must_end_by(start_ms),
+            reason=reason,
+        )
+
+    def _shadow_ms(self, head: Job) -> int:
+        return int(shadow_time(self._state, np.int64(head.width)))
+
+    def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> str:
+        """Say what holds a planned or reserved start back: a window, the nodes, or a cap."""
+        mask = np.int64(self._mask(job))
+        if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
+            return "a limit of the site lets no such job start before then"
+        if self._policy.backfill == "none" and place > 0:
+            return "this site starts no job before the one ahead of it"
+        kept = "the jobs that run" if place == 0 else f"the jobs that run and the {place} ahead of it"
+        if self._state.counters[0]["n_reservations"]:
+            kept += " and the reservations"
+        if mask:
+            kept += ", under the limits that apply to it,"
+        length = rough_span_text(job.estimate_ms)
+        return f"it needs {job.width} nodes for {length}, and {kept} leave no earlier room for that"
+
+    def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> str:
+        """Say which test of backfilling a job behind the head fails."""
+        free = int(self._state.counters[0]["free"])
+        if self._policy.backfill == "none":
+            return f"{place} jobs stand ahead of it, and this queue lets none be overtaken"
+        if job.width > free:
+            return f"it needs {job.width} nodes and {free} are free now; {place} jobs stand ahead of it"
+        head = self._jobs[int(self._state.jobs[self._state.waiting[0]]["job_id"])]
+        limit_ms = int(self._state.counters[0]["limit_ms"])
+        extra = int(free_at(self._state, np.int64(limit_ms))) - head.width
+        return (
+            f"it would run for {rough_span_text(job.estimate_ms)}, and job {head.job_id} at the head is to start "
+            f"{when_text(limit_ms, now_ms)}; it needs {job.width} nodes where {extra} can be spared beyond then"
+        )
+
+    def _must_end_by(self, start_ms: int) -> tuple[int, ...]:
+        return tuple(running.job.job_id for running in self.running() if running.end_by_estimate_ms <= start_ms)
+
+    def _mask(self, job: Job) -> int:
+        if not self._policy.limits:
+            return 0
+        return int(self._policy.limit_masks(width=job.width, estimate_ms=job.estimate_ms, user=job.user))
+
+    def _waiting_slots(self) -> list[int]:
+        return [int(slot) for slot in self._state.waiting[: self._state.counters[0]["n_waiting"]]]
+
+    def _place(self, job_id: int) -> int:
+        return self._waiting_slots().index(self._slot[job_id])
+
+    def _forget(self, job_id: int) -> None:
+        self._unused.append(self._slot.pop(job_id))
+        del self._jobs[job_id]
+
+    def _grow(self) -> None:
+        """Move into arrays of twice the size."""
+        old, plan = self._state, self._plan
+        slots = 2 * len(old.jobs)
+        self._state = empty_state(self._nodes, slots=slots)
+        _copy_into(self._state, old)
+        if plan is not None:
+            larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
+            _copy_into(larger, plan)
+            self._plan = larger
+            self._discipline = self._policy.kernel_arguments(larger, self._limits)
+        self._name_numbers()
+        self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        counters = self._state.counters[0]
+        jobs, running = self._state.jobs, self._state.running[: counters["n_running"]]
+        waiting = self._waiting_slots()
+        held = int(jobs["width"][running["slot"]].sum())
+        assert counters["free"] == self._nodes - held >= 0, "free nodes and running jobs do not add up"
+        assert sorted([*waiting, *running["slot"].tolist()]) == sorted(self._slot.values()), "a slot is lost or doubled"
+        assert sorted(self._end_ms) == sorted(jobs["job_id"][running["slot"]].tolist()), "running jobs differ"
+        ranks = [tuple(jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
+        assert ranks == sorted(ranks), "the queue is out of order"
+        ends = [(int(entry["end_ms"]), int(jobs[entry["slot"]]["job_id"])) for entry in running]
+        assert ends == sorted(ends), "the running jobs are out of order"
+        if self._plan is not None:
+            # A job past its limit may sit on the nodes of a reservation; nothing starts on what is less than nothing.
+            overdue = len(running) and running["end_ms"][0] <= self._plan.step_ms[0, 0]
+            for p, n_steps in enumerate(self._plan.n_steps):
+                free = self._plan.step_free[p, :n_steps]
+                assert (free >= 0).all() or overdue, "a profile is overbooked"
+                assert (free <= self._plan.total[p]).all(), "a profile has more than there is"
+                assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
+
+
+def _copy_into(new: Iterable[npt.NDArray[np.generic]], old: Iterable[npt.NDArray[np.generic]]) -> None:
+    for target, source in zip(new, old, strict=True):
+        target[tuple(slice(length) for length in source.shape)] = source

@@ -1,0 +1,533 @@
+"""Jobs: what runs, what it needs, who asks for it, and what has become of it.
+
+What no job and no request may be, wherever it comes from: numbers that no machine has and no calendar reaches.
+
+What a job runs, who asks for it, and what becomes of it: what live sites and the live grid know beyond the cores.
+"""
+
+from __future__ import annotations
+
+from math import inf, isfinite
+from typing import Literal, get_args
+
+import msgspec
+
+from gridweave.errors import InputError
+from gridweave.site.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, launch_problem
+from gridweave.site.launch import Usage as Used
+
+# Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
+
+MAX_WIDTH = 10**7
+MAX_TIME_MS = 10**14
+"""A value beyond these (ten million nodes, three thousand years) is a broken record, not a big machine."""
+
+NodeIntervals = tuple[tuple[int, int], ...]
+"""Nodes as half-open intervals of their numbers, ascending."""
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a job needs beside nodes, for sites whose nodes are shared (docs/lomarc.md, "The fractions of a job").
+
+    Attributes
+    ----------
+    cpu, network, disk : float
+        Parts of its run time; they sum to 1.
+    memory : float
+        Part of a node's, above 0 and at most 1.
+    cpu_kind : int
+        Of its work on the CPU: 0 integer, 1 floating point, or as the site's table numbers them.
+    cores : int
+        On how many cores of each of its nodes it runs.
+    cache_bytes : int
+        Data that it uses in the cache; for measured slowdowns.
+    message_bytes : int, optional
+        Size of its messages; for measured slowdowns. Large ones, if it is not known.
+    """
+
+    cpu: float = 1.0
+    network: float = 0.0
+    disk: float = 0.0
+    memory: float = 1.0
+    cpu_kind: int = 0
+    cores: int = 1
+    cache_bytes: int = 0
+    message_bytes: int | None = None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a site knows of a job; its run time is known to nobody before it has ended.
+
+    Attributes
+    ----------
+    job_id : int
+        Unique, >= 0.
+    width : int
+        Nodes.
+    estimate_ms : int
+        The limit at which it is killed.
+    user : int, optional
+    job_class : int, optional
+    priority : float
+        For the order ``priority``.
+    weight : float
+        For the orders ``weight`` and ``smith``; above 0.
+    behind : bool
+        Whether it stands behind all jobs of which this is not said, whatever the order of the queue; among themselves
+        such jobs stand in the order of submission.
+    resources : Resources, optional
+        A job of which they are not known shares its nodes with none.
+    """
+
+    job_id: int
+    width: int
+    estimate_ms: int
+    user: int | None = None
+    job_class: int | None = None
+    priority: float = 0.0
+    weight: float = 1.0
+    behind: bool = False
+    resources: Resources | None = None
+
+
+class Running(msgspec.Struct, frozen=True, gc=False):
+    """A running job, when it started, and when it ends by estimate."""
+
+    job: Job
+    start_ms: int
+    end_by_estimate_ms: int
+
+
+MAX_ID = 2**63 - 1
+
+SUM_TOLERANCE = 1e-6
+"""How far the fractions of CPU, network and disk of a job may be from summing to 1 (docs/lomarc.md)."""
+
+
+def why_impossible(job: Job) -> str | None:
+    """Return why a job can be none, or None if it can."""
+    reason = why_impossible_numbers(job.job_id, job.width, job.estimate_ms)
+    if reason is not None:
+        return reason
+    if not (0 < job.weight < inf and isfinite(job.priority)):
+        return f"weight {job.weight} is not above 0, or priority {job.priority} no number"
+    return why_impossible_needs(job.resources) if job.resources is not None else None
+
+
+def why_impossible_numbers(job_id: int, width: int, estimate_ms: int) -> str | None:
+    """Return why no job can have these, or None if one can."""
+    if not 0 <= job_id <= MAX_ID:
+        return f"job_id is not within 0 to {MAX_ID}"
+    if not 1 <= width <= MAX_WIDTH:
+        return f"width {width} is not within 1 to {MAX_WIDTH}"
+    if not 1 <= estimate_ms <= MAX_TIME_MS:
+        return f"estimate_ms {estimate_ms} is not within 1 to {MAX_TIME_MS}"
+    return None
+
+
+def why_impossible_needs(needs: Resources) -> str | None:
+    """Return why no job can need that beside its nodes, or None if one can (docs/lomarc.md)."""
+    fractions = needs.cpu, needs.network, needs.disk
+    if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
+        return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
+    if not 0 < needs.memory <= 1:
+        return f"memory {needs.memory} is not above 0 and up to 1, a node's"
+    if not (1 <= needs.cores <= MAX_WIDTH and 0 <= needs.cpu_kind <= MAX_WIDTH and needs.cache_bytes >= 0):
+        return f"cores {needs.cores}, CPU kind {needs.cpu_kind} or cache of {needs.cache_bytes} bytes is not possible"
+    if needs.message_bytes is not None and needs.message_bytes < 0:
+        return f"messages of {needs.message_bytes} bytes are not possible"
+    return None
+
+
+def check_job(job: Job) -> None:
+    """Raise InputError if a job can be none."""
+    problem = why_impossible(job)
+    if problem is not None:
+        raise InputError(f"job {job.job_id}: {problem}")
+
+
+Where = Literal["each-node", "first-node"]
+"""One rank on each node of a fragment, or one on its first node, as a batch script has it."""
+
+KEEP_ENDED = 5_000
+"""So many ended jobs of users are known without the journal."""
+
+OWN_IDS = 10**12
+"""A site numbers the jobs of its own users from so much times its place, counted from 1; the grid's stay below."""
+
+MOST_AFTER = 1_000
+"""A job waits for so many others at most."""
+
+MOST_NAME = 200
+"""Characters of the name of an array at most."""
+
+State = Literal["held", "waiting", "starting", "running", "ended", "refused"]
+"""Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
+queue, placed, at work on all its sites, over, or found to be impossible after it was taken in."""
+
+OVER: tuple[State, ...] = ("ended", "refused")
+"""States in which nothing becomes of a job any more."""
+
+OPEN: tuple[State, ...] = tuple(state for state in get_args(State) if state not in OVER)
+"""All others."""
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job runs.
+
+    Attributes
+    ----------
+    argv : tuple of str
+        The command and its arguments, if `call` is not given.
+    call : Call, optional
+        The Python callable to run instead.
+    environment : dict from str to str
+    working_directory : str, optional
+        As for `gridweave.site.launch.Launch`.
+    ranks : str
+        See `Where`.
+    if_lost : str
+        What becomes of the job when a machine failed under it: ``requeue`` or ``fail``.
+    end_on_failure : bool
+        Whether all ranks are ended when one has failed.
+    grace_ms, output_limit_bytes : int
+    """
+
+    argv: tuple[str, ...] = ()
+    call: Call | None = None
+    environment: dict[str, str] = {}
+    working_directory: str | None = None
+    ranks: Where = "each-node"
+    if_lost: Literal["requeue", "fail"] = "requeue"
+    end_on_failure: bool = True
+    grace_ms: int = DEFAULT_GRACE_MS
+    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job sends over the links between sites, as its user says it (docs/netmodel.md).
+
+    Attributes
+    ----------
+    pattern : str
+        Who sends to whom: ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours``, ``master-workers``.
+    fraction : float
+        Part of its run time on one site that it spends sending and waiting for messages.
+    message_bytes : float
+    input_bytes, output_bytes : int
+        What it reads before its work, and writes after it.
+    input_site, output_site : str
+        The site where that lies.
+    """
+
+    pattern: str = "none"
+    fraction: float = 0.0
+    message_bytes: float = 0.0
+    input_bytes: int = 0
+    input_site: str = ""
+    output_bytes: int = 0
+    output_site: str = ""
+
+
+class After(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job waits for before it goes into the queue: another job of the same grid, or of the same site.
+
+    Attributes
+    ----------
+    job_id : int
+    has : str
+        ``started``: has its nodes; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen
+        no more, the job is cancelled.
+    """
+
+    job_id: int
+    has: Literal["started", "ended", "finished", "failed"] = "finished"
+
+
+class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of an array of alike jobs a job is; its ranks get the index as ``GRIDWEAVE_ARRAY_INDEX``.
+
+    Attributes
+    ----------
+    name : str
+        Of the array, unique among those of its user.
+    index : int
+    at_once : int
+        So many jobs of the array may be out of ``held`` and not over at one time; 0: all.
+    """
+
+    name: str
+    index: int
+    at_once: int = 0
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asks for.
+
+    Attributes
+    ----------
+    program : Program
+    nodes : int
+    limit_ms : int
+        How long it may run; by which it is planned.
+    name, user, job_class : str
+    priority, weight : float
+        As for `gridweave.site.messages.Job`.
+    resources : Resources, optional
+    sensitivity : float
+        To the overhead of a split, >= 0, where the grid knows of no links.
+    traffic : Traffic, optional
+        Counts where it knows of some.
+    hold : bool
+        Whether it is kept from the queue until it is released.
+    after : tuple of After
+        All of these must have come true before it goes into the queue.
+    array : ArrayPlace, optional
+    """
+
+    program: Program
+    nodes: int = 1
+    limit_ms: int
+    name: str = ""
+    user: str = ""
+    job_class: str = ""
+    priority: float = 0.0
+    weight: float = 1.0
+    resources: Resources | None = None
+    sensitivity: float = 1.0
+    traffic: Traffic | None = None
+    hold: bool = False
+    after: tuple[After, ...] = ()
+    array: ArrayPlace | None = None
+
+
+class DescribeJob(msgspec.Struct, frozen=True, tag=True):
+    """Tell a site what a job of the grid runs, ahead of the request for its nodes.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    request : JobRequest
+    limit_ms : int
+        How long it may run as it was placed.
+    first_rank, size : int
+        The number of this site's first rank, and how many ranks the whole job has.
+    sites : tuple of str
+        All its sites; rank 0 is on the first.
+    """
+
+    job_id: int
+    attempt: int
+    request: JobRequest
+    limit_ms: int
+    first_rank: int
+    size: int
+    sites: tuple[str, ...]
+
+
+class FragmentReport(msgspec.Struct, frozen=True, tag=True):
+    """Tell the grid how a fragment ended, ahead of the message that it has.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    reason : str
+        Why it ended as it did, in one line.
+    exit_codes : tuple of (int, int or None, int or None)
+        Of each rank that did not end well: its number, its exit code and the signal that ended it; 20 at most.
+    used : Used
+    agents : tuple of str
+        The machines that have its output.
+    """
+
+    job_id: int
+    attempt: int
+    reason: str
+    exit_codes: tuple[tuple[int, int | None, int | None], ...]
+    used: Used
+    agents: tuple[str, ...]
+
+
+class JobRecord(msgspec.Struct, kw_only=True):
+    """What is known of a job of a user.
+
+    Attributes
+    ----------
+    job_id : int
+    request : JobRequest
+    state : str
+        See `State`.
+    submit_ms : int
+    start_ms, end_ms : int, optional
+        Of the last attempt.
+    attempt : int
+        How often it was begun.
+    places : tuple of (str, int)
+        Sites and nodes of its last attempt.
+    outcome : str
+        Once it has ended: ``finished``, ``failed``, ``limit`` or ``cancelled``.
+    reason : str
+    exit_codes : tuple
+        As in `FragmentReport`.
+    used : Used
+    agents : tuple of str
+    """
+
+    job_id: int
+    request: JobRequest
+    state: State = "waiting"
+    submit_ms: int
+    start_ms: int | None = None
+    end_ms: int | None = None
+    attempt: int = 0
+    places: tuple[tuple[str, int], ...] = ()
+    outcome: str = ""
+    reason: str = ""
+    exit_codes: tuple[tuple[int, int | None, int | None], ...] = ()
+    used: Used = Used()
+    agents: tuple[str, ...] = ()
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    """Tell the user that the job was taken in, under which number."""
+
+    key: str
+    job_id: int
+
+
+class Declined(msgspec.Struct, frozen=True, tag=True):
+    """Tell the user that the job was not taken in, and why."""
+
+    key: str
+    reason: str
+
+
+class Noted(msgspec.Struct, frozen=True, tag=True):
+    """Write an event into the story of a job."""
+
+    job_id: int
+    kind: str
+    detail: str = ""
+
+
+class RecordUsage(msgspec.Struct, frozen=True, tag=True):
+    """Write down what a job has used, as experience with its user and class."""
+
+    job_id: int
+    request: JobRequest
+    width: int
+    run_ms: int
+    used: Used
+
+
+class RecordEnded(msgspec.Struct, frozen=True, tag=True):
+    """Keep what is known of a job that is over, for as long as the journal lasts."""
+
+    record: JobRecord
+
+
+def by_whom(origin: str) -> str:
+    """Return what a story adds about who has asked for something; empty if that is not known."""
+    return f", by {origin}" if origin else ""
+
+
+class EndedJobs(msgspec.Struct):
+    """The jobs of users that have ended, the oldest first; so many are known without the journal.
+
+    Attributes
+    ----------
+    job_ids : list of int
+        Those that are known still.
+    count : int
+        Of all that ever ended.
+    """
+
+    job_ids: list[int] = []
+    count: int = 0
+
+    def add(self, job_id: int, records: dict[int, JobRecord]) -> None:
+        """Take in one, and forget the records of the oldest if there are too many."""
+        self.count += 1
+        self.job_ids.append(job_id)
+        if len(self.job_ids) > KEEP_ENDED:
+            for aged in self.job_ids[: KEEP_ENDED // 10]:
+                records.pop(aged, None)
+            del self.job_ids[: KEEP_ENDED // 10]
+
+
+def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
+    """Return what a core knows of a job.
+
+    Parameters
+    ----------
+    job_id : int
+    request : JobRequest
+    users : dict from str to int
+        The numbers of users; a new one gets the next.
+    """
+    return Job(
+        job_id=job_id,
+        width=request.nodes,
+        estimate_ms=request.limit_ms,
+        user=users.setdefault(request.user, len(users)),
+        priority=request.priority,
+        weight=request.weight,
+        resources=request.resources,
+    )
+
+
+def request_problem(request: JobRequest) -> str | None:
+    """Return what is wrong with a request that no site could run, in one line, or None.
+
+    Parameters
+    ----------
+    request : JobRequest
+
+    Returns
+    -------
+    str or None
+
+    Examples
+    --------
+    >>> request_problem(JobRequest(program=Program(argv=("true",)), nodes=0, limit_ms=1000))
+    'nodes is 0; a whole number from 1 to 10000000'
+    """
+    if not 1 <= request.nodes <= MAX_WIDTH:
+        return f"nodes is {request.nodes}; a whole number from 1 to {MAX_WIDTH}"
+    if not 1 <= request.limit_ms <= MAX_TIME_MS:
+        return f"limit_ms is {request.limit_ms}; a time from 1 to {MAX_TIME_MS} ms"
+    if not 0 <= request.sensitivity <= 1e6:
+        return f"sensitivity is {request.sensitivity}; a number from 0 to 1e6"
+    program = request.program
+    return _order_problem(request) or launch_problem(
+        Launch(
+            job_id=0,
+            attempt=0,
+            ranks=(Rank(0),),
+            argv=program.argv,
+            call=program.call,
+            environment=program.environment,
+            working_directory=program.working_directory,
+            grace_ms=program.grace_ms,
+            output_limit_bytes=program.output_limit_bytes,
+        )
+    )
+
+
+def _order_problem(request: JobRequest) -> str | None:
+    """Return what is wrong with what a job waits for, or with its place in an array."""
+    if len(request.after) > MOST_AFTER:
+        return f"after names {len(request.after)} jobs; at most {MOST_AFTER}"
+    for after in request.after:
+        if not 1 <= after.job_id < 2**63:
+            return f"after: {after.job_id} is no number of a job; a whole number from 1 up"
+    array = request.array
+    if array is None:
+        return None
+    if not (0 < len(array.name) <= MOST_NAME and array.name.isprintable()):
+        return f"array: the name {array.name!r:.100} is none; a text of 1 to {MOST_NAME} characters in one line"
+    if not 0 <= array.index < 2**31:
+        return f"array: index is {array.index}; a whole number from 0 to {2**31 - 1}"
+    if not 0 <= array.at_once <= MAX_WIDTH:
+        return f"array: at_once is {array.at_once}; a whole number from 0 (all of them) to {MAX_WIDTH}"
+    return None

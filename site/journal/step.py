@@ -1,0 +1,368 @@
+"""One step of a journal: what belongs together, and is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import msgspec
+from sqlalchemy import ARRAY, Connection, Insert, Table, bindparam, delete, func, insert, literal, select, update
+
+from gridweave.errors import InputError
+from gridweave.site.job import JobRecord
+from gridweave.site.journal import tables
+from gridweave.site.journal.records import Codec, Usage, digest
+from gridweave.site.journal.store import execute_plain
+from gridweave.version import __version__
+
+KEEP_SNAPSHOTS = 2
+"""The newest, and one more in case it is damaged."""
+
+_MOST_TEXT = 10_000
+_PAGE = 1_000
+
+
+class Core(Protocol):
+    """A state machine whose only door is `handle`."""
+
+    def handle(self, now_ms: int, *events: Any) -> Sequence[object]:
+        """Take in what has happened and return what is to be done."""
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Of a connection: the first unacknowledged message, the next to be sent, and how many were received."""
+
+    first: int = 0
+    next: int = 0
+    received: int = 0
+
+
+class Rows(msgspec.Struct):
+    """What a step adds to the tables."""
+
+    inputs: list[dict[str, Any]] = []
+    snapshots: list[dict[str, Any]] = []
+    submissions: list[dict[str, Any]] = []
+    channels: dict[str, Counts] = {}
+    outbox: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    usage: list[dict[str, Any]] = []
+    ended: list[dict[str, Any]] = []
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(len(getattr(self, name)) for name in self.__struct_fields__)
+
+
+class Step:
+    """What belongs together; made by `Journal.step`, and filled until its ``with`` block ends.
+
+    Attributes
+    ----------
+    number : int
+        From 1 since the journal was opened. The step is durable when ``journal.durable`` has reached it.
+    last_note : int
+        Number of the last note that was recorded in this step, or before it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        sequence: int,
+        now_ms: int,
+        counts: dict[str, Counts],
+        events: Codec,
+        messages: Codec,
+        answers: Codec,
+        is_used: Callable[[str], bool],
+        last_note: int,
+    ) -> None:
+        self.number = number
+        self.sequence = sequence
+        self.now_ms = now_ms
+        self.has_acted = False
+        self.last_note = last_note
+        self._counts = counts
+        self._events, self._messages, self._answers = events, messages, answers
+        self._is_used = is_used
+        self.rows = Rows()
+        self._keys: set[str] = set()
+
+    def input(self, now_ms: int, events: Iterable[Any], commands: Sequence[object] | None = None) -> None:
+        """Record what the core was told in one call of ``handle``.
+
+        Parameters
+        ----------
+        now_ms : int
+        events : iterable
+            In the order in which they were given; none is a wakeup.
+        commands : sequence, optional
+            What the core has answered. A digest is kept, and a replay that decides otherwise is found out.
+
+        Raises
+        ------
+        InputError
+            If an event is none of the journal's, or could not be read back.
+        """
+        self._add(now_ms, self._events.encode_all(tuple(events)), commands)
+
+    def _add(self, now_ms: int, encoded: bytes, commands: Sequence[object] | None) -> None:
+        decided = None if commands is None else digest(commands)
+        self.now_ms = _whole("now_ms", now_ms)
+        self.sequence += 1
+        row = {"sequence": self.sequence, "now_ms": self.now_ms, "events": encoded, "decided": decided}
+        self.rows.inputs.append(row)
+
+    def handle(self, core: Core, now_ms: int, *events: Any) -> Sequence[Any]:
+        """Have a core take in what has happened, and record it.
+
+        Parameters
+        ----------
+        core : Core
+        now_ms : int
+        *events
+
+        Returns
+        -------
+        sequence
+            The commands of the core, to be carried out when this step is durable.
+
+        Raises
+        ------
+        InputError
+            As `input`, before the core has acted; or as the core does, which has not changed then.
+
+        Notes
+        -----
+        If the block of the step fails after this, the core is ahead of its journal, which then takes no more steps: the
+        core is to be thrown away, and made again from the journal.
+        """
+        # The core takes in what a replay will: it must come to the same commands, to the last byte.
+        encoded, events = self._events.keep_all(events)
+        _whole("now_ms", now_ms)
+        commands = core.handle(now_ms, *events)
+        self.has_acted = True
+        self._add(now_ms, encoded, commands)
+        return commands
+
+    def sent(self, peer: str, *messages: Any) -> None:
+        """Record messages that were put into the channel to another end.
+
+        Raises
+        ------
+        InputError
+            If a message is none of the journal's.
+        """
+        encoded = [self._messages.encode(message) for message in messages]
+        counts = self._counts_of(peer)
+        self._count(peer, counts.first, counts.next + len(encoded), counts.received)
+        for number, message in enumerate(encoded, counts.next):
+            self.rows.outbox.append({"peer": peer, "number": number, "message": message})
+
+    def received(self, peer: str, count: int = 1) -> None:
+        """Record that so many messages of another end were taken in; what they told belongs to this step's inputs."""
+        if _whole("count", count) < 0:
+            raise InputError(f"count is {count}, of messages received from {peer}; a number from 0 up")
+        counts = self._counts_of(peer)
+        self._count(peer, counts.first, counts.next, counts.received + count)
+
+    def acknowledged(self, peer: str, received: int) -> None:
+        """Record how many of our messages another end says to have received: `Packet.received`.
+
+        Raises
+        ------
+        InputError
+            If it has received more than this journal has sent, so that one of both is not what it was.
+        """
+        counts = self._counts_of(peer)
+        if _whole("received", received) > counts.next:
+            raise InputError(
+                f"{peer} has received {received} messages, and this journal sent {counts.next}; "
+                "one of both lost its journal: bring it back, or begin the connection anew at both ends"
+            )
+        self._count(peer, max(counts.first, received), counts.next, counts.received)
+
+    def _counts_of(self, peer: str) -> Counts:
+        return self.rows.channels.get(peer) or self._counts.get(peer) or Counts()
+
+    def _count(self, peer: str, first: int, following: int, received: int) -> None:
+        if not peer or peer != plain(peer):
+            raise InputError(f"the peer {peer!r:.100} is empty, or holds a NUL; the name of a site will do")
+        self.rows.channels[peer] = Counts(first, following, received)
+
+    def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> None:
+        """Record an event of the story of a job; a detail of more than 10,000 characters is cut there.
+
+        Its number is `last_note` then: ascending over all jobs, and never given again.
+        """
+        row = {"number": self.last_note + 1, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
+        self.rows.notes.append(row | {"kind": plain(kind), "detail": plain(detail)[:_MOST_TEXT]})
+        self.last_note += 1
+
+    def ended(self, record: JobRecord) -> None:
+        """Record what is known of a job that is over; if it was recorded before, this takes its place."""
+        request, array = record.request, record.request.array
+        row: dict[str, Any] = {"job_id": _whole("job_id", record.job_id), "user": plain(request.user)}
+        row |= {"name": plain(request.name), "array": "" if array is None else plain(array.name)}
+        row |= {"state": record.state, "outcome": record.outcome}
+        row |= {"submit_ms": _whole("submit_ms", record.submit_ms), "end_ms": _whole("end_ms", record.end_ms)}
+        row |= {"sites": plain(sites_text(site for site, _ in record.places)), "record": _ENCODER.encode(record)}
+        self.rows.ended.append(row)
+
+    def submission(self, key: str, job_id: int, at_ms: int, answer: Any) -> None:
+        """Record what is answered to a submission, to be given again if it is repeated.
+
+        Parameters
+        ----------
+        key : str
+            The idempotency key, not empty; unique over all who submit.
+        job_id, at_ms : int
+        answer : Any
+
+        Raises
+        ------
+        InputError
+            If the key was used before: its answer is to be had from `Journal.submissions`.
+        """
+        if not key or key != plain(key):
+            raise InputError(f"the idempotency key {key!r:.100} is empty, or holds a NUL; any other text will do")
+        if self._is_used(key) or key in self._keys:
+            raise InputError(f"the idempotency key {key!r:.100} was used before; give its first answer again")
+        row = {"key": key, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
+        self.rows.submissions.append(row | {"answer": self._answers.encode(answer)})
+        self._keys.add(key)
+
+    def usage(self, used: Usage) -> None:
+        """Record what a job has used.
+
+        Raises
+        ------
+        InputError
+            If a number is none.
+        """
+        row: dict[str, Any] = {}
+        for name, value in msgspec.structs.asdict(used).items():
+            if value is None:
+                row[name] = None
+            elif name in ("user", "job_class"):
+                row[name] = plain(str(value))
+            else:
+                row[name] = _number(name, value) if name == "cpu" else _whole(name, value)
+        self.rows.usage.append(row)
+
+    def snapshot(self, stamp: str, state: bytes) -> None:
+        """Record the state of the core after the inputs until here; `Journal.snapshot` makes it."""
+        row = {"sequence": self.sequence, "now_ms": self.now_ms, "stamp": stamp, "release": __version__, "state": state}
+        self.rows.snapshots.append(row | {"digest": state_digest(state)})
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def sites_text(sites: Iterable[str]) -> str:
+    """Return how the sites of a job are kept, so that one of them can be looked for."""
+    return "".join(f"\n{site}\n" for site in sites)
+
+
+def state_digest(state: bytes) -> bytes:
+    """Return by what a snapshot that was damaged is found out."""
+    return hashlib.blake2b(state, digest_size=16).digest()
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return a number as both databases store it: a step that cannot be written would hold up all after it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InputError(f"{name} is {value!r:.100}; a whole number") from None
+    if not -(2**63) <= number < 2**63:
+        raise InputError(f"{name} is {number}; a number of 64 bits")
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number, as `_whole`."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} is {value!r:.100}; a number") from None
+
+
+def plain(text: str) -> str:
+    """Return a text without what PostgreSQL does not store: the character NUL, and halves of characters."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+# Made once: a turn writes a few rows, and to make a statement takes longer than to write them.
+_NEW_CHANNEL = insert(tables.channels)
+_CHANNEL_MOVED = (
+    update(tables.channels)
+    .where(tables.channels.c.peer == bindparam("of_peer"))
+    .values({name: bindparam(name) for name in Counts.__struct_fields__})
+)
+_ACKNOWLEDGED = delete(tables.outbox).where(
+    tables.outbox.c.peer == bindparam("of_peer"), tables.outbox.c.number < bindparam("first")
+)
+_ENDED_ONCE = delete(tables.ended).where(tables.ended.c.job_id == bindparam("again"))
+_ENDED_BEFORE = delete(tables.ended).where(tables.ended.c.job_id.in_(bindparam("again", expanding=True)))
+
+
+def write(connection: Connection, steps: Sequence[Rows]) -> None:
+    """Write steps into the tables, in the order in which they were made."""
+    channels: dict[str, Counts] = {}
+    for step in steps:
+        channels.update(step.channels)
+    ended = {row["job_id"]: row for step in steps for row in step.ended}
+    _forget(connection, list(ended))
+    for table, rows in (
+        (tables.inputs, [row for step in steps for row in step.inputs]),
+        (tables.submissions, [row for step in steps for row in step.submissions]),
+        (tables.notes, [row for step in steps for row in step.notes]),
+        (tables.usage, [row for step in steps for row in step.usage]),
+        (tables.ended, list(ended.values())),
+        (tables.outbox, [row for step in steps for row in step.outbox if row["number"] >= channels[row["peer"]].first]),
+    ):
+        if rows:
+            _insert(connection, table, rows)
+    for peer, counts in sorted(channels.items()):
+        row = {"of_peer": peer, **msgspec.structs.asdict(counts)}
+        if not execute_plain(connection, _CHANNEL_MOVED, row).rowcount:
+            connection.execute(_NEW_CHANNEL, {"peer": peer, **msgspec.structs.asdict(counts)})
+        execute_plain(connection, _ACKNOWLEDGED, row)
+    snapshots = [row for step in steps for row in step.snapshots]
+    for row in snapshots:
+        connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence == row["sequence"]))
+        connection.execute(insert(tables.snapshots), row)
+    if snapshots:
+        newest = select(tables.snapshots.c.sequence).order_by(tables.snapshots.c.sequence.desc()).limit(KEEP_SNAPSHOTS)
+        kept = list(connection.scalars(newest))
+        connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence.not_in(kept)))
+
+
+@cache
+def _new_rows(table: Table, names: tuple[str, ...]) -> Insert:
+    return insert(table).values({name: bindparam(name) for name in names})
+
+
+def _forget(connection: Connection, job_ids: list[int]) -> None:
+    """Remove what is kept of jobs: a core that was begun anew gives out their numbers again."""
+    if len(job_ids) == 1:
+        execute_plain(connection, _ENDED_ONCE, {"again": job_ids[0]})
+        return
+    for start in range(0, len(job_ids), _PAGE):
+        connection.execute(_ENDED_BEFORE, {"again": job_ids[start : start + _PAGE]})
+
+
+def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert rows that have all the same columns."""
+    if connection.dialect.name != "postgresql":
+        execute_plain(connection, _new_rows(table, tuple(rows[0])), rows)
+        return
+    # Row by row the server would take several times as long: it gets each column in one piece.
+    names = list(rows[0])
+    columns = [func.unnest(literal([row[name] for row in rows], ARRAY(table.c[name].type))) for name in names]
+    connection.execute(insert(table).from_select(names, select(*columns), include_defaults=False))

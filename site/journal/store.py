@@ -1,0 +1,335 @@
+"""Where a journal lies: a connection to SQLite or PostgreSQL, the lock of its one writer, errors in plain words.
+
+Databases: SQLite and PostgreSQL by a path or a URL, and what goes wrong with them in plain words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    URL,
+    ClauseElement,
+    Connection,
+    CursorResult,
+    Dialect,
+    Engine,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+
+_FORMS = "a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+
+_Kinds = tuple[tuple[str, type[GridweaveError], str], ...]
+
+# How the names of SQLite's codes begin, and what would be right.
+_SQLITE: _Kinds = (
+    ("SQLITE_FULL", UnavailableError, "make room on its disk"),
+    ("SQLITE_BUSY", UnavailableError, "another process has it locked: end that"),
+    ("SQLITE_LOCKED", UnavailableError, "another process has it locked: end that"),
+    ("SQLITE_NOTADB", InputError, "name an SQLite database, or a file that is not there yet"),
+    ("SQLITE_CORRUPT", InputError, "the file is damaged: restore it from a copy"),
+    ("SQLITE_CANTOPEN", InputError, "name a place in a folder that can be written"),
+    ("SQLITE_READONLY", InputError, "name a file and a folder that can be written"),
+    ("SQLITE_PERM", InputError, "name a file that can be written"),
+    ("SQLITE_IOERR", UnavailableError, "see to its disk"),
+)
+
+# How the codes of PostgreSQL begin (its manual, appendix A).
+_POSTGRES: _Kinds = (
+    ("53100", UnavailableError, "make room on the server's disk"),
+    ("28", InputError, "name a user and a password that the server takes"),
+    ("3D", InputError, "create the database, or name another"),
+    ("42501", InputError, "let this user create tables there"),
+    ("55P03", UnavailableError, "another process writes this journal, or has its tables locked: end that"),
+    ("XX001", InputError, "the database is damaged: restore it from a copy"),
+)
+
+# The driver has no code for a connection that the server refuses, only the server's words.
+_REFUSALS = ((" role ", "28"), ("authentication failed", "28"), ("pg_hba.conf", "28"), ("does not exist", "3D"))
+
+
+def checked_url(option: str, place: str | Path) -> URL:
+    """Return the URL of a place, with the driver that we use.
+
+    Parameters
+    ----------
+    option : str
+        What the user calls the place.
+    place : str or pathlib.Path
+
+    Raises
+    ------
+    OptionError
+        If it makes no sense.
+
+    Examples
+    --------
+    >>> checked_url("journal", "postgresql://anna@north/jobs").drivername
+    'postgresql+psycopg'
+    """
+    given = str(place)
+    if "://" not in given:
+        if not given:
+            raise OptionError(option, f"is empty; {_FORMS}")
+        return URL.create("sqlite", database=given)
+    try:
+        url = make_url(given)
+        backend = url.get_backend_name()
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise OptionError(option, f"cannot be read as a URL; {_FORMS}") from error
+    if backend == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise OptionError(option, f"is a URL of {backend}; {_FORMS}")
+    if not url.database or url.database == ":memory:" or url.query:
+        raise OptionError(option, f"names no plain file, and memory outlasts nothing; {_FORMS}")
+    return url.set(drivername="sqlite")
+
+
+def explained(error: Exception, where: str) -> GridweaveError:
+    """Return what went wrong with a database, in one line, and what would be right.
+
+    Parameters
+    ----------
+    error : Exception
+        Of SQLAlchemy or of a driver.
+    where : str
+        The database, without secrets.
+    """
+    cause = getattr(error, "orig", None) or error
+    line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    if isinstance(cause, sqlite3.Error):
+        name = getattr(cause, "sqlite_errorname", "")
+        for start, kind, advice in _SQLITE:
+            if name.startswith(start):
+                return kind(f"{where}: {line}; {advice}")
+        return UnavailableError(f"{where}: {line}")
+    state = getattr(cause, "sqlstate", None) or ""
+    for start, kind, advice in _POSTGRES:
+        if state.startswith(start):
+            return kind(f"{where}: {line}; {advice}")
+    for words, code in _REFUSALS:
+        if not state and "FATAL:" in line and words in line:
+            advice = next(advice for start, _, advice in _POSTGRES if start == code)
+            return InputError(f"{where}: {line}; {advice}")
+    return UnavailableError(f"{where}: {line}; see that the server runs and can be reached")
+
+
+# The server lets go of the lock of a writer whose machine has gone within half a minute.
+_POSTGRES_SETTINGS = (
+    "SET synchronous_commit = on",
+    "SET tcp_keepalives_idle = 10",
+    "SET tcp_keepalives_interval = 5",
+    "SET tcp_keepalives_count = 3",
+)
+
+
+class Store:
+    """One connection to the database of a journal, opened when it is needed and again when it was lost.
+
+    Parameters
+    ----------
+    place : str or pathlib.Path
+        A path, or a URL.
+    wait_ms : int
+        How long to wait for another process that has the database locked, or still writes a journal in PostgreSQL.
+    synchronous : str
+        ``full`` or ``normal``; of SQLite.
+    read_only : bool
+        Whether nothing is written, so that no lock is needed.
+
+    Raises
+    ------
+    OptionError
+        If the place or a setting makes no sense.
+    UnavailableError
+        If another writer has the journal.
+    """
+
+    def __init__(self, place: str | Path, *, wait_ms: int, synchronous: str, read_only: bool) -> None:
+        self._url = checked_url("journal", place)
+        if wait_ms < 0:
+            raise OptionError("wait_ms", f"is {wait_ms}; a number of milliseconds from 0 up")
+        if synchronous not in ("full", "normal"):
+            raise OptionError("synchronous", f"is {synchronous!r}; full, or normal")
+        self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        self.where = str(self._url.database) if self.is_sqlite else self._url.render_as_string(hide_password=True)
+        self._wait_ms = wait_ms
+        self._synchronous = synchronous
+        self._read_only = read_only
+        self._connection: Connection | None = None
+        self._lock_fd: int | None = None
+        self._engine = self._make_engine()
+
+    def _make_engine(self) -> Engine:
+        try:
+            if not self.is_sqlite:
+                wait_s = max(2, self._wait_ms // 1000)
+                return create_engine(self._url, poolclass=NullPool, connect_args={"connect_timeout": wait_s})
+            # Whoever uses the store sees to it that one thread at a time does.
+            arguments: dict[str, Any] = {"check_same_thread": False, "timeout": self._wait_ms / 1000}
+            engine = create_engine(self._url, poolclass=NullPool, connect_args=arguments)
+        except ModuleNotFoundError as error:
+            raise UnavailableError(f"{self.where}: the package {error.name} is not installed; install it") from error
+        event.listen(engine, "begin", self._begin_sqlite)
+        return engine
+
+    def _begin_sqlite(self, connection: Connection) -> None:
+        """Begin where Python's module would not: before DDL and before reading, and as a writer from the start."""
+        connection.exec_driver_sql("BEGIN" if self._read_only else "BEGIN IMMEDIATE")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Yield a connection in a transaction; it is committed at the end, or nothing of it is there.
+
+        Raises
+        ------
+        InputError
+            If the database is none, or is damaged, or we may not use it so.
+        UnavailableError
+            If it cannot be reached, is locked or full. If the end of a transaction was not heard of, it may have been
+            committed.
+        """
+        try:
+            connection = self._connection if self._connection is not None else self._connect()
+            with connection.begin():
+                yield connection
+        except (DBAPIError, DisconnectionError, sqlite3.Error) as error:
+            if not self.is_sqlite and getattr(error, "connection_invalidated", True):
+                self._drop()
+            raise explained(error, self.where) from error
+
+    def _connect(self) -> Connection:
+        if self.is_sqlite:
+            return self._connect_sqlite()
+        connection = self._engine.connect()
+        try:
+            with connection.begin():
+                for setting in _POSTGRES_SETTINGS:
+                    connection.execute(text(setting))
+                connection.execute(text(f"SET lock_timeout = {max(1, self._wait_ms)}"))
+                if not self._read_only:
+                    # A session whose process was killed may take a moment to end.
+                    connection.execute(_TAKE_LOCK)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _connect_sqlite(self) -> Connection:
+        path = Path(self.where)
+        if self._read_only and not path.is_file():
+            raise InputError(f"{path}: there is no such journal; name one that is there")
+        if not self._read_only:
+            self._lock(path)
+            if path.is_file() and not path.stat().st_size and self.known_id():
+                raise InputError(f"{path} is empty, but was a journal: it was cut off; restore it, or remove it")
+        connection = self._engine.connect()
+        try:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection), "another driver than Python's own"
+            driver.isolation_level = None
+            mode = driver.execute("PRAGMA journal_mode" + ("" if self._read_only else "=WAL")).fetchone()[0]
+            if mode != "wal" and not self._read_only:
+                raise InputError(f"{path}: SQLite keeps no write-ahead log there; name a place on a local disk")
+            driver.execute(f"PRAGMA synchronous={self._synchronous}")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _lock(self, path: Path) -> None:
+        """Be the one writer until this process ends, however it ends."""
+        if self._lock_fd is not None:
+            return
+        try:
+            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; name a place in a folder that can be written") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(lock, 100, 0).decode(errors="replace").partition("\n")[0] or "of unknown number"
+            os.close(lock)
+            raise UnavailableError(f"{path}: process {holder} writes this journal; end it first") from error
+        self._lock_fd = lock
+        self.name_writer(self.known_id())
+
+    def known_id(self) -> str:
+        """Return which journal was last at this place, as its lock file says; empty if none."""
+        if self._lock_fd is None:
+            return ""
+        lines = os.pread(self._lock_fd, 100, 0).decode(errors="replace").splitlines()
+        return lines[1] if len(lines) > 1 else ""
+
+    def name_writer(self, journal_id: str) -> None:
+        """Write into the lock file who holds it, and which journal is at this place."""
+        if self._lock_fd is not None:
+            text = f"{os.getpid()}\n{journal_id}\n".encode()
+            os.ftruncate(self._lock_fd, os.pwrite(self._lock_fd, text, 0))
+
+    def _drop(self) -> None:
+        """Forget a connection that is broken."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(DBAPIError):
+                connection.invalidate()
+                connection.close()
+
+    def close(self) -> None:
+        """Close the connection and let go of the lock."""
+        if self._connection is not None:
+            with contextlib.suppress(DBAPIError, sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+        self._engine.dispose()
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+_TAKE_LOCK = text("SELECT pg_advisory_lock(hashtextextended('gridweave.journal ' || current_schema(), 0))")
+
+
+@cache
+def _plain(dialect: Dialect, statement: ClauseElement) -> tuple[str, tuple[str, ...]]:
+    """Return a statement as the driver takes it, and the names of its values in their order, if it goes by that."""
+    compiled: Any = statement.compile(dialect=dialect)
+    return str(compiled), tuple(compiled.positiontup or ())
+
+
+def execute_plain(
+    connection: Connection, statement: ClauseElement, values: dict[str, Any] | list[dict[str, Any]]
+) -> CursorResult[Any]:
+    """Execute a statement whose values need no conversion, in a third of the time that SQLAlchemy takes for it.
+
+    Parameters
+    ----------
+    connection : Connection
+    statement : ClauseElement
+        Made once: it is kept.
+    values : dict, or list of dict
+        For each time that it is executed.
+    """
+    known, order = _plain(connection.dialect, statement)
+    if not order:
+        return connection.exec_driver_sql(known, values)
+    if isinstance(values, dict):
+        return connection.exec_driver_sql(known, tuple([values[name] for name in order]))
+    return connection.exec_driver_sql(known, [tuple([row[name] for name in order]) for row in values])

@@ -1,0 +1,326 @@
+"""What past jobs suggest for the next one: an estimate, and what it needs beside nodes (docs/experience.md)."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gridweave.errors import OptionError
+from gridweave.site.job import MAX_TIME_MS, Resources
+from gridweave.site.journal.records import Usage
+
+KILL_CHANCE = 0.05
+"""How likely the next job may be killed at a suggested limit, if nothing else is said."""
+
+MARGIN = 0.1
+"""By which part a limit lies above the run time that it is taken from, if nothing else is said."""
+
+_ROUND_MS = 1000
+_PARTS = 1000  # fractions are given in thousandths
+_ENDS, _STARTS, _ENDS_AT_ONCE = range(3)
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """How a rule would have done on the jobs of the past, each with what had ended when it started.
+
+    Attributes
+    ----------
+    jobs : int
+        For which it would have suggested something.
+    killed : int
+        That would not have ended within it; jobs that were killed at the limit they had are among them.
+    used : float or None
+        Median of the parts of the suggested limits that the others used; None if there are none.
+    """
+
+    jobs: int
+    killed: int
+    used: float | None
+
+
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What to ask for the next job; of what cannot be said there is None, and a reason.
+
+    Attributes
+    ----------
+    estimate_ms : int or None
+        A limit, in whole seconds.
+    estimate_tested : Trial or None
+    part_of_asked : float or None
+        By which the estimates that this user gives could be multiplied, for jobs whose length the user knows about.
+    part_tested : Trial or None
+    memory_bytes : int or None
+        On each node.
+    resources : gridweave.site.messages.Resources or None
+        Where the memory of a node is not known, or that of the jobs, ``memory`` is 1: all of a node's.
+    reasons : tuple of str
+        Why what is missing is missing.
+    """
+
+    estimate_ms: int | None = None
+    estimate_tested: Trial | None = None
+    part_of_asked: float | None = None
+    part_tested: Trial | None = None
+    memory_bytes: int | None = None
+    resources: Resources | None = None
+    reasons: tuple[str, ...] = ()
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """How suggestions are made.
+
+    Attributes
+    ----------
+    kill_chance : float
+        How likely the next job may be killed at its limit; above 0, at most 0.5.
+    margin : float
+        By which part more is given than was used; from 0 up.
+    disk_bps : float, optional
+        What the disk of one node reads or writes [bytes/s].
+    node_memory_bytes : float, optional
+
+    Raises
+    ------
+    OptionError
+        If a value makes no sense.
+
+    Examples
+    --------
+    >>> Rule().least_jobs, Rule(kill_chance=0.01).least_jobs
+    (19, 99)
+    """
+
+    kill_chance: float = KILL_CHANCE
+    margin: float = MARGIN
+    disk_bps: float | None = None
+    node_memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kill_chance <= 0.5:
+            raise OptionError("kill_chance", f"is {self.kill_chance:g}; a number above 0, at most 0.5")
+        if not 0 <= self.margin < math.inf:
+            raise OptionError("margin", f"is {self.margin:g}; a number from 0 up, such as 0.1")
+        for option in ("disk_bps", "node_memory_bytes"):
+            value = getattr(self, option)
+            if value is not None and not 0 < value < math.inf:
+                raise OptionError(option, f"is {value:g}; a number above 0")
+
+    @property
+    def least_jobs(self) -> int:
+        """Fewer jobs than this cannot vouch for the chance."""
+        return math.ceil(1 / self.kill_chance - 1e-9) - 1
+
+    def bound(self, ascending: Sequence[float]) -> float | None:
+        """Return what the next value lies above with at most the chance, before the margin.
+
+        The k-th smallest of n values that come in any order with equal chance is exceeded by the next one with
+        probability 1 - k / (n + 1), whatever their distribution (Wilks, 1941; conformal prediction: Vovk, Gammerman and
+        Shafer, 2005). So k is the least with (n + 1 - k) / (n + 1) <= chance.
+
+        Parameters
+        ----------
+        ascending : sequence of float
+            Infinite where only a lower bound is known.
+
+        Returns
+        -------
+        float or None
+            Infinite if too many are; None if there are too few values.
+        """
+        rank = math.ceil((len(ascending) + 1) * (1 - self.kill_chance) - 1e-9)
+        return ascending[rank - 1] if rank <= len(ascending) else None
+
+
+def was_killed(used: Usage) -> bool:
+    """Whether a job ran to its limit: how long it would have run is not known."""
+    return 0 < used.estimate_ms <= used.run_ms
+
+
+def suggest(jobs: Sequence[Usage], rule: Rule | None = None) -> Suggestion:
+    """Return what to ask for the next job of the same kind.
+
+    Parameters
+    ----------
+    jobs : sequence of Usage
+        What jobs of this kind have used.
+    rule : Rule, optional
+
+    Returns
+    -------
+    Suggestion
+
+    Examples
+    --------
+    >>> jobs = [Usage(job_id=n, at_ms=n, width=1, estimate_ms=60_000, run_ms=1000 * n) for n in range(1, 20)]
+    >>> suggest(jobs, Rule(margin=0)).estimate_ms
+    19000
+    >>> suggest(jobs[:5]).reasons
+    ('too few jobs: 5; 19 are needed for a chance of 5%',)
+    """
+    rule = rule if rule is not None else Rule()
+    if len(jobs) < rule.least_jobs:
+        return Suggestion(reasons=(_too_few(len(jobs), "jobs", rule),))
+    reasons: list[str] = []
+    estimate_ms = _estimate(jobs, rule, reasons)
+    part = _part(jobs, rule, reasons)
+    memory_bytes = _memory(jobs, rule, reasons)
+    return Suggestion(
+        estimate_ms=estimate_ms,
+        estimate_tested=None if estimate_ms is None else _tested(jobs, rule, _run_ms, lambda _, b: _limit_ms(b, rule)),
+        part_of_asked=part,
+        part_tested=None if part is None else _tested(_with_limit(jobs), rule, _run_part, _limit_by_part(rule)),
+        memory_bytes=memory_bytes,
+        resources=_resources(jobs, memory_bytes, rule, reasons),
+        reasons=tuple(reasons),
+    )
+
+
+def _too_few(count: int, what: str, rule: Rule) -> str:
+    chance = f"{100 * rule.kill_chance:.3g}%"
+    return f"too few {what}: {count:,}; {rule.least_jobs:,} are needed for a chance of {chance}"
+
+
+def _run_ms(used: Usage) -> float:
+    return math.inf if was_killed(used) else float(used.run_ms)
+
+
+def _run_part(used: Usage) -> float:
+    return math.inf if was_killed(used) else used.run_ms / used.estimate_ms
+
+
+def _with_limit(jobs: Sequence[Usage]) -> list[Usage]:
+    return [used for used in jobs if used.estimate_ms > 0]
+
+
+def _limit_ms(bound: float, rule: Rule) -> float:
+    """Return a limit in whole seconds, at least one."""
+    seconds = math.ceil(bound * (1 + rule.margin) / _ROUND_MS - 1e-9)
+    return float(min(max(seconds, 1) * _ROUND_MS, MAX_TIME_MS))
+
+
+def _part_of(bound: float, rule: Rule) -> float:
+    """Return a part in thousandths, at most all."""
+    return min(max(math.ceil(bound * (1 + rule.margin) * _PARTS - 1e-9), 1) / _PARTS, 1.0)
+
+
+def _limit_by_part(rule: Rule) -> Callable[[Usage, float], float]:
+    return lambda used, bound: used.estimate_ms * _part_of(bound, rule)
+
+
+def _estimate(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> int | None:
+    bound = rule.bound(sorted(map(_run_ms, jobs)))
+    if bound is None or bound == math.inf:
+        killed = sum(map(was_killed, jobs))
+        reasons.append(
+            f"no estimate: {killed:,} of {len(jobs):,} jobs ran to their limits, and would have run longer; "
+            "ask for more than they had"
+        )
+        return None
+    return int(_limit_ms(bound, rule))
+
+
+def _part(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> float | None:
+    known = _with_limit(jobs)
+    bound = rule.bound(sorted(map(_run_part, known)))
+    if bound is None:
+        reasons.append("no part of the estimates asked: " + _too_few(len(known), "jobs with an estimate", rule))
+        return None
+    return None if bound == math.inf else _part_of(bound, rule)  # the reason is that of the estimate
+
+
+def _memory(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> int | None:
+    known = sorted(float(used.memory_bytes) for used in jobs if used.memory_bytes is not None)
+    bound = rule.bound(known)
+    if bound is None:
+        reasons.append("no memory: " + _too_few(len(known), "jobs with known memory", rule))
+        return None
+    return math.ceil(bound * (1 + rule.margin))
+
+
+def _tested(
+    jobs: Sequence[Usage], rule: Rule, value: Callable[[Usage], float], limit: Callable[[Usage, float], float]
+) -> Trial:
+    """Go through the past: what a job gets comes from the jobs that had ended when it started."""
+    # At one instant first those that end, last those that had ended as soon as they started.
+    happened = sorted(
+        [(used.at_ms, _ENDS if used.run_ms > 0 else _ENDS_AT_ONCE, number) for number, used in enumerate(jobs)]
+        + [(used.at_ms - used.run_ms, _STARTS, number) for number, used in enumerate(jobs)]
+    )
+    known: list[float] = []
+    parts: list[float] = []
+    tested = 0
+    for _, kind, number in happened:
+        used = jobs[number]
+        bound = rule.bound(known) if kind == _STARTS else None
+        if kind != _STARTS:
+            bisect.insort(known, value(used))
+        elif bound is not None and bound < math.inf:
+            tested += 1
+            limit_ms = limit(used, bound)
+            if not was_killed(used) and used.run_ms <= limit_ms:
+                parts.append(used.run_ms / limit_ms)
+    middle = sorted(parts)
+    count = len(middle)
+    used_part = (middle[(count - 1) // 2] + middle[count // 2]) / 2 if count else None
+    return Trial(tested, tested - count, used_part)
+
+
+def _resources(jobs: Sequence[Usage], memory_bytes: int | None, rule: Rule, reasons: list[str]) -> Resources | None:
+    """Return mean fractions, in thousandths that add up to 1."""
+    if rule.disk_bps is None:
+        reasons.append("no resource fractions: the bandwidth of a node's disk is not given")
+        return None
+    found = [fractions for used in jobs if (fractions := job_fractions(used, rule.disk_bps)) is not None]
+    if len(found) < rule.least_jobs:
+        reasons.append("no resource fractions: " + _too_few(len(found), "jobs with known CPU and I/O", rule))
+        return None
+    cpu, disk = (round(_PARTS * math.fsum(row[column] for row in found) / len(found)) for column in (0, 2))
+    disk = min(disk, _PARTS - cpu)
+    return Resources(
+        cpu=cpu / _PARTS,
+        network=(_PARTS - cpu - disk) / _PARTS,
+        disk=disk / _PARTS,
+        memory=_memory_part(memory_bytes, rule, reasons),
+    )
+
+
+def _memory_part(memory_bytes: int | None, rule: Rule, reasons: list[str]) -> float:
+    if rule.node_memory_bytes is None:
+        reasons.append("memory is all of a node's: how much a node has is not given")
+    if memory_bytes is None or rule.node_memory_bytes is None:
+        return 1.0
+    if memory_bytes > rule.node_memory_bytes:
+        reasons.append("memory is all of a node's: jobs used as much as a node has, or more")
+        return 1.0
+    return max(math.ceil(_PARTS * memory_bytes / rule.node_memory_bytes), 1) / _PARTS
+
+
+def job_fractions(used: Usage, disk_bps: float) -> tuple[float, float, float] | None:
+    """Return in which parts of its run time a job used the CPU, the network and the disk.
+
+    CPU: the part of its run time that it computed. Disk: how long what it read and wrote takes at the full
+    bandwidth of the disks of all its nodes, but no longer than it did not compute. A job on several nodes spent the
+    rest on messages, as far as is known; of one on a single node the two parts are stretched to the whole.
+
+    Parameters
+    ----------
+    used : Usage
+    disk_bps : float
+        Of one node [bytes/s].
+
+    Returns
+    -------
+    (float, float, float) or None
+        CPU, network and disk, which add up to 1; None if what it used is not known.
+    """
+    if used.cpu is None or used.read_bytes is None or used.write_bytes is None or used.run_ms <= 0:
+        return None
+    cpu = min(max(used.cpu, 0.0), 1.0)
+    disk_s = (used.read_bytes + used.write_bytes) / (disk_bps * max(used.width, 1))
+    disk = min(1000.0 * disk_s / used.run_ms, 1.0 - cpu)
+    if used.width > 1:
+        return cpu, 1.0 - cpu - disk, disk
+    return (cpu / (cpu + disk), 0.0, disk / (cpu + disk)) if cpu + disk > 0 else None

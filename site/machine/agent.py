@@ -1,0 +1,325 @@
+"""The agent of a machine: runs what its site orders, and tells it what has become of that until it has heard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import OptionError, UnavailableError
+from gridweave.site.launch import FragmentEvent, FragmentStarted, Launch, Rank
+from gridweave.site.machine.affinity import usable_cores
+from gridweave.site.machine.folders import Key, fragment_folder, read_launch, result_path
+from gridweave.site.machine.output import STREAMS, output_path
+from gridweave.site.machine.runner import Runner
+from gridweave.site.messages import (
+    ENCODER,
+    LOCAL,
+    ORDERS,
+    AgentJoined,
+    ConfirmRun,
+    EndRun,
+    LookForRoom,
+    MachineReady,
+    Report,
+    RunDelayed,
+    RunEnded,
+    RunStarted,
+    StartRun,
+)
+
+logger = logging.getLogger("gridweave.live")
+
+RESULT = "result"
+"""In place of a stream: what a callable has returned."""
+
+MOST_OUTPUT = 4 << 20
+"""So much output is handed out at one time."""
+
+KEEP_ENDED = 1_000
+"""The folders of so many ended fragments, with their output, are kept on a machine."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_MOST_REPORTS = 1_000
+
+
+class OutputRead(msgspec.Struct, frozen=True):
+    """A part of the output of a rank.
+
+    Attributes
+    ----------
+    is_here : bool
+        Whether the rank is one of this machine, and its folder is still there.
+    data : bytes
+    size : int
+        How much there was after that was read.
+    """
+
+    is_here: bool
+    data: bytes
+    size: int
+
+
+class Machine(Runner):
+    """A `Runner` that can say what it knows of."""
+
+    def knows(self, job_id: int, attempt: int) -> bool:
+        """Return whether a fragment is or was here, as far as this machine has not lost its folder."""
+        key = (job_id, attempt)
+        return key in self._fragments or key in self._forgotten or fragment_folder(self.root, key).exists()
+
+    def known(self) -> tuple[tuple[int, int], ...]:
+        """Return job and attempt of all fragments that it runs, or whose end it has not forgotten."""
+        return tuple(sorted(self._fragments))
+
+
+class AgentDriver:
+    """Runs fragments on a machine for its site.
+
+    Parameters
+    ----------
+    name : str
+        As the site knows it.
+    root : pathlib.Path
+        The folder of the machine, for its `Runner`.
+    report : callable
+        Carries reports to the site; returns when they are durable there, and raises if that is not known.
+    host : str
+        By which other machines reach it.
+    threads : sequence of tuple of int
+        The hardware threads of each node of the machine, as the operating system counts them, core by core; empty for a
+        node that is none of its own: its ranks run anywhere.
+    environment : mapping from str to str, optional
+        What every job gets; by default that of this process without what Ray has put there.
+
+    Notes
+    -----
+    Orders may come twice, late or never. A fragment is started at most once (`Runner`). An order from before an agent
+    was started anew could start what was forgotten since; so a site's orders go to one agent, and end with it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: Path,
+        report: Callable[[bytes], Awaitable[None]],
+        *,
+        host: str = LOCAL,
+        threads: Sequence[tuple[int, ...]] = (),
+        environment: Mapping[str, str] | None = None,
+        keep_ended: int = KEEP_ENDED,
+    ) -> None:
+        self.name, self.host = name, host
+        self.runner = Machine(root, own_environment() if environment is None else environment)
+        self._report, self._threads, self._keep = report, tuple(threads), keep_ended
+        self._queue: deque[Report] = deque()
+        self._news = asyncio.Event()
+        self._ended: deque[Key] = deque()
+        # What could not be started for want of room, and was not asked for again since.
+        self._delayed: set[Key] = set()
+
+    async def open(self) -> None:
+        """Take the folder, and find again what runs there."""
+        await self.runner.open()
+        await self.runner.adopt()
+        self._say(AgentJoined(self.name, self.host))
+
+    async def run(self) -> None:
+        """Tell the site what happens, without end."""
+        listening = asyncio.ensure_future(self._listen())
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                await self._tell()
+        finally:
+            listening.cancel()
+
+    async def order(self, data: bytes) -> None:
+        """Start and end fragments."""
+        for order in ORDERS.decode(data):
+            if order.agent != self.name:
+                logger.error("an order for %s came to %s", order.agent, self.name)
+            elif isinstance(order, EndRun):
+                await self.runner.cancel(order.job_id, order.attempt, order.reason)
+            elif isinstance(order, ConfirmRun):
+                await self._confirm(order)
+            elif isinstance(order, LookForRoom):
+                self._look_for_room()
+            else:
+                await self._start(order)
+
+    async def _start(self, order: StartRun) -> None:
+        """Start a fragment; one that there is no room for is asked for again, as all that nobody says runs."""
+        key = order.launch.job_id, order.launch.attempt
+        try:
+            await self.runner.start(self._pinned(order))
+        except UnavailableError as error:
+            if key not in self._delayed:
+                logger.warning("%s cannot start job %d now: %s", self.name, key[0], error)
+                self._delayed.add(key)
+                self._say(RunDelayed(self.name, *key, f"machine {self.name} cannot start it now: {error}"))
+
+    def _look_for_room(self) -> None:
+        """Say if there is room: the site thinks that there is none."""
+        if self.runner.room_problem(trial=True) is None:
+            self._delayed.clear()
+            self._say(MachineReady(self.name))
+
+    async def _confirm(self, order: ConfirmRun) -> None:
+        """Say whether a fragment is still here; one that is not must not be started by an order that comes late."""
+        if self.runner.knows(order.job_id, order.attempt):
+            # If it has ended, that is told as well.
+            self._say(RunStarted(self.name, order.job_id, order.attempt))
+            return
+        reason = f"machine {self.name} knows nothing of it any more"
+        self._say(RunEnded(self.name, order.job_id, order.attempt, "lost", reason))
+        await self.runner.cancel(order.job_id, order.attempt, reason)
+
+    def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
+        """Return a part of the output of a rank, and whether it is a rank of this machine.
+
+        Parameters
+        ----------
+        job_id, attempt, rank, stream, offset, limit
+            As for `output`.
+
+        Raises
+        ------
+        OptionError
+            As `output`.
+        """
+        data = self.output(job_id, attempt, rank, stream, offset, limit)
+        folder = fragment_folder(self.runner.root, (job_id, attempt))
+        launch = read_launch(folder)
+        is_here = launch is not None and any(each.rank == rank for each in launch.ranks)
+        try:
+            size = _written_path(folder, rank, stream).stat().st_size
+        except OSError:
+            size = 0
+        return OutputRead(is_here, data, size)
+
+    def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
+        """Return a part of the output of a rank.
+
+        Parameters
+        ----------
+        job_id, attempt, rank : int
+        stream : str
+            ``out`` or ``err``, or ``result``: what the callable of the rank has returned, as JSON.
+        offset, limit : int
+            From which byte, and at most how many.
+
+        Raises
+        ------
+        OptionError
+            If there is no such stream, or a number is below 0.
+        """
+        if stream not in (*STREAMS, RESULT):
+            raise OptionError("stream", f"is {stream!r:.20}; out, err or result")
+        if min(job_id, attempt, rank, offset, limit) < 0:
+            raise OptionError("offset", "or another number is below 0; whole numbers from 0 up")
+        path = _written_path(fragment_folder(self.runner.root, (job_id, attempt)), rank, stream)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(min(limit, MOST_OUTPUT))
+        except FileNotFoundError:
+            return b""
+
+    async def end_all(self) -> None:
+        """End all that runs here."""
+        for key in self.runner.known():
+            await self.runner.cancel(*key, "the grid is taken down")
+
+    async def close(self) -> None:
+        """Stop watching; what runs goes on."""
+        await self.runner.close()
+
+    def _pinned(self, order: StartRun) -> Launch:
+        """Return the launch with the hardware threads that the operating system knows."""
+        if not self._threads:
+            ranks = tuple(msgspec.structs.replace(rank, threads=None) for rank in order.launch.ranks)
+        else:
+            ranks = tuple(self._on(rank, slot) for rank, slot in zip(order.launch.ranks, order.slots, strict=True))
+        return msgspec.structs.replace(order.launch, ranks=ranks)
+
+    def _on(self, rank: Rank, slot: int) -> Rank:
+        own = self._threads[slot] if slot < len(self._threads) else ()
+        chosen = own if rank.threads is None else tuple(own[lane] for lane in rank.threads if lane < len(own))
+        return msgspec.structs.replace(rank, threads=chosen or None)
+
+    def _say(self, report: Report) -> None:
+        self._queue.append(report)
+        self._news.set()
+
+    async def _listen(self) -> None:
+        async for event in self.runner.events():
+            self._say(_told(self.name, event))
+
+    async def _tell(self) -> None:
+        """Tell the site all that it has not heard, again and again until it has."""
+        pause_s = _FIRST_PAUSE_S
+        while self._queue:
+            part = [self._queue[number] for number in range(min(len(self._queue), _MOST_REPORTS))]
+            try:
+                await self._report(ENCODER.encode(part))
+            except Exception as error:
+                # Whatever the transport raises, the site may or may not have heard; it passes over what it knows.
+                logger.info("%s cannot tell its site, trying again: %s", self.name, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                continue
+            pause_s = _FIRST_PAUSE_S
+            for report in part:
+                self._queue.popleft()
+                if isinstance(report, RunEnded):
+                    self._ended.append((report.job_id, report.attempt))
+            while len(self._ended) > self._keep:
+                await self.runner.forget(*self._ended.popleft())
+
+
+def _written_path(folder: Path, rank: int, stream: str) -> Path:
+    return result_path(folder, rank) if stream == RESULT else output_path(folder, rank, stream)
+
+
+def _told(agent: str, event: FragmentEvent) -> Report:
+    """Return what a site is told of an event."""
+    if isinstance(event, FragmentStarted):
+        return RunStarted(agent, event.job_id, event.attempt)
+    # Of what was lost nobody knows.
+    has_run = event.started_ms is not None or event.outcome == "lost"
+    return RunEnded(agent, event.job_id, event.attempt, event.outcome, event.reason, event.ranks, event.usage, has_run)
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment of this process without what Ray puts into those of its workers."""
+    # Ray narrows the threads of its workers, which jobs are not.
+    gone = {"OMP_NUM_THREADS", "TQDM_POSITION", "CUDA_VISIBLE_DEVICES"} if "RAY_JOB_ID" in os.environ else set()
+    return {name: value for name, value in os.environ.items() if name not in gone and not name.startswith("RAY_")}
+
+
+def node_threads(nodes: int) -> tuple[tuple[int, ...], ...]:
+    """Divide the cores that this process may use among so many nodes, all threads of a core to one.
+
+    Parameters
+    ----------
+    nodes : int
+
+    Returns
+    -------
+    tuple of tuple of int
+        Of each node, core by core; empty if there are fewer cores than nodes.
+    """
+    cores = usable_cores()
+    share = len(cores) // nodes
+    if not share:
+        return ()
+    return tuple(
+        tuple(thread for core in cores[node * share : (node + 1) * share] for thread in core) for node in range(nodes)
+    )

@@ -1,0 +1,171 @@
+"""The folder of a fragment: what lies in it, and how it is written so that no reader ever sees half of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gridweave.site.launch import FragmentState, Launch
+
+LAUNCH = "launch.msgpack"
+STATE = "state.msgpack"
+CANCEL = "cancel"
+RESERVE = "reserve"
+SHIM_LOG = "shim.log"
+NOTICES = "notices"
+JOBS = "jobs"
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The errors of a disk without room."""
+
+LEAST_ROOM_BYTES = 1 << 20
+"""With less than that on its disk a machine starts nothing: the records of a fragment, and a little output."""
+
+_TRIAL_BYTES = 1 << 16
+
+Key = tuple[int, int]
+"""A job's id and the attempt."""
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"(\d+)\.(\d+)")
+
+
+def fragment_folder(root: Path, key: Key) -> Path:
+    """Return the folder of a fragment below the folder of a runner."""
+    return root / JOBS / f"{key[0]}.{key[1]}"
+
+
+def fragment_key(folder: Path) -> Key | None:
+    """Return the key that a folder is named by, or ``None`` if it is none of ours."""
+    match = _NAME.fullmatch(folder.name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def result_path(folder: Path, rank: int) -> Path:
+    """Return the file of what the callable of a rank returned."""
+    return folder / f"result-{rank}.json"
+
+
+def error_path(folder: Path, rank: int) -> Path:
+    """Return the file of what the callable of a rank raised, or of the line that says why it could not be called."""
+    return folder / f"error-{rank}.txt"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put a file in place with all its content, or not at all.
+
+    It is not forced to the disk: what a power failure takes is the record of processes that it took as well.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def room_problem(root: Path, *, trial: bool = False) -> str | None:
+    """Return why a folder has no room for another fragment, or ``None`` if it has.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+    trial : bool
+        Whether to write something as well: a quota is seen by nothing else.
+    """
+    try:
+        disk = os.statvfs(root)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes < LEAST_ROOM_BYTES:
+            return f"its disk has {free_bytes:,} bytes free; {LEAST_ROOM_BYTES:,} are needed at least"
+        # A file system that makes its inodes as they are needed says that it has none at all.
+        if disk.f_files and not disk.f_favail:
+            return "its disk has no room for another file"
+        if trial:
+            write_whole(root / ".trial", b"\0" * _TRIAL_BYTES)
+            (root / ".trial").unlink()
+    except OSError as error:
+        return f"its folder cannot be written: {os.strerror(error.errno or 0)}"
+    return None
+
+
+def write_cancel(folder: Path, reason: str) -> bool:
+    """Leave the wish to end a fragment in its folder; the first one stays. Return whether this was the first."""
+    temporary = folder / f".{CANCEL}.{os.getpid()}"
+    temporary.write_text(reason, encoding="utf-8")
+    try:
+        os.link(temporary, folder / CANCEL)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
+def read_cancel(folder: Path) -> str | None:
+    """Return the reason of a wish to end, or ``None`` if there is none."""
+    try:
+        return (folder / CANCEL).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def reserve(folder: Path, ranks: int) -> None:
+    """Set room aside for the last state, so that a disk filled by the job cannot keep it from being written."""
+    handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, 4096 + 1024 * ranks)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_state(folder: Path, state: FragmentState) -> None:
+    """Write the state of a fragment; the last one into the room set aside for it, if there is any."""
+    data = msgspec.msgpack.encode(state)
+    if state.phase != "ended" or not _write_reserved(folder, data):
+        write_whole(folder / STATE, data)
+
+
+def _write_reserved(folder: Path, data: bytes) -> bool:
+    """Write the state over the reserve and move it into place, which takes no new block; return whether that worked."""
+    try:
+        handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        os.pwrite(handle, data, 0)
+        os.ftruncate(handle, len(data))
+    finally:
+        os.close(handle)
+    (folder / RESERVE).replace(folder / STATE)
+    return True
+
+
+def read_state(folder: Path) -> FragmentState | None:
+    """Return the state of a fragment; ``None`` if it has none, or one that a power failure left unreadable."""
+    return _read(folder / STATE, FragmentState)
+
+
+def read_launch(folder: Path) -> Launch | None:
+    """Return what a fragment was to run; ``None`` if that is missing or unreadable."""
+    return _read(folder / LAUNCH, Launch)
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """Decode a file."""
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return None

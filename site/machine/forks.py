@@ -1,0 +1,154 @@
+"""The runner's side of the fork server: asking for shims, and a new server when one is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gridweave.site.machine.forkserver import FAILED, MAX_REQUEST_BYTES, OK
+
+LOG = "forkserver.log"
+_AT_ONCE = 64
+_ATTEMPTS = 3
+
+OnShim = Callable[[Path, int | None, str], None]
+
+
+class Forks:
+    """Asks the fork server of a machine for shims.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        Folder of the runner; the server's own complaints go into ``forkserver.log`` there.
+    environment : mapping from str to str
+        What every job of this machine gets.
+    on_shim : callable
+        Called with the folder asked for and a pidfd of its shim; or with ``None`` and why there is none, in one line.
+    """
+
+    def __init__(self, root: Path, environment: Mapping[str, str], on_shim: OnShim) -> None:
+        self._root = root
+        self._environment = dict(environment)
+        self._on_shim = on_shim
+        self._socket: socket.socket | None = None
+        self._waiting: deque[bytes] = deque()
+        self._asked: dict[bytes, None] = {}
+        self._in_vain = 0
+        self._tasks: set[asyncio.Task[int]] = set()
+
+    def ask(self, folder: Path) -> None:
+        """Ask for the shim of a folder."""
+        self._waiting.append(os.fsencode(folder))
+        self._send()
+
+    async def close(self) -> None:
+        """Let the server go: it ends when it has no shim left."""
+        self._drop_socket()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def open(self) -> None:
+        """Start a server."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                starting = self._start_server(theirs.fileno())
+        except OSError as error:
+            ours.close()
+            self._server_gone(error)
+            return
+        # What was started forks the server and ends.
+        task = asyncio.get_running_loop().create_task(asyncio.to_thread(starting.wait))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        ours.setblocking(False)
+        self._socket = ours
+        asyncio.get_running_loop().add_reader(ours, self._receive)
+
+    def _start_server(self, requests: int) -> subprocess.Popen[bytes]:
+        """Start what forks the server."""
+        with (self._root / LOG).open("ab") as log:
+            # -P: nothing is imported from the directory that this process happens to be in.
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "gridweave.site.machine.forkserver", str(requests)],
+                pass_fds=[requests],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def _send(self) -> None:
+        """Send what may be under way at once; so few packets never fill the socket."""
+        while self._waiting and len(self._asked) < _AT_ONCE:
+            if self._socket is None:
+                self.open()
+            if self._socket is None:
+                continue
+            request = self._waiting.popleft()
+            self._asked[request] = None
+            try:
+                self._socket.send(request)
+            except OSError:
+                self._server_gone(None)
+
+    def _receive(self) -> None:
+        """Take an answer."""
+        if self._socket is None:
+            return
+        try:
+            packet, handles, _, _ = socket.recv_fds(self._socket, MAX_REQUEST_BYTES + 256, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, handles = b"", []
+        if not packet:
+            self._server_gone(None)
+            self._send()
+            return
+        self._in_vain = 0
+        kind, text = packet[:1], packet[1:]
+        if kind == OK and handles:
+            self._answered(text, handles[0], "")
+        elif kind == FAILED:
+            reason, _, request = text.partition(b"\0")
+            self._answered(request, None, f"this machine cannot start another process: {reason.decode()}")
+        else:
+            self._answered(text, None, "the runner has no file descriptor left; raise its limit (ulimit -n)")
+        self._send()
+
+    def _answered(self, request: bytes, handle: int | None, reason: str) -> None:
+        """Hand an answer on."""
+        self._asked.pop(request, None)
+        self._on_shim(Path(os.fsdecode(request)), handle, reason)
+
+    def _server_gone(self, error: OSError | None) -> None:
+        """Ask a new server for what the old one has not answered: a shim that is there already keeps its fragment."""
+        self._drop_socket()
+        self._in_vain += 1
+        self._waiting.extendleft(reversed(self._asked))
+        self._asked.clear()
+        if self._in_vain >= _ATTEMPTS:
+            self._in_vain = 0
+            why = f"the fork server ended {_ATTEMPTS} times; see {self._root / LOG}"
+            if error is not None:
+                why = f"the fork server cannot be started: {os.strerror(error.errno or 0)}"
+            lost, self._waiting = self._waiting, deque()
+            for request in lost:
+                self._answered(request, None, why)
+
+    def _drop_socket(self) -> None:
+        """Close the line to the server."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None

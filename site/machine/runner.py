@@ -1,0 +1,510 @@
+"""The runner: starts, watches, ends and finds again the fragments of jobs on one machine.
+
+What the runner knows of one fragment, and what it does where the shim of one is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.launch import FragmentEnded, FragmentEvent, FragmentStarted, FragmentState, Launch, Outcome
+from gridweave.site.machine.folders import (
+    FULL,
+    JOBS,
+    LAUNCH,
+    NOTICES,
+    STATE,
+    Key,
+    fragment_folder,
+    fragment_key,
+    read_cancel,
+    read_state,
+    room_problem,
+    write_cancel,
+    write_state,
+    write_whole,
+)
+from gridweave.site.machine.forks import Forks
+from gridweave.site.machine.processes import boot_id, open_process, strays
+
+
+class Fragment:
+    """What the runner knows of a fragment."""
+
+    def __init__(self, key: Key, folder: Path) -> None:
+        self.key = key
+        self.folder = folder
+        self.shim: int | None = None
+        self.told_started = False
+        self.cancelled = False
+        self.ended = False
+
+
+@contextlib.contextmanager
+def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | None]:
+    """Hold a fragment that has no state, so that no shim starts it, while its end is written.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+    failed : str
+        Why it could not be started, if that is known.
+
+    Yields
+    ------
+    tuple of (outcome, reason) or None
+        How it ended; ``None``: a shim has it in hand, or it has a state by now.
+    """
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield "lost", "its folder was removed"
+        return
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        yield _unstarted_end(folder, failed)
+    finally:
+        os.close(lock)
+
+
+def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
+    """Say how a fragment ended that nobody has in hand, if it has not begun."""
+    if (folder / STATE).exists():
+        return None if read_state(folder) is not None else ("lost", "its state is damaged; it may have run")
+    reason = read_cancel(folder)
+    if reason is not None:
+        return "cancelled", " ".join(reason.split()) or "cancelled"
+    if failed:
+        return "failed", failed
+    return "lost", "its runner or its shim ended before the start; it never ran"
+
+
+async def end_strays(state: FragmentState) -> None:
+    """End what a killed shim has left, and wait until it is gone.
+
+    Parameters
+    ----------
+    state : FragmentState
+        The last that the shim wrote, since this start of the machine.
+    """
+    while found := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
+        for stat in found:
+            handle = open_process(stat.pid, stat.start_ticks)
+            if handle is None:
+                continue
+            try:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                await _readable(handle)
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                return  # a program that became somebody else (setuid); it cannot be ended from here
+            finally:
+                os.close(handle)
+
+
+async def _readable(handle: int) -> None:
+    """Wait until a descriptor is readable: of a pidfd, until its process has ended."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    loop.add_reader(handle, done.set_result, None)
+    try:
+        await done
+    finally:
+        loop.remove_reader(handle)
+
+
+LOCK = "runner.lock"
+
+_GONE = ".gone-"
+_REMEMBERED = 1 << 16
+_LOOK_AGAIN_S = 0.02
+
+
+class Runner:
+    """Runs fragments of jobs on this machine; they outlive it.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        A folder of its own on a local disk. What it holds is found again by the next runner of this folder.
+    environment : mapping from str to str, optional
+        What every job gets; ``None``: the environment of this process.
+
+    Raises
+    ------
+    UnavailableError
+        From `open`, if another runner has this folder.
+    InputError
+        From `open`, if the folder cannot be made or written.
+
+    Notes
+    -----
+    Every call may be repeated. Calls and events belong to one event loop. A fragment is started at most once, whatever
+    dies in between; its end is reported at least once, and again by every runner that adopts it, until it is forgotten.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from gridweave.site.launch import Launch, Rank
+    >>> async def example(folder):
+    ...     async with Runner(Path(folder)) as runner:
+    ...         await runner.start(Launch(job_id=7, attempt=0, ranks=(Rank(0), Rank(1)), argv=("true",)))
+    ...         async for event in runner.events():
+    ...             if isinstance(event, FragmentEnded):
+    ...                 await runner.forget(event.job_id, event.attempt)
+    ...                 return event.outcome
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(asyncio.run(example(folder)))
+    finished
+    """
+
+    def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.root = root.absolute()
+        self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
+        self._fragments: dict[Key, Fragment] = {}
+        self._forgotten: dict[Key, None] = {}
+        self._events: asyncio.Queue[FragmentEvent] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lock = -1
+        self._notices = -1
+        self._unread = b""
+
+    async def __aenter__(self) -> Runner:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Take the folder, listen, and start a fork server."""
+        try:
+            (self.root / JOBS).mkdir(parents=True, exist_ok=True)
+            self.root.chmod(0o700)
+            self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(self.root / NOTICES, 0o600)
+            # Open for writing as well, so that it has no end when the last shim has closed it.
+            self._notices = os.open(self.root / NOTICES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            asyncio.get_running_loop().add_reader(self._notices, self._on_notice)
+            self._forks.open()
+        except BlockingIOError as error:
+            await self.close()
+            raise UnavailableError(f"{self.root}: another runner has this folder; give each its own") from error
+        except OSError as error:
+            await self.close()
+            why = os.strerror(error.errno or 0)
+            raise InputError(f"{self.root}: {why}; it must be a folder on a local disk that can be written") from error
+
+    async def close(self) -> None:
+        """Stop watching; what runs goes on, for the next runner to adopt."""
+        loop = asyncio.get_running_loop()
+        await self._forks.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for fragment in self._fragments.values():
+            self._unwatch(fragment)
+        if self._notices >= 0:
+            loop.remove_reader(self._notices)
+            os.close(self._notices)
+            self._notices = -1
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def start(self, launch: Launch) -> None:
+        """Start a fragment; what comes of it is told by events.
+
+        Parameters
+        ----------
+        launch : Launch
+            One that is known already, by its job and attempt, changes nothing.
+
+        Raises
+        ------
+        UnavailableError
+            If the disk has no room for it. It is as if nobody had asked: the same may be started later.
+        """
+        key = (launch.job_id, launch.attempt)
+        folder = fragment_folder(self.root, key)
+        if key in self._fragments or key in self._forgotten:
+            return
+        if (folder / LAUNCH).exists() or (folder / STATE).exists():
+            await self._find(key, folder)
+            return
+        problem = self.room_problem()
+        if problem is not None:
+            raise UnavailableError(problem)
+        fragment = self._fragments[key] = Fragment(key, folder)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            write_whole(folder / LAUNCH, msgspec.msgpack.encode(launch))
+        except (ValueError, TypeError, OverflowError) as error:
+            right = "texts must be Unicode, and the arguments of a callable what JSON can say"
+            self._conclude(fragment, "failed", f"the job cannot be written down ({error}); {right}")
+            return
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            if error.errno in FULL:
+                del self._fragments[key]
+                shutil.rmtree(folder, ignore_errors=True)
+                raise UnavailableError(f"its folder cannot be written: {why}") from error
+            self._conclude(fragment, "failed", f"{folder} cannot be written: {why}")
+            return
+        self._forks.ask(folder)
+
+    def room_problem(self, *, trial: bool = False) -> str | None:
+        """Return why there is no room for another fragment, or ``None`` if there is.
+
+        Parameters
+        ----------
+        trial : bool
+            Whether to write something as well: a quota is seen by nothing else.
+        """
+        return room_problem(self.root, trial=trial)
+
+    async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
+        """End a fragment, or keep one from starting that has not come yet.
+
+        Parameters
+        ----------
+        job_id, attempt : int
+        reason : str
+            One line; the first that is given stays.
+        """
+        key = (job_id, attempt)
+        folder = fragment_folder(self.root, key)
+        if key in self._forgotten:
+            return
+        if key not in self._fragments and folder.exists():
+            await self._find(key, folder)
+        fragment = self._fragments.get(key)
+        if fragment is None:
+            fragment = self._fragments[key] = Fragment(key, folder)
+            with contextlib.suppress(OSError):
+                folder.mkdir(mode=0o700)
+            self._conclude(fragment, "cancelled", " ".join(reason.split()) or "cancelled")
+        if fragment.ended:
+            return
+        fragment.cancelled = True
+        with contextlib.suppress(OSError):  # on a full disk the signal alone ends it, without the reason
+            write_cancel(folder, reason)
+        self._signal_cancelled(fragment)
+
+    async def adopt(self) -> tuple[Key, ...]:
+        """Find again what other runners of this folder have started.
+
+        Returns
+        -------
+        tuple of (job_id, attempt)
+            The fragments that live and are watched from now on, ascending.
+
+        Notes
+        -----
+        Their starts, and the ends of those that live no more, are told by events, as if they had just come to pass.
+        A shim is known by its number, its start and the start of the machine, so a number that was given anew is never
+        taken for it. A fragment that lives no more and has not told its end is ``lost``; whatever is left of it is
+        ended first.
+        """
+        for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
+            await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+        for folder in sorted((self.root / JOBS).iterdir()):
+            key = fragment_key(folder)
+            if key is not None and key not in self._fragments:
+                await self._find(key, folder)
+            await asyncio.sleep(0)  # others are not kept waiting by many folders
+        return tuple(sorted(key for key, fragment in self._fragments.items() if not fragment.ended))
+
+    async def forget(self, job_id: int, attempt: int) -> None:
+        """Remove all that is kept of a fragment whose end has been taken note of, its output as well.
+
+        Raises
+        ------
+        UnavailableError
+            If it has not ended.
+        """
+        key = (job_id, attempt)
+        folder = fragment_folder(self.root, key)
+        if key not in self._fragments and folder.exists():
+            await self._find(key, folder)
+        fragment = self._fragments.get(key)
+        if fragment is None:
+            return
+        if not fragment.ended:
+            raise UnavailableError(f"fragment {job_id}.{attempt} has not ended; cancel it and wait for its end")
+        del self._fragments[key]
+        self._forgotten[key] = None
+        if len(self._forgotten) > _REMEMBERED:
+            del self._forgotten[next(iter(self._forgotten))]
+        # One step that cannot be seen half done; the rest may be interrupted.
+        gone = folder.with_name(f"{_GONE}{folder.name}-{time.time_ns()}")
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(gone)
+            await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+
+    async def events(self) -> AsyncIterator[FragmentEvent]:
+        """Yield what happens, without end."""
+        while True:
+            yield await self._events.get()
+
+    def state(self, job_id: int, attempt: int) -> FragmentState | None:
+        """Return what is written of a fragment, its usage anew every few seconds; ``None`` if nothing is (yet)."""
+        return read_state(fragment_folder(self.root, (job_id, attempt)))
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    def _on_shim(self, folder: Path, handle: int | None, reason: str) -> None:
+        """Watch a new shim, or hear that there is none."""
+        key = fragment_key(folder)
+        fragment = self._fragments.get(key) if key is not None else None
+        if fragment is None:
+            if handle is not None:
+                os.close(handle)
+        elif handle is None:
+            self._later(fragment, failed=reason)
+        else:
+            self._watch(fragment, handle)
+
+    def _on_notice(self) -> None:
+        """Hear of fragments whose ranks run."""
+        with contextlib.suppress(BlockingIOError):
+            self._unread += os.read(self._notices, 1 << 16)
+        *lines, self._unread = self._unread.split(b"\n")
+        for line in lines:
+            name, _, started = line.decode(errors="replace").partition(" ")
+            key = fragment_key(Path(name))
+            if key in self._fragments and started.isdecimal():
+                self._tell_started(self._fragments[key], int(started))
+
+    def _watch(self, fragment: Fragment, handle: int) -> None:
+        """Wait for the end of a shim."""
+        fragment.shim = handle
+        asyncio.get_running_loop().add_reader(handle, self._on_exit, fragment)
+        if fragment.cancelled:
+            self._signal_cancelled(fragment)
+
+    def _unwatch(self, fragment: Fragment) -> None:
+        """Wait no more."""
+        if fragment.shim is not None:
+            asyncio.get_running_loop().remove_reader(fragment.shim)
+            os.close(fragment.shim)
+            fragment.shim = None
+
+    def _on_exit(self, fragment: Fragment) -> None:
+        """Find out how a fragment ended whose shim has."""
+        self._unwatch(fragment)
+        self._later(fragment)
+
+    def _later(self, fragment: Fragment, failed: str = "") -> None:
+        """Settle a fragment in a task of its own."""
+        task = asyncio.get_running_loop().create_task(self._settle(fragment, failed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _signal_cancelled(self, fragment: Fragment) -> None:
+        """Have the shim look for the wish to end."""
+        if fragment.shim is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fragment.shim, signal.SIGTERM)
+
+    # -- how it stands with a fragment --------------------------------------------------------------------------------
+
+    async def _find(self, key: Key, folder: Path) -> None:
+        """Take up a fragment that is on the disk."""
+        fragment = self._fragments[key] = Fragment(key, folder)
+        fragment.cancelled = read_cancel(folder) is not None
+        await self._settle(fragment)
+
+    async def _settle(self, fragment: Fragment, failed: str = "") -> None:
+        """Watch a fragment whose shim lives; conclude one whose shim does not."""
+        while True:
+            state = read_state(fragment.folder)
+            if state is not None:
+                break
+            if self._conclude_unstarted(fragment, failed):
+                return
+            # Somebody holds the lock and has not written yet: a shim between its first steps.
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        if state.phase == "ended":
+            self._tell_ended(fragment, state)
+            return
+        here = state.boot_id == boot_id()
+        handle = open_process(state.shim_pid, state.shim_start_ticks) if here else None
+        if handle is not None:
+            if state.phase != "waiting" and state.started_ms is not None:
+                self._tell_started(fragment, state.started_ms)
+            self._watch(fragment, handle)
+            return
+        last = read_state(fragment.folder)
+        if last is not None and last.phase == "ended":  # it wrote that after the first look, and ended
+            self._tell_ended(fragment, last)
+            return
+        if here:
+            await end_strays(state)
+        why = "its supervising process was killed" if here else "the machine was started anew while it ran"
+        self._conclude(fragment, "lost", why, state)
+
+    def _conclude_unstarted(self, fragment: Fragment, failed: str) -> bool:
+        """Conclude a fragment without a state, unless a shim has it in hand."""
+        with unstarted(fragment.folder, failed) as end:
+            if end is not None:
+                self._conclude(fragment, *end)
+        return end is not None
+
+    def _conclude(self, fragment: Fragment, outcome: Outcome, reason: str, last: FragmentState | None = None) -> None:
+        """Write the end of a fragment that has no shim to do it, and tell it."""
+        if last is None:
+            last = FragmentState(job_id=fragment.key[0], attempt=fragment.key[1], phase="ended", boot_id=boot_id())
+        state = msgspec.structs.replace(
+            last, phase="ended", outcome=outcome, reason=reason, ended_ms=int(time.time() * 1000)
+        )
+        with contextlib.suppress(OSError):  # on a full disk the next runner comes to the same end
+            write_state(fragment.folder, state)
+        self._tell_ended(fragment, state)
+
+    def _tell_started(self, fragment: Fragment, started_ms: int) -> None:
+        """Tell of a start, once."""
+        if not fragment.told_started and not fragment.ended:
+            fragment.told_started = True
+            self._events.put_nowait(FragmentStarted(*fragment.key, started_ms))
+
+    def _tell_ended(self, fragment: Fragment, state: FragmentState) -> None:
+        """Tell of an end, once, and of the start before it."""
+        if fragment.ended:
+            return
+        if state.started_ms is not None:
+            self._tell_started(fragment, state.started_ms)
+        fragment.ended = True
+        self._events.put_nowait(
+            FragmentEnded(
+                *fragment.key,
+                outcome=state.outcome or "lost",
+                reason=state.reason,
+                ranks=state.ranks,
+                usage=state.usage,
+                started_ms=state.started_ms,
+                ended_ms=state.ended_ms or 0,
+            )
+        )

@@ -1,0 +1,96 @@
+"""The shim: the small process of which the ranks of one fragment stem, and which outlives whoever started it.
+
+It is forked by the fork server, or run by hand: ``python -m gridweave.site.machine.shim FOLDER``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gridweave.site.launch import FragmentState, Launch, Rank, RankReport, launch_problem
+from gridweave.site.machine.folders import SHIM_LOG, STATE, fragment_key, read_launch
+from gridweave.site.machine.processes import PR_SET_NAME, boot_id, control_process, descendants, process_stat
+from gridweave.site.machine.supervisor import Supervisor, rank_environment
+from gridweave.site.machine.usage import Meter, process_io
+
+
+def warm_up() -> None:
+    """Do once what is slow only the first time, so that no fork of this process has to."""
+    boot_id()
+    rank = Rank(0)
+    launch = Launch(job_id=0, attempt=0, ranks=(rank,))
+    state = FragmentState(job_id=0, attempt=0, phase="ended", boot_id="", ranks=(RankReport(0, 0, 0),))
+    for message in (launch, state):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
+    launch_problem(launch)
+    rank_environment(launch, Path(), rank, 0, "", {})
+    own = process_stat(os.getpid())
+    assert own is not None
+    descendants(own.pid)
+    Meter().collect(own.pid, resource.getrusage(resource.RUSAGE_SELF), process_io(own.pid), own)
+
+
+def supervise(folder: Path, base: Mapping[str, str]) -> None:
+    """Run the fragment of a folder, unless somebody else does or has.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Holds ``launch.msgpack``.
+    base : mapping from str to str
+        The environment that every job of this machine gets.
+
+    Notes
+    -----
+    Whoever holds the lock of the folder decides, and a state that is there is final: so a fragment runs at most once,
+    however often and by whomever its start is asked for. The lock goes with the process that holds it.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    if (folder / STATE).exists():
+        return
+    launch = read_launch(folder)
+    if launch is None or (launch.job_id, launch.attempt) != fragment_key(folder):
+        key = fragment_key(folder) or (0, 0)
+        launch = Launch(job_id=key[0], attempt=key[1], ranks=())
+        supervisor = Supervisor(folder, launch, base)
+        supervisor.outcome, supervisor.reason = (
+            "failed",
+            "launch.msgpack is missing, damaged or of another fragment; start it anew",
+        )
+    else:
+        supervisor = Supervisor(folder, launch, base)
+    with contextlib.suppress(OSError):
+        control_process(PR_SET_NAME, b"gridweave-shim")
+    supervisor.run()
+
+
+def supervise_and_exit(folder: Path, base: Mapping[str, str]) -> None:
+    """Supervise in a process of its own, which ends here; a fault of the shim itself goes into ``shim.log``."""
+    status = 1
+    try:
+        supervise(folder, base)
+        status = 0
+    except BaseException:
+        with contextlib.suppress(OSError), open(folder / SHIM_LOG, "a", encoding="utf-8") as log:
+            traceback.print_exc(file=log)
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: python -m gridweave.site.machine.shim FOLDER (a folder that holds launch.msgpack)")
+    supervise_and_exit(Path(sys.argv[1]).resolve(), dict(os.environ))

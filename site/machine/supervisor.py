@@ -1,0 +1,679 @@
+"""What a shim does: start the ranks of one fragment, watch them and end them, whatever becomes of its starter.
+
+A rank that runs, as the shim sees it.
+
+One rank: its command, its environment, and the fork that waits at a gate until all ranks are ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gridweave.site.launch import (
+    FragmentState,
+    Launch,
+    Outcome,
+    Phase,
+    Rank,
+    RankReport,
+    Usage,
+    launch_problem,
+    total_usage,
+)
+from gridweave.site.machine.affinity import format_cpu_list
+from gridweave.site.machine.folders import FULL, NOTICES, error_path, read_cancel, reserve, write_state
+from gridweave.site.machine.output import RankOutput
+from gridweave.site.machine.processes import (
+    PR_SET_NAME,
+    TOKEN_VARIABLE,
+    become_subreaper,
+    boot_id,
+    control_process,
+    die_with_parent,
+    process_stat,
+    signal_descendants,
+)
+from gridweave.site.machine.usage import Meter, process_io
+
+CLOSED = -1
+"""In place of a pipe that has ended."""
+
+_MAX_REASON = 500
+
+
+class RankProcess:
+    """The process of a rank.
+
+    Parameters
+    ----------
+    rank, pid, start_ticks : int
+        As in `RankReport`.
+    report : int
+        The pipe on which it tells of its start, later `CLOSED`.
+    output : RankOutput
+
+    Attributes
+    ----------
+    ready, begun : bool
+        Whether it waits at the gate, and whether its command has begun.
+    status : int, optional
+        What wait4(2) said when it ended, at `ended_s` by the monotonic clock.
+    """
+
+    def __init__(self, rank: int, pid: int, start_ticks: int, report: int, output: RankOutput) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.start_ticks = start_ticks
+        self.report = report
+        self.output = output
+        self.ready = False
+        self.begun = False
+        self.status: int | None = None
+        self.ended_s: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended other than with exit code 0."""
+        return self.status is not None and self.status != 0
+
+    def describe(self, folder: Path) -> str:
+        """Say in one line how it ended; of a callable, what it raised."""
+        code = os.waitstatus_to_exitcode(self.status or 0)
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
+            return f"rank {self.rank} was ended by {name}"
+        try:
+            lines = error_path(folder, self.rank).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        raised = f": {lines[-1].strip()[:_MAX_REASON]}" if lines else ""
+        return f"rank {self.rank} ended with exit code {code}{raised}"
+
+    def report_at(self, meter: Meter, began_s: float | None) -> RankReport:
+        """Return what is known of it now; `began_s` is when it began, ``None`` if it has not."""
+        until_s = self.ended_s if self.ended_s is not None else time.monotonic()
+        code = os.waitstatus_to_exitcode(self.status) if self.status is not None else None
+        return RankReport(
+            rank=self.rank,
+            pid=self.pid,
+            start_ticks=self.start_ticks,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=-code if code is not None and code < 0 else None,
+            kept_bytes=self.output.kept_bytes,
+            dropped_bytes=self.output.dropped_bytes,
+            output_problem=self.output.problem,
+            usage=meter.usage(self.rank, max(0.0, until_s - began_s) if began_s is not None else 0.0),
+        )
+
+
+READY = b"+"
+"""What a rank reports when it is ready; a longer report is why it is not; the end of the pipe is that it has begun."""
+
+NOT_STARTED = 127
+GO = b"g"
+
+HANDLED = frozenset({signal.SIGTERM, signal.SIGCHLD})
+"""The signals that a shim has handlers for."""
+
+_RESET = tuple(
+    int(getattr(signal, name))
+    for name in (
+        *("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGUSR1", "SIGUSR2"),
+        *("SIGCHLD", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGXFSZ"),
+    )
+)
+
+
+def rank_command(launch: Launch, folder: Path, rank: Rank) -> tuple[str, ...]:
+    """Return what a rank executes: the command, or the Python that calls the callable."""
+    if launch.call is None:
+        return launch.argv
+    return (sys.executable, "-m", "gridweave.site.machine.call", str(folder), str(rank.rank))
+
+
+def rank_environment(
+    launch: Launch, folder: Path, rank: Rank, local_rank: int, token: str, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of a rank.
+
+    Parameters
+    ----------
+    launch : Launch
+    folder : pathlib.Path
+        Folder of the fragment.
+    rank : Rank
+    local_rank : int
+        Its place among the ranks of this machine.
+    token : str
+        What all processes of the fragment are known by.
+    base : mapping from str to str
+        What every job of this machine gets.
+
+    Returns
+    -------
+    dict from str to str
+        The base, then the names that PyTorch and others look for, then the job's own, then those of gridweave, which
+        nothing replaces.
+    """
+    size = launch.size if launch.size is not None else len(launch.ranks)
+    host, _, port = launch.rendezvous.rpartition(":")
+    common = {"RANK": str(rank.rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local_rank)}
+    common["LOCAL_WORLD_SIZE"] = str(len(launch.ranks))
+    if host:
+        common |= {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}
+    own = {
+        "GRIDWEAVE_JOB_ID": str(launch.job_id),
+        "GRIDWEAVE_ATTEMPT": str(launch.attempt),
+        "GRIDWEAVE_RANK": str(rank.rank),
+        "GRIDWEAVE_LOCAL_RANK": str(local_rank),
+        "GRIDWEAVE_NODE": str(rank.node),
+        "GRIDWEAVE_SIZE": str(size),
+        "GRIDWEAVE_SITE": launch.site,
+        "GRIDWEAVE_SITES": ",".join(launch.sites),
+        "GRIDWEAVE_RENDEZVOUS": launch.rendezvous,
+        "GRIDWEAVE_FOLDER": str(folder),
+        TOKEN_VARIABLE: token,
+    }
+    return {**base, **common, **launch.environment, "PWD": working_directory(launch, folder), **own}
+
+
+def working_directory(launch: Launch, folder: Path) -> str:
+    """Return where the ranks run."""
+    return launch.working_directory if launch.working_directory is not None else str(folder / "work")
+
+
+def fork_rank(
+    launch: Launch,
+    folder: Path,
+    rank: Rank,
+    environment: Mapping[str, str],
+    gate: tuple[int, int],
+    output: tuple[int, int],
+) -> tuple[int, int]:
+    """Fork a rank that makes itself ready, says so, and waits at the gate.
+
+    Parameters
+    ----------
+    launch : Launch
+    folder : pathlib.Path
+    rank : Rank
+    environment : mapping from str to str
+    gate : tuple of int
+        Both ends of the pipe that all ranks wait at; each takes one byte. Its end means: do not start.
+    output : tuple of int
+        Where standard output and error go.
+
+    Returns
+    -------
+    pid : int
+    report : int
+        The pipe on which the rank says `READY`, or why it cannot start, and which ends when its command has begun.
+
+    Raises
+    ------
+    OSError
+        If no process or pipe is to be had.
+    """
+    command = rank_command(launch, folder, rank)
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    shim = os.getpid()
+    # The rank must not take a signal with the shim's handlers in place.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
+    finally:
+        if os.getpid() == shim:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if pid == 0:
+        try:
+            os.close(gate[1])
+            _become_rank(launch, folder, rank, shim, output)
+            program = _program(command[0], environment.get("PATH", os.defpath))
+            os.write(writer, READY)
+            if os.read(gate[0], 1) == GO:
+                _execute(program, command, environment)
+        except OSError as error:
+            _report(writer, f"rank {rank.rank}: {os.strerror(error.errno or 0)}")
+        except _CannotStartError as error:
+            _report(writer, str(error))
+        finally:
+            os._exit(NOT_STARTED)
+    os.close(writer)
+    os.set_blocking(reader, False)
+    return pid, reader
+
+
+class _CannotStartError(Exception):
+    """Why a rank cannot start, in one line."""
+
+
+def _report(writer: int, problem: str) -> None:
+    """Tell the shim."""
+    os.write(writer, " ".join(problem.split()).encode(errors="replace")[:4000])
+
+
+def _become_rank(launch: Launch, folder: Path, rank: Rank, shim: int, output: tuple[int, int]) -> None:
+    """Make the forked process what the rank's command is to find."""
+    os.setsid()
+    die_with_parent(shim)
+    signal.set_wakeup_fd(-1)
+    for number in _RESET:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    control_process(PR_SET_NAME, f"gridweave-{rank.rank}".encode()[:15])
+    if rank.threads is not None:
+        _pin(rank, rank.threads)
+    directory = working_directory(launch, folder)
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        right = "it must be a directory on this machine that the job may enter"
+        raise _CannotStartError(f"working directory {directory!r}: {os.strerror(error.errno or 0)}; {right}") from error
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in enumerate((nothing, *output)):
+        os.dup2(source, target)
+
+
+def _pin(rank: Rank, threads: tuple[int, ...]) -> None:
+    """Keep the rank on its hardware threads."""
+    may = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, threads)
+    except (OSError, OverflowError, ValueError) as error:
+        what = f"rank {rank.rank} cannot be pinned to hardware threads {format_cpu_list(threads)}"
+        raise _CannotStartError(f"{what}: this machine lets it run on {format_cpu_list(may)}") from error
+
+
+def _program(name: str, path: str) -> str:
+    """Return the file to execute, or say why there is none."""
+    found = shutil.which(name, path=path)
+    if found is not None:
+        return found
+    if "/" in name:
+        if not os.path.exists(name):
+            raise _CannotStartError(f"command {name!r}: there is no such file; give a program that is on this machine")
+        if os.path.isdir(name):
+            raise _CannotStartError(f"command {name!r}: is a directory; give a program")
+        raise _CannotStartError(f"command {name!r}: is not executable; give it the x permission (chmod +x)")
+    where = f"the directories of PATH ({path})"
+    for folder in path.split(os.pathsep):
+        if os.path.isfile(os.path.join(folder, name)):
+            there = os.path.join(folder, name)
+            raise _CannotStartError(f"command {name!r}: {there} is not executable; give it the x permission (chmod +x)")
+    raise _CannotStartError(f"command {name!r}: not found in {where}; install it on this machine or give its full path")
+
+
+def _execute(program: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    """Turn into the command."""
+    try:
+        os.execve(program, list(command), dict(environment))
+    except OSError as error:
+        right = "a script must begin with a line like #!/bin/sh, a program must be built for this machine"
+        raise _CannotStartError(f"command {program!r}: {os.strerror(error.errno or 0)}; {right}") from error
+
+
+_FIRST_SAMPLE_S = 0.5
+_LAST_SAMPLE_S = 10.0
+_SAMPLE_SHARE = 100
+"""A sample that took so long is followed by a pause this many times as long: sampling costs at most 1% of a core."""
+
+_FIRST_KILL_AGAIN_S = 0.02
+_LAST_KILL_AGAIN_S = 1.0
+_CLOCK_LOOK_S = 1.0
+_NOTICE_AGAIN_S = 0.05
+
+
+class Supervisor:
+    """The life of one fragment.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Folder of the fragment; the caller holds its lock.
+    launch : Launch
+    base : mapping from str to str
+        The environment that every job of this machine gets.
+    """
+
+    def __init__(self, folder: Path, launch: Launch, base: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.launch = launch
+        self.base = base
+        own = process_stat(os.getpid())
+        self.start_ticks = own.start_ticks if own else 0
+        self.token = f"{launch.job_id}.{launch.attempt}-{os.urandom(12).hex()}"
+        self.phase: Phase = "waiting"
+        self.outcome: Outcome | None = None
+        self.reason = ""
+        self.started_ms: int | None = None
+        self.started_s = 0.0
+        self.kill_at_s: float | None = None
+        self.kill_again_s = _FIRST_KILL_AGAIN_S
+        self.announce_at_s: float | None = None
+        self.sample_s = _FIRST_SAMPLE_S
+        self.sample_at_s: float | None = None
+        self.childless = True
+        self.processes: list[RankProcess] = []
+        self.meter = Meter()
+        self.selector = selectors.DefaultSelector()
+        self.gate: tuple[int, int] | None = None
+
+    def run(self) -> None:
+        """Start the ranks, stay until nothing of them is left, and write down how they ended."""
+        become_subreaper()
+        self._hear_signals()
+        self._obey_cancel()
+        if self.outcome is None:
+            self._prepare()
+        while self.outcome is None or not self.childless:
+            for key, _ in self.selector.select(self._pause_s()):
+                key.data(key.fd)
+            self._collect()
+            self._keep_time()
+        self._write_end()
+
+    # -- signals ------------------------------------------------------------------------------------------------------
+
+    def _hear_signals(self) -> None:
+        """Turn SIGTERM and SIGCHLD into something to read; from now on neither is lost."""
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        for number in HANDLED:
+            signal.signal(number, lambda _number, _frame: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self.selector.register(reader, selectors.EVENT_READ, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def _on_signal(self, reader: int) -> None:
+        """Note what came."""
+        with contextlib.suppress(BlockingIOError):
+            if int(signal.SIGTERM) in os.read(reader, 4096):
+                self._obey_cancel(told=True)
+
+    def _obey_cancel(self, *, told: bool = False) -> None:
+        """End the fragment if somebody wants that: by the file in the folder, or by SIGTERM alone."""
+        reason = read_cancel(self.folder)
+        if reason is None and told:
+            reason = "its supervising process was told to end (SIGTERM)"
+        if reason is not None and self.outcome is None:
+            self._end("cancelled", " ".join(reason.split()) or "cancelled")
+
+    # -- the start ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Fork all ranks up to the gate."""
+        problem = launch_problem(self.launch)
+        if problem is not None:
+            self._end("failed", problem)
+            return
+        try:
+            reserve(self.folder, len(self.launch.ranks))
+            if self.launch.working_directory is None:
+                (self.folder / "work").mkdir(exist_ok=True)
+            self.gate = os.pipe2(os.O_CLOEXEC)
+            for local_rank in range(len(self.launch.ranks)):
+                self._fork(local_rank)
+            os.close(self.gate[0])
+            if self.launch.start_at_unix_ms is not None:
+                self._write()
+        except (OSError, ValueError) as error:
+            why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            self._end(_blamed(error), f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
+
+    def _fork(self, local_rank: int) -> None:
+        """Fork one rank and watch its pipes."""
+        assert self.gate is not None
+        rank = self.launch.ranks[local_rank]
+        environment = rank_environment(self.launch, self.folder, rank, local_rank, self.token, self.base)
+        output = RankOutput(self.folder, rank.rank, self.launch.output_limit_bytes)
+        ends = (output.writers[0], output.writers[1])
+        pid, report = fork_rank(self.launch, self.folder, rank, environment, self.gate, ends)
+        output.close_writers()
+        self.childless = False
+        stat = process_stat(pid)
+        process = RankProcess(rank.rank, pid, stat.start_ticks if stat else 0, report, output)
+        self.processes.append(process)
+        self.meter.add_rank(rank.rank, pid)
+        self.selector.register(report, selectors.EVENT_READ, lambda _: self._on_report(process))
+        for reader in output.readers:
+            self.selector.register(reader, selectors.EVENT_READ, lambda fd: self._on_output(output, fd))
+
+    def _on_report(self, process: RankProcess) -> None:
+        """Hear that a rank is ready, or cannot start, or has begun."""
+        try:
+            said = os.read(process.report, 8192)
+        except BlockingIOError:
+            return
+        process.ready = process.ready or said.startswith(READY)
+        problem = said.removeprefix(READY)
+        if problem:
+            self._refuse(problem.decode(errors="replace"))
+        if said:
+            return
+        self.selector.unregister(process.report)
+        os.close(process.report)
+        process.report = CLOSED
+        process.begun = process.ready and self.gate is None
+        if self.phase == "running" and all(other.begun for other in self.processes):
+            self.announce_at_s = time.monotonic()
+
+    def _refuse(self, problem: str) -> None:
+        """One rank cannot start, so none does: what has begun already is ended at once."""
+        if self.outcome is None or (self.outcome == "failed" and self.started_ms is not None):
+            self.outcome, self.reason, self.started_ms = "failed", problem, None
+            self._end("failed", problem, at_once=True)
+
+    def _open_gate(self) -> None:
+        """Let all ranks go; what is needed to find them again is written before any of them does anything."""
+        assert self.gate is not None
+        self.phase = "running"
+        self.started_ms = int(time.time() * 1000)
+        self._write()
+        self.started_s = time.monotonic()
+        self.started_ms = int(time.time() * 1000)
+        os.write(self.gate[1], GO * len(self.processes))
+        os.close(self.gate[1])
+        self.gate = None
+        self.sample_at_s = self.started_s + self.sample_s
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _pause_s(self) -> float | None:
+        """Return how long there is nothing to do unless something happens."""
+        if self.outcome is not None and self.childless:
+            return 0.0
+        now_s = time.monotonic()
+        instants = [self.kill_at_s, self.announce_at_s, self.sample_at_s, self._limit_at_s()]
+        pauses = [instant - now_s for instant in instants if instant is not None]
+        if self._waits():
+            left_s = (self.launch.start_at_unix_ms or 0) / 1000 - time.time()
+            pauses.append(min(left_s, _CLOCK_LOOK_S))  # the clock may be set meanwhile
+        return max(0.0, min(pauses)) if pauses else None
+
+    def _waits(self) -> bool:
+        """Tell whether all ranks are ready and only the agreed instant is missing."""
+        return self.outcome is None and self.gate is not None and all(process.ready for process in self.processes)
+
+    def _limit_at_s(self) -> float | None:
+        """Return when the limit is reached."""
+        if self.phase != "running" or self.launch.limit_ms is None:
+            return None
+        return self.started_s + self.launch.limit_ms / 1000
+
+    def _keep_time(self) -> None:
+        """Do what is due."""
+        if self._waits() and time.time() * 1000 >= (self.launch.start_at_unix_ms or 0):
+            try:
+                self._open_gate()
+            except OSError as error:
+                self.started_ms = None
+                why = os.strerror(error.errno or 0)
+                problem = f"its start could not be written down, or its ranks were ended before it: {why}"
+                self._end(_blamed(error), problem)
+        now_s = time.monotonic()
+        limit_at_s = self._limit_at_s()
+        if limit_at_s is not None and now_s >= limit_at_s:
+            self._end("limit", f"ended at its limit of {self.launch.limit_ms} ms")
+        if self.announce_at_s is not None and now_s >= self.announce_at_s:
+            self.announce_at_s = None if self._announce() else now_s + _NOTICE_AGAIN_S
+        if self.kill_at_s is not None and now_s >= self.kill_at_s:
+            self._kill(now_s)
+        if self.sample_at_s is not None and now_s >= self.sample_at_s:
+            took_s = self.meter.sample()
+            self.sample_s = min(self.sample_s * 2, _LAST_SAMPLE_S)
+            self.sample_at_s = now_s + max(self.sample_s, _SAMPLE_SHARE * took_s)
+            with contextlib.suppress(OSError):  # a full disk; the end has room set aside
+                self._write()
+
+    def _announce(self) -> bool:
+        """Tell the runner that the ranks run, if one listens; return whether that is done with."""
+        try:
+            notices = os.open(self.folder.parent.parent / NOTICES, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return True  # nobody listens; whoever comes reads the state
+        try:
+            os.write(notices, f"{self.launch.job_id}.{self.launch.attempt} {self.started_ms}\n".encode())
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            os.close(notices)
+        return True
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _end(self, outcome: Outcome, reason: str, *, at_once: bool = False) -> None:
+        """Have everything end: TERM, and KILL after the grace."""
+        if self.outcome is None:
+            self.outcome, self.reason = outcome, reason
+        elif self.kill_at_s is not None and not at_once:
+            return
+        self.phase = "ending"
+        if self.gate is not None:
+            # None has begun: their gate ends, and there is nobody to be polite to.
+            os.close(self.gate[1])
+            self.gate = None
+            at_once = True
+        now_s = time.monotonic()
+        if at_once or self.launch.grace_ms == 0:
+            self._kill(now_s)
+            return
+        self.kill_at_s = now_s + self.launch.grace_ms / 1000
+        signal_descendants(signal.SIGTERM)
+        with contextlib.suppress(OSError):
+            self._write()
+
+    def _kill(self, now_s: float) -> None:
+        """Kill what is there, and come back for what was forked in the meantime."""
+        signal_descendants(signal.SIGKILL)
+        self.kill_at_s = now_s + self.kill_again_s
+        self.kill_again_s = min(2 * self.kill_again_s, _LAST_KILL_AGAIN_S)
+
+    def _collect(self) -> None:
+        """Wait for all that has ended: ranks, and orphans that came to this process as their subreaper."""
+        while self.processes:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                self.childless = True
+                break
+            if ended is None:
+                break
+            pid = ended.si_pid
+            stat, counters = process_stat(pid), process_io(pid)
+            _, status, used = os.wait4(pid, 0)
+            self.meter.collect(pid, used, counters, stat)
+            for process in self.processes:
+                if process.pid == pid and process.status is None:
+                    process.status, process.ended_s = status, time.monotonic()
+        self._judge()
+
+    def _judge(self) -> None:
+        """Decide how the fragment ended, once its ranks have."""
+        if self.outcome is not None or not self.processes or not self._all_reports_heard():
+            return
+        failed = next((process for process in self.processes if process.failed), None)
+        if all(process.status is not None for process in self.processes):
+            outcome: Outcome = "failed" if failed else "finished"
+            reason = failed.describe(self.folder) if failed else ""
+            if self.childless:
+                self.outcome, self.reason = outcome, reason
+            else:
+                left = "what it left running was ended"
+                self._end(outcome, f"{reason}; {left}" if reason else left)
+        elif failed is not None and self.launch.end_on_failure:
+            self._end("failed", f"{failed.describe(self.folder)}; the other ranks were ended")
+
+    def _all_reports_heard(self) -> bool:
+        """Take in what ranks that have ended said of their start, which explains their exit better than its code."""
+        ended = [process for process in self.processes if process.status is not None]
+        for process in ended:
+            while process.report != CLOSED:  # nobody else has its other end, so this comes to an end
+                self._on_report(process)
+        if self.gate is not None and ended:
+            self._end("failed", f"{ended[0].describe(self.folder)} before the start")
+        return self.outcome is None
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def _on_output(self, output: RankOutput, reader: int) -> None:
+        """Move output."""
+        if not output.pump(reader):
+            self.selector.unregister(reader)
+
+    def _state(self, ended_ms: int | None = None) -> FragmentState:
+        """Return the state as it is now."""
+        began_s = self.started_s if self.started_ms is not None else None
+        reports = tuple(process.report_at(self.meter, began_s) for process in self.processes) if self._has_run() else ()
+        usage = total_usage((*(report.usage for report in reports), self.meter.unowned())) if reports else Usage()
+        return FragmentState(
+            job_id=self.launch.job_id,
+            attempt=self.launch.attempt,
+            phase="ended" if ended_ms is not None else self.phase,
+            boot_id=boot_id(),
+            token=self.token,
+            shim_pid=os.getpid(),
+            shim_start_ticks=self.start_ticks,
+            started_ms=self.started_ms,
+            ended_ms=ended_ms,
+            outcome=self.outcome if ended_ms is not None else None,
+            reason=self.reason,
+            ranks=reports,
+            usage=usage,
+        )
+
+    def _has_run(self) -> bool:
+        """Tell whether there are ranks to be told of: not those that never passed the gate."""
+        return self.outcome is None or self.started_ms is not None
+
+    def _write(self) -> None:
+        """Write the state."""
+        write_state(self.folder, self._state())
+
+    def _write_end(self) -> None:
+        """Write the last state; nothing of the fragment runs any more."""
+        for process in self.processes:
+            process.output.finish()
+        write_state(self.folder, self._state(ended_ms=int(time.time() * 1000)))
+
+
+def _blamed(error: Exception) -> Outcome:
+    """Return how a fragment ended that could not be started; for a full disk the machine is to blame, not the job."""
+    return "lost" if isinstance(error, OSError) and error.errno in FULL else "failed"

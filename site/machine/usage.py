@@ -1,0 +1,151 @@
+"""What the processes of a fragment use: exactly of those that were waited for, by samples of those that run."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Mapping
+
+from gridweave.site.launch import Usage
+from gridweave.site.machine.processes import ProcessStat, descendants
+
+_KIB = 1024
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Sum:
+    """What one rank, or nobody's processes, used so far."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.peak_memory_bytes = 0
+        self.most_cpu_s = 0.0
+        self.most_read_bytes = 0
+        self.most_written_bytes = 0
+
+    def add_sample(self, live: _Live) -> None:
+        """Take in what runs now, on top of what has been waited for."""
+        self.most_cpu_s = max(self.most_cpu_s, self.cpu_s + live.cpu_s)
+        self.most_read_bytes = max(self.most_read_bytes, self.read_bytes + live.read_bytes)
+        self.most_written_bytes = max(self.most_written_bytes, self.written_bytes + live.written_bytes)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, live.memory_bytes)
+
+    def usage(self, wall_s: float) -> Usage:
+        """Return the larger of what was waited for and what was seen."""
+        return Usage(
+            cpu_s=max(self.cpu_s, self.most_cpu_s),
+            peak_memory_bytes=self.peak_memory_bytes,
+            read_bytes=max(self.read_bytes, self.most_read_bytes),
+            written_bytes=max(self.written_bytes, self.most_written_bytes),
+            wall_s=wall_s,
+        )
+
+
+class _Live:
+    """What the processes of one rank that run now have used, each with the children it has waited for."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self.memory_bytes = 0
+        self.read_bytes = 0
+        self.written_bytes = 0
+
+    def add(self, stat: ProcessStat) -> None:
+        """Take in one process."""
+        self.cpu_s += stat.cpu_ticks / _TICKS_PER_S
+        self.memory_bytes += stat.memory_pages * _PAGE_BYTES
+        read_bytes, written_bytes = process_io(stat.pid)
+        self.read_bytes += read_bytes
+        self.written_bytes += written_bytes
+
+
+class Meter:
+    """Counts what the processes below this one use, by rank.
+
+    Notes
+    -----
+    The kernel hands the times of a process to whoever waits for it, with those of all that it has waited for itself. So
+    what the shim collects from a rank is exact for every process of the rank that was waited for. A process whose
+    parent ignores SIGCHLD is in no such sum; samples catch it while it runs. The larger of the two is reported.
+
+    The largest process of a rank is never smaller than the fork of the shim that it was before its command began.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[int | None, _Sum] = {None: _Sum()}
+        self._leaders: dict[int, int] = {}
+        self._owners: dict[tuple[int, int], int] = {}
+
+    def add_rank(self, rank: int, pid: int) -> None:
+        """Count the session of this leader for a rank."""
+        self._sums[rank] = _Sum()
+        self._leaders[pid] = rank
+
+    def collect(
+        self, pid: int, used: resource.struct_rusage, counters: tuple[int, int], stat: ProcessStat | None
+    ) -> None:
+        """Take in a process that has been waited for.
+
+        Parameters
+        ----------
+        pid : int
+        used : resource.struct_rusage
+            What wait4(2) said.
+        counters : tuple of int
+            What `process_io` said.
+        stat : ProcessStat, optional
+            What it was.
+        """
+        part = self._sums[self._owner(stat) if stat else self._leaders.get(pid)]
+        part.cpu_s += used.ru_utime + used.ru_stime
+        part.peak_memory_bytes = max(part.peak_memory_bytes, used.ru_maxrss * _KIB)
+        part.read_bytes += counters[0]
+        part.written_bytes += counters[1]
+
+    def sample(self) -> float:
+        """Look at all processes that run, and return how many seconds that took."""
+        began = time.monotonic()
+        owners: dict[int, int | None] = {}
+        live: dict[int | None, _Live] = {}
+        known: dict[tuple[int, int], int] = {}
+        for stat in descendants(os.getpid()):
+            owner = owners.get(stat.parent)
+            owner = owner if owner is not None else self._owner(stat)
+            owners[stat.pid] = owner
+            if owner is not None:
+                known[stat.pid, stat.start_ticks] = owner
+            live.setdefault(owner, _Live()).add(stat)
+        self._owners = known
+        for owner, part in live.items():
+            self._sums[owner].add_sample(part)
+        return time.monotonic() - began
+
+    def usage(self, rank: int, wall_s: float) -> Usage:
+        """Return what a rank used."""
+        return self._sums[rank].usage(wall_s)
+
+    def unowned(self) -> Usage:
+        """Return what those processes used that no rank can be found for."""
+        return self._sums[None].usage(0.0)
+
+    def _owner(self, stat: ProcessStat) -> int | None:
+        """Return the rank of a process: by its session, or by where it was seen before its parent ended."""
+        rank = self._leaders.get(stat.session)
+        return rank if rank is not None else self._owners.get((stat.pid, stat.start_ticks))
+
+
+def process_io(pid: int) -> tuple[int, int]:
+    """Return the bytes that a process, and the children that it waited for, read from and wrote to storage.
+
+    It may have ended, as long as nobody has waited for it. Of one that may not be looked at, nothing is known: zeros.
+    """
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            counters: Mapping[bytes, bytes] = dict(line.split(b": ") for line in file.read().splitlines())
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return (0, 0)
+    return (int(counters[b"read_bytes"]), int(counters[b"write_bytes"]))

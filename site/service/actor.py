@@ -1,0 +1,302 @@
+"""What the actors with a journal have in common: they open it when it is to be had, and are driven from then on.
+
+A site as an actor on Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.site.job import JobRequest
+from gridweave.site.service.calls import (
+    GRID_ACTOR,
+    Calls,
+    Handles,
+    NearActor,
+    agent_actor,
+    encode,
+    endure,
+    journal_place,
+    site_actor,
+)
+from gridweave.site.service.desk import Door
+from gridweave.site.service.driver import Clock
+
+if TYPE_CHECKING:
+    from gridweave.site.runs import SiteSettings
+    from gridweave.site.service.desk import SiteDesk
+    from gridweave.site.service.driver import Driver
+    from gridweave.site.service.link import Link, LinkEnd
+    from gridweave.site.service.site_driver import SiteDriver
+
+
+logger = logging.getLogger("gridweave.live")
+
+SUBMISSIONS: msgspec.msgpack.Decoder[list[tuple[str, JobRequest]]] = msgspec.msgpack.Decoder(
+    list[tuple[str, JobRequest]]
+)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+
+D = TypeVar("D", bound="Driver[Any]")
+
+
+class DrivenActor(NearActor, ABC, Generic[D]):
+    """An actor around a driver.
+
+    Parameters
+    ----------
+    name : str
+        Of the actor.
+
+    Notes
+    -----
+    Ray does not start an actor anew whose constructor has failed. So the journal is opened behind it: one that another
+    process still has, or whose server is away, is tried again until it is to be had.
+
+    Whoever looks up an actor on Ray loads the module of its class. So these modules load their cores and journals in
+    `make_driver`: a machine, or a gateway, would spend a second and a hundred megabytes on each.
+    """
+
+    near_methods = ("ask", "submit", "packet", "report", "probed", "process")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._driver: D | None = None
+        # Of its desk; whoever makes the driver makes it as well.
+        self.door: Door | None = None
+        self._opened = asyncio.Event()
+        self._problem: GridweaveError | None = None
+        self._tasks = endure(name, self._open())
+
+    @abstractmethod
+    def make_driver(self) -> D:
+        """Return the driver; called in a thread of its own, as it may replay for long."""
+
+    def works(self, driver: D) -> list[Coroutine[Any, Any, Any]]:
+        """Return what is to go on as long as the actor lives."""
+        return [driver.run()]
+
+    async def _open(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while self._driver is None:
+            try:
+                self._driver = await asyncio.to_thread(self.make_driver)
+            except UnavailableError as error:
+                logger.warning("%s: %s; trying again", self._name, error)
+                self._problem = error
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            except GridweaveError as error:
+                logger.error("%s: %s", self._name, error)
+                self._problem = error
+                self._opened.set()
+                return
+        self._problem = None
+        # What was loaded until here stays: to look through it for garbage again and again would be half of the work.
+        gc.collect()
+        gc.freeze()
+        self._tasks += endure(self._name, *self.works(self._driver))
+        self._opened.set()
+
+    async def driver(self) -> D:
+        """Return the driver, once its journal is open.
+
+        Raises
+        ------
+        GridweaveError
+            If the journal cannot be used.
+        """
+        await self._opened.wait()
+        if self._driver is None:
+            assert self._problem is not None, "neither a driver nor a problem"
+            raise self._problem
+        return self._driver
+
+    def driver_now(self) -> D:
+        """Return the driver, for what may be lost.
+
+        Raises
+        ------
+        UnavailableError
+            If there is none yet.
+        """
+        if self._driver is None:
+            raise UnavailableError(f"{self._name} is starting")
+        return self._driver
+
+    @property
+    def problem(self) -> GridweaveError | None:
+        """What keeps the journal from being open; None: nothing is known to."""
+        return self._problem
+
+    async def process(self) -> int:
+        """Return the number of the process that it is."""
+        return os.getpid()
+
+    async def ready(self) -> str:
+        """Return the name of the actor, once it works."""
+        await self.driver()
+        return self._name
+
+    async def ask(self, method: str, data: bytes) -> bytes:
+        """Answer what the gateway asks at the desk."""
+        await self.driver()
+        assert self.door is not None, "a driver without a desk"
+        return await self.door.ask(method, data)
+
+    async def submit(self, data: bytes) -> bytes:
+        """Take in jobs: keys and requests; return an answer to each when it is durable."""
+        return encode(await (await self.driver()).submit(SUBMISSIONS.decode(data)))
+
+    async def stop(self) -> None:
+        """Let go of the journal; what runs goes on."""
+        await self.stop_near()
+        for task in self._tasks:
+            task.cancel()
+        if self._driver is not None:
+            with contextlib.suppress(GridweaveError):
+                await self._driver.close()
+
+
+LOOK_S = 5.0
+"""So often it is seen which machines answer, and so long they may take for it."""
+
+
+class SiteActor(DrivenActor["SiteDriver"]):
+    """A site as an actor: a thin shell around its `SiteDriver`.
+
+    Parameters
+    ----------
+    settings : SiteSettings
+    journal : str
+        Path or URL of its journal.
+    clock : Clock
+    namespace : str
+        Of the actors of its grid.
+    uplink : LinkEnd, optional
+        How the grid is reached if it is elsewhere; if left out, it is an actor beside this one.
+    password_file : str
+        Of the file with the password of the journal's database; empty: there is none.
+    calls : Calls, optional
+        By which it reaches its machines; those of actors on Ray, if left out.
+    """
+
+    def __init__(
+        self,
+        settings: SiteSettings,
+        journal: str,
+        clock: Clock,
+        namespace: str,
+        uplink: LinkEnd | None = None,
+        *,
+        password_file: str = "",
+        calls: Calls | None = None,
+    ) -> None:
+        self._calls: Calls = Handles(namespace) if calls is None else calls
+        self._settings, self._journal, self._clock = settings, journal, clock
+        self._password_file = password_file
+        self._at_desk: SiteDesk | None = None
+        self._uplink_end = uplink
+        self._uplink: Link | None = None
+        super().__init__(site_actor(settings.name))
+
+    def make_driver(self) -> SiteDriver:
+        """Return the driver of the site."""
+        from gridweave.site.service.desk import SITE_METHODS, SiteDesk
+        from gridweave.site.service.site_driver import SiteDriver
+
+        if self._uplink_end is not None:
+            from gridweave.site.service.link import Link
+
+            self._uplink = Link(self._uplink_end)
+        place = journal_place(self._journal, self._password_file)
+        driver = SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_agent=self._to_agent)
+        uplink = self._uplink
+        self._at_desk = SiteDesk(driver, uplink=None if uplink is None else lambda: uplink.status)
+        self.door = Door(self._at_desk, SITE_METHODS)
+        return driver
+
+    def works(self, driver: SiteDriver) -> list[Coroutine[Any, Any, Any]]:
+        """Return the turns, the orders that are repeated, and the look after the machines."""
+        return [driver.run(), driver.repeat_orders(), self._look_after_machines()]
+
+    async def _to_grid(self, peer: str, data: bytes) -> None:
+        if self._uplink is not None:
+            await self._uplink.packet(data)
+        else:
+            await self._calls.call(GRID_ACTOR, "packet", self._settings.name, data)
+
+    async def _to_agent(self, agent: str, data: bytes) -> None:
+        await self._calls.call(agent_actor(self._settings.name, agent), "order", data)
+
+    async def packet(self, data: bytes) -> str | None:
+        """Take in a packet from the grid; return why it was dropped, if it was."""
+        from gridweave.site.service.site_driver import GRID
+
+        return self.driver_now().packet(GRID, data)
+
+    async def report(self, data: bytes) -> None:
+        """Take in what a machine tells; return when it is durable."""
+        await self.driver_now().report(data)
+
+    async def cancel(self, job_ids: list[int]) -> None:
+        """End jobs of the site's own users."""
+        await (await self.driver()).cancel(job_ids)
+
+    async def forget_machine(self, agent: str) -> None:
+        """Give up what a machine ran: the operator knows that it will not come back."""
+        await (await self.driver()).forget_machine(agent)
+
+    async def drain(self, draining: bool) -> None:
+        """Take in nothing new for the grid, or take it in again."""
+        await (await self.driver()).drain(draining)
+
+    async def records(self, job_ids: list[int]) -> bytes:
+        """Return what is known of jobs of the site's own users; an unknown one is left out."""
+        return encode(await (await self._desk()).records(job_ids))
+
+    async def story(self, job_id: int) -> bytes:
+        """Return what happened to a job here."""
+        return encode(await (await self._desk()).story(job_id))
+
+    async def _desk(self) -> SiteDesk:
+        await self.driver()
+        assert self._at_desk is not None, "a driver without a desk"
+        return self._at_desk
+
+    async def _look_after_machines(self) -> None:
+        """See again and again which machines answer, so that nobody who asks has to wait for one that does not."""
+        machines = [agent.name for agent in self._settings.agents]
+        while True:
+            answers = await asyncio.gather(*(self._answers(machine) for machine in machines))
+            away = {machine for machine, answer in zip(machines, answers, strict=True) if not answer}
+            (await self._desk()).away = away
+            await asyncio.sleep(LOOK_S)
+
+    async def _answers(self, machine: str) -> bool:
+        try:
+            await self._calls.call(agent_actor(self._settings.name, machine), "process", timeout_s=LOOK_S)
+        except UnavailableError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Let go of the journal, and of the connections to the grid; what runs goes on."""
+        await super().stop()
+        if self._uplink is not None:
+            await self._uplink.close()
+
+    async def check(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        (await self.driver()).site.check_invariants()

@@ -1,0 +1,142 @@
+"""A machine of a site as an actor on Ray; it loads nothing of the cores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from gridweave.errors import UnavailableError
+from gridweave.site.machine.agent import AgentDriver, OutputRead, node_threads
+from gridweave.site.messages import Agent, Probed
+from gridweave.site.service.calls import GRID_ACTOR, Handles, NearActor, agent_actor, encode, endure, site_actor
+from gridweave.site.service.desk import Door
+from gridweave.site.service.driver import Clock
+from gridweave.site.service.probes.prober import Prober
+from gridweave.site.service.probes.probing import Address, ProbePlan, Probing
+from gridweave.site.service.probes.server import ProbeServer
+
+
+class NodeAgent(NearActor):
+    """The agent of a machine as an actor: a thin shell around its `AgentDriver`.
+
+    Parameters
+    ----------
+    site : str
+    agent : Agent
+    folder : str
+        Of the machine, on a local disk.
+    namespace : str
+    virtual : bool
+        Whether its nodes are only counted, and have no hardware threads of their own.
+    probes : ProbePlan, optional
+        Given to one machine of each site.
+    peers : tuple of (str, str)
+        The sites to measure the ways to, and the machine of each that answers.
+    clock : Clock, optional
+        Of the grid.
+    host : str
+        By which name other machines reach it; empty: that which Ray has.
+    """
+
+    near_methods = ("order", "ask", "process", "probe_address")
+
+    def __init__(
+        self,
+        site: str,
+        agent: Agent,
+        folder: str,
+        namespace: str,
+        virtual: bool,
+        probes: ProbePlan | None = None,
+        peers: tuple[tuple[str, str], ...] = (),
+        clock: Clock | None = None,
+        *,
+        host: str = "",
+    ) -> None:
+        import ray
+
+        self._handles, self._site = Handles(namespace), site
+        threads = () if virtual else node_threads(agent.nodes)
+        host = host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        self._driver = AgentDriver(agent.name, Path(folder), self._report, host=host, threads=threads)
+        self._door = Door(self, ("part",))
+        self._opened = asyncio.Event()
+        self._host, self._probe_port = host, 0
+        self._peers = dict(peers)
+        self._tasks = endure(agent_actor(site, agent.name), self._run())
+        if probes is not None:
+            self._tasks += endure(agent_actor(site, agent.name), self._probe(probes, clock or Clock()))
+
+    async def _run(self) -> None:
+        await self._driver.open()
+        self._opened.set()
+        await self._driver.run()
+
+    async def _probe(self, plan: ProbePlan, clock: Clock) -> None:
+        """Answer the probes of other sites, and measure the ways to some."""
+        turn = asyncio.Lock()
+        async with ProbeServer(plan.secret, turn=turn) as server:
+            self._probe_port = await server.start(self._host)
+            prober = Prober(plan.secret, turn=turn)
+            probing = Probing(
+                self._site,
+                tuple(self._peers),
+                plan,
+                prober,
+                address_of=self._address_of,
+                tell=self._probed,
+                clock=clock,
+            )
+            await probing.run()
+
+    async def _address_of(self, peer: str) -> Address:
+        host, port = await self._handles.call(agent_actor(peer, self._peers[peer]), "probe_address")
+        if not port:
+            raise UnavailableError(f"{peer} does not answer probes yet")
+        return host, port
+
+    async def _probed(self, probe: Probed) -> None:
+        await self._handles.call(GRID_ACTOR, "probed", encode(probe))
+
+    async def probe_address(self) -> Address:
+        """Return where this machine answers probes; port 0: nowhere."""
+        return self._host, self._probe_port
+
+    async def _report(self, data: bytes) -> None:
+        await self._handles.call(site_actor(self._site), "report", data)
+
+    async def process(self) -> int:
+        """Return the number of the process that it is."""
+        return os.getpid()
+
+    async def ready(self) -> str:
+        """Return the name of the machine, once it has found again what it runs."""
+        await self._opened.wait()
+        return self._driver.name
+
+    async def order(self, data: bytes) -> None:
+        """Start and end parts of jobs."""
+        await self._opened.wait()
+        await self._driver.order(data)
+
+    async def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
+        """Return a part of the output of a rank, and whether it is a rank of this machine."""
+        return await asyncio.to_thread(self._driver.part, job_id, attempt, rank, stream, offset, limit)
+
+    async def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
+        """Return a part of the output of a rank, ``out`` or ``err``; empty if there is none (yet)."""
+        return await asyncio.to_thread(self._driver.output, job_id, attempt, rank, stream, offset, limit)
+
+    async def ask(self, method: str, data: bytes) -> bytes:
+        """Answer what the gateway asks."""
+        return await self._door.ask(method, data)
+
+    async def stop(self, end_jobs: bool) -> None:
+        """Stop watching; end what runs, if that is wished."""
+        if end_jobs:
+            await self._driver.end_all()
+        for task in self._tasks:
+            task.cancel()
+        await self.stop_near()
+        await self._driver.close()

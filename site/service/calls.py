@@ -1,0 +1,515 @@
+"""Calls to actors on Ray, by their names.
+
+What the actors of a grid are named and made with, and what calls between them look like.
+
+Calls between the actors of one machine over a connection of their own, past Ray.
+
+A call of an actor on Ray passes through half a dozen threads of both processes, each of which has to wait for the
+interpreter; on a busy machine that takes longer than what the call is about. So whoever has found an actor on Ray asks
+it for a line: a connection over the loopback interface, opened with a secret that only Ray, which knows who may ask,
+hands out. Where there can be no line (another machine or container, an actor that offers none) calls go over Ray as
+ever, and mean the same: each may be lost, or come late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError, UnavailableError
+
+logger = logging.getLogger("gridweave.live")
+
+LOOPBACK = "127.0.0.1"
+
+_SECRET_BYTES = 32
+_LENGTH_BYTES = 4
+_GREETING_S = 10.0
+_BUFFER_BYTES = 1 << 20
+
+
+@functools.cache
+def own_network() -> str:
+    """Return by what processes know that they share a loopback interface: their kernel, and their network in it.
+
+    Ray nodes do not say it: several may be on one machine, and containers on one kernel. Empty: it is not known.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""
+
+
+class NearAddress(msgspec.Struct, frozen=True):
+    """Where an actor answers on its machine.
+
+    Attributes
+    ----------
+    network : str
+        Whose loopback interface it is (`own_network`).
+    port : int
+    secret : bytes
+        What a line begins with.
+    """
+
+    network: str
+    port: int
+    secret: bytes
+
+
+class _Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call: its number on this line, the method, and the arguments, which are plain data."""
+
+    number: int
+    method: str
+    arguments: tuple[Any, ...]
+
+
+class _Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a call: what the method returned, or why it failed."""
+
+    number: int
+    value: Any
+    problem: str | None = None
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_CALLS = msgspec.msgpack.Decoder(_Call)
+_ANSWERS = msgspec.msgpack.Decoder(_Answer)
+
+
+class NearDoor:
+    """Answers calls on this machine.
+
+    Parameters
+    ----------
+    actor : object
+    methods : sequence of str
+        Which of its methods may be called; they are coroutines, and take and return what MessagePack knows.
+    network : str
+        Of this process.
+
+    Examples
+    --------
+    >>> class Adder:
+    ...     async def add(self, left: int, right: int) -> int:
+    ...         return left + right
+    >>> async def example() -> int:
+    ...     door = NearDoor(Adder(), ("add",), own_network())
+    ...     line = await NearLine.open(await door.address())
+    ...     try:
+    ...         return await line.call("add", 2, 3)
+    ...     finally:
+    ...         line.end()
+    ...         await door.close()
+    >>> asyncio.run(example())
+    5
+    """
+
+    def __init__(self, actor: object, methods: Sequence[str], network: str) -> None:
+        self._methods: dict[str, Callable[..., Awaitable[object]]] = {name: getattr(actor, name) for name in methods}
+        self._network = network
+        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._server: asyncio.Server | None = None
+        self._opening = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def address(self) -> NearAddress:
+        """Return where it answers; from the first time on it does."""
+        async with self._opening:
+            if self._server is None:
+                self._server = await asyncio.start_server(self._greet, LOOPBACK, 0, limit=_BUFFER_BYTES)
+        return NearAddress(self._network, self._server.sockets[0].getsockname()[1], self._secret)
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve whoever knows the secret; the connection of anybody else ends without a word."""
+        self._writers.add(writer)
+        try:
+            async with asyncio.timeout(_GREETING_S):
+                said = await reader.readexactly(_SECRET_BYTES)
+            if hmac.compare_digest(said, self._secret):
+                while True:
+                    call = _CALLS.decode(await _read(reader))
+                    task = asyncio.get_running_loop().create_task(self._answer(call, writer))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
+            logger.debug("a line ended: %r", error)
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, call: _Call, writer: asyncio.StreamWriter) -> None:
+        answer = await self._answered(call)
+        if not writer.is_closing():
+            _write(writer, answer)
+            with contextlib.suppress(OSError):
+                await writer.drain()
+
+    async def _answered(self, call: _Call) -> bytes:
+        try:
+            if call.method not in self._methods:
+                raise UnavailableError(f"{call.method!r:.100} cannot be called")
+            return _ENCODER.encode(_Answer(call.number, await self._methods[call.method](*call.arguments)))
+        except Exception as error:
+            # As on Ray, where whoever called hears of it, whatever it is.
+            logger.debug("%s failed", call.method, exc_info=error)
+            problem = str(error) if isinstance(error, UnavailableError) else f"{type(error).__name__}: {error}"
+            return _ENCODER.encode(_Answer(call.number, None, problem))
+
+    async def close(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        for writer in self._writers:
+            writer.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+
+class NearLine:
+    """A connection to an actor of this machine; `open` makes one."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._is_ending = False
+        self._task = self._loop.create_task(self._read(reader))
+        # Not by the task itself: one that is cancelled before it has begun runs none of its code.
+        self._task.add_done_callback(self._ended)
+
+    @classmethod
+    async def open(cls, address: NearAddress) -> NearLine:
+        """Return a line to an actor.
+
+        Parameters
+        ----------
+        address : NearAddress
+            Of this machine.
+
+        Raises
+        ------
+        OSError
+            If nobody answers there.
+        """
+        reader, writer = await asyncio.open_connection(LOOPBACK, address.port, limit=_BUFFER_BYTES)
+        writer.write(address.secret)
+        return cls(reader, writer)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can go over it, as far as this end knows; in another event loop they cannot."""
+        return not self._task.done() and asyncio.get_running_loop() is self._loop
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        """Call a method.
+
+        Raises
+        ------
+        UnavailableError
+            If there is no answer, or the method failed. It may have run all the same.
+        """
+        if not self.is_open:
+            raise UnavailableError("the connection has ended")
+        self._number += 1
+        number = self._number
+        future = self._waiting[number] = self._loop.create_future()
+        try:
+            _write(self._writer, _ENCODER.encode(_Call(number, method, arguments)))
+            await self._writer.drain()
+            answer: _Answer = await future
+        except OSError as error:
+            raise UnavailableError(f"the connection has ended: {error}") from error
+        finally:
+            self._waiting.pop(number, None)
+            self._end_if_idle()
+        if answer.problem is not None:
+            raise UnavailableError(answer.problem)
+        return answer.value
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        """Hand answers out, until the connection ends or the event loop does."""
+        try:
+            while True:
+                answer = _ANSWERS.decode(await _read(reader))
+                future = self._waiting.get(answer.number)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+        except (OSError, EOFError, msgspec.MsgspecError) as error:
+            logger.debug("a line ended: %r", error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._writer.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(UnavailableError("the connection has ended"))
+
+    def end(self) -> None:
+        """End the connection once nobody waits for an answer."""
+        self._is_ending = True
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._is_ending and not self._waiting:
+            self._task.cancel()
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
+    return await reader.readexactly(length)
+
+
+def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    # In one piece: each write may be a packet of its own, and wakes the other end.
+    writer.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+
+
+NAMESPACE = "gridweave"
+GRID_ACTOR = "grid"
+
+SITE_LABEL = "gridweave.io/site"
+MACHINE_LABEL = "gridweave.io/machine"
+"""Labels of Ray nodes: which site a node belongs to, and which machine of it it is, if it has several."""
+
+GRID_LABEL = "gridweave.io/grid"
+"""Label of the Ray node on which the meta-scheduler of the grid of this name is to be."""
+
+CALL_S = 10.0
+"""After so long a call between actors counts as lost."""
+
+
+def site_actor(site: str) -> str:
+    """Return the name of a site's actor."""
+    return f"site:{site}"
+
+
+def agent_actor(site: str, agent: str) -> str:
+    """Return the name of the actor of a machine."""
+    return f"agent:{site}/{agent}"
+
+
+class Calls(Protocol):
+    """Carries calls to the actors of a grid, wherever they are: `handles.Handles` on Ray."""
+
+    async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
+        """Call a method of an actor by its name.
+
+        Raises
+        ------
+        UnavailableError
+            If there is no answer.
+        """
+
+
+def endure(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Keep the works of an actor going; if one ends by an error, end the process, so that Ray starts the actor anew.
+
+    The state is in the journal, so the new one goes on where this one stood.
+    """
+    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+    for task in tasks:
+        task.add_done_callback(lambda done: _ended(name, done))
+    return tasks
+
+
+def _ended(name: str, task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.critical("%s cannot go on", name, exc_info=task.exception())
+        logging.shutdown()
+        os._exit(1)
+
+
+def journal_place(place: str, password_file: str = "") -> str:
+    """Return where a journal is to be; the folder of a file is made.
+
+    Parameters
+    ----------
+    place : str
+        A path or a URL.
+    password_file : str
+        Of the file with the password of a database; empty: there is none, or it is in the URL.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be made, or the password not be read.
+    """
+    if "://" not in place:
+        try:
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{place}: {error.strerror}; name a place in a folder that can be written") from error
+        return place
+    if not password_file:
+        return place
+    from gridweave.site.journal.store import checked_url
+
+    try:
+        password = Path(password_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "is no text"
+        raise OptionError(
+            "journal_password_file", f"{password_file}: {problem}; name a file that can be read"
+        ) from None
+    return checked_url("journal", place).set(password=password).render_as_string(hide_password=False)
+
+
+def encode(value: object) -> bytes:
+    """Return what goes into a call: bytes of MessagePack are cheaper for Ray than objects."""
+    return msgspec.msgpack.encode(value)
+
+
+def actor_options(name: str, namespace: str, labels: dict[str, str], host: str = "") -> dict[str, Any]:
+    """Return with which options an actor of a grid is made: found by its name, outliving who made it, started anew.
+
+    Parameters
+    ----------
+    name, namespace : str
+    labels : dict from str to str
+        What a Ray node must have for it.
+    host : str
+        The IP address of the machine that it must be on; empty: any.
+    """
+    return {
+        "name": name,
+        "namespace": namespace,
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_concurrency": 1000,
+        "num_cpus": 0,
+        # Ray would keep an entry for each of the last hundred thousand calls; the stories of jobs are in the journals.
+        "enable_task_events": False,
+        "label_selector": labels,
+        # Every Ray node has a little of this. It is the same when Ray was started anew there, as a number would not be.
+        "resources": {f"node:{host}": 0.001} if host else {},
+    }
+
+
+class NearActor:
+    """An actor that offers a line to whoever shares its loopback interface.
+
+    Attributes
+    ----------
+    near_methods : tuple of str
+        Which of its methods may be called over it; they take and return what MessagePack knows.
+    """
+
+    near_methods: tuple[str, ...] = ()
+    near_door: NearDoor | None = None
+
+    async def near(self) -> NearAddress:
+        """Return where it answers on its machine."""
+        if self.near_door is None:
+            offered = [name for name in self.near_methods if hasattr(self, name)]
+            self.near_door = NearDoor(self, offered, own_network())
+        return await self.near_door.address()
+
+    async def stop_near(self) -> None:
+        """End all lines; what is called from now on is called over Ray."""
+        if self.near_door is not None:
+            await self.near_door.close()
+
+
+class Handles:
+    """Handles of actors by their names, and lines to those on this machine; who does not answer is looked up again.
+
+    Parameters
+    ----------
+    namespace : str
+
+    Notes
+    -----
+    Nobody waits for a line: until there is one calls go over Ray.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._known: dict[str, Any] = {}
+        self._lines: dict[str, NearLine] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+
+    @property
+    def near(self) -> list[str]:
+        """The actors to which there is a line, by name."""
+        return sorted(actor for actor, line in self._lines.items() if line.is_open)
+
+    async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
+        """Call a method of an actor.
+
+        Raises
+        ------
+        UnavailableError
+            If there is no answer. The call may have run all the same.
+        """
+        import ray
+
+        line = self._lines.get(actor)
+        if line is not None and not line.is_open:
+            self._forget(actor)
+            line = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                if line is not None:
+                    return await line.call(method, *arguments)
+                return await _result(getattr(await self._handle(actor), method).remote(*arguments))
+        except (ray.exceptions.RayError, TimeoutError, ValueError, UnavailableError) as error:
+            # A method that fails says nothing against the line that told so, and nothing here against a newer line.
+            is_broken = line is None or not line.is_open or isinstance(error, TimeoutError)
+            if is_broken and self._lines.get(actor) is line:
+                self._forget(actor)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UnavailableError(f"actor {actor} does not answer: {reason}") from error
+
+    async def _handle(self, actor: str) -> Any:
+        import ray
+
+        handle = self._known.get(actor)
+        if handle is None:
+            handle = self._known[actor] = await asyncio.to_thread(ray.get_actor, actor, self._namespace)
+            task = asyncio.get_running_loop().create_task(self._come_near(actor, handle))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+        return handle
+
+    async def _come_near(self, actor: str, handle: Any) -> None:
+        """Open a line to an actor, if it is on this machine and offers one."""
+        import ray
+
+        if not (own_network() and hasattr(handle, "near")):
+            return
+        try:
+            async with asyncio.timeout(CALL_S):
+                address: NearAddress = await _result(handle.near.remote())
+                if address.network != own_network() or self._known.get(actor) is not handle:
+                    return
+                self._lines[actor] = await NearLine.open(address)
+        except (ray.exceptions.RayError, TimeoutError, OSError):
+            # It is asked anew when the actor is looked up anew.
+            return
+
+    def _forget(self, actor: str) -> None:
+        self._known.pop(actor, None)
+        line = self._lines.pop(actor, None)
+        if line is not None:
+            # Others may wait for answers still.
+            line.end()
+
+
+async def _result(reference: Any) -> Any:
+    return await reference

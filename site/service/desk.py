@@ -1,0 +1,452 @@
+"""The desk of a site, and what it has in common with that of the grid: what users ask beside handing in jobs.
+
+Whatever a desk shows is durable before. It knows nothing of Ray: an actor, or a test, puts it behind a `Door`.
+
+How the methods of a desk are called from another process: arguments and answers as MessagePack.
+
+What happens to jobs, for those who watch: the newest events in memory, so that watching costs no SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import inspect
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar, get_type_hints
+
+import msgspec
+
+from gridweave.errors import InputError
+from gridweave.site.desk_messages import (
+    JobEvent,
+    JobEvents,
+    JobList,
+    LinkStatus,
+    MachineStatus,
+    Queue,
+    QueuedJob,
+    SiteNames,
+    SiteStatus,
+)
+from gridweave.site.eligibility import Eligibility
+from gridweave.site.forecast import SiteForecast
+from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.records import JobFilter, Note, NumberedNote
+from gridweave.site.owner import policy_label
+from gridweave.site.service.driver import Driver
+from gridweave.site.service.site_driver import SiteDriver
+
+KEEP_EVENTS = 20_000
+"""So many events are known without the journal."""
+
+
+class Events:
+    """The newest events, in ascending order and without a gap.
+
+    Parameters
+    ----------
+    last : int
+        Number of the last event until now.
+
+    Examples
+    --------
+    >>> events = Events(7)
+    >>> events.add([JobEvent(number=8, at_ms=0, job_id=1, kind="submitted")])
+    >>> [event.number for event in events.after(7, 10)], events.after(3, 10)
+    ([8], None)
+    """
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self._newest: deque[JobEvent] = deque(maxlen=KEEP_EVENTS)
+        self._news = asyncio.Event()
+
+    def add(self, events: Iterable[JobEvent]) -> None:
+        """Take in what has happened, and wake those who wait for it."""
+        for event in events:
+            assert event.number == self.last + 1, "an event is missing"
+            self._newest.append(event)
+            self.last = event.number
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def after(self, number: int, limit: int) -> list[JobEvent] | None:
+        """Return the events after one, so many at most; None if not all of them are known any more."""
+        first = self.last - len(self._newest) + 1
+        if number + 1 < first:
+            return None
+        return list(islice(self._newest, max(0, number + 1 - first), max(0, number + 1 - first) + limit))
+
+    async def wait(self, number: int, timeout_s: float) -> None:
+        """Wait until there is an event after one, or a time has passed."""
+        if self.last <= number:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+
+
+DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story", "events")
+SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")
+"""What may be asked at a desk through a `Door`."""
+
+MOST_EVENTS = 1_000
+"""So many events are told at one time."""
+
+
+class DeskCore(Protocol):
+    """What a desk shows of a core."""
+
+    records: dict[int, JobRecord]
+    eligibility: Eligibility
+
+
+class DeskDriver(Protocol):
+    """A driver whose jobs are users'."""
+
+    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """End jobs."""
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Keep jobs from starting."""
+
+    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Let held jobs go into the queue again."""
+
+
+D = TypeVar("D", bound=Driver[Any])
+
+
+class Desk(Generic[D]):
+    """What users ask of a core with a journal.
+
+    Parameters
+    ----------
+    driver : Driver
+        It has taken no turn yet.
+    core : DeskCore
+    journal : Journal
+    """
+
+    def __init__(self, driver: D, core: DeskCore, journal: Journal) -> None:
+        self.driver = driver
+        self._core, self._journal = core, journal
+        self._wishes: DeskDriver = driver  # type: ignore[assignment]
+        self._events = Events(journal.last_note)
+        driver.on_notes = self._noted
+
+    async def submit(self, jobs: list[tuple[str, JobRequest]], origin: str) -> list[Accepted | Declined]:
+        """Hand in jobs; return what became of each when that is durable."""
+        return await self.driver.submit(jobs, origin=origin)
+
+    async def cancel(self, job_ids: list[int], origin: str) -> list[int]:
+        """End jobs; return those that had not ended."""
+        known = [job_id for job_id in dict.fromkeys(job_ids) if self._is_open(job_id)]
+        if known:
+            await self._wishes.cancel(known, origin=origin)
+        return known
+
+    async def hold(self, job_ids: list[int], origin: str) -> list[int]:
+        """Keep jobs from starting; return those that are held now, or will be if they do not start before."""
+        known = [job_id for job_id in dict.fromkeys(job_ids) if self._is_open(job_id)]
+        if known:
+            await self._wishes.hold(known, origin=origin)
+        return [job_id for job_id in known if self._core.eligibility.is_wished(job_id)]
+
+    async def release(self, job_ids: list[int], origin: str) -> list[int]:
+        """Let held jobs go; return those that were held by their users."""
+        held = [job_id for job_id in dict.fromkeys(job_ids) if self._core.eligibility.is_wished(job_id)]
+        if held:
+            await self._wishes.release(held, origin=origin)
+        return [job_id for job_id in held if not self._core.eligibility.is_wished(job_id)]
+
+    async def records(self, job_ids: list[int]) -> list[JobRecord]:
+        """Return what is known of jobs, of those that ended long ago as well, by number; unknown ones are left out."""
+        await self.driver.durable()
+        known = self._core.records
+        found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
+        rest = [job_id for job_id in job_ids if job_id not in found]
+        if rest:
+            found |= await asyncio.to_thread(self._journal.ended, rest)
+        return [found[job_id] for job_id in sorted(found)]
+
+    async def jobs(self, wanted: JobFilter) -> JobList:
+        """Return the jobs that are asked for, the newest first."""
+        await self.driver.durable()
+        found = self._known(wanted)
+        if not wanted.states or not set(wanted.states).isdisjoint(OVER):
+            more = msgspec.structs.replace(wanted, limit=wanted.limit + 1)
+            for record in await asyncio.to_thread(self._journal.find_ended, more):
+                found.setdefault(record.job_id, record)
+        numbers = sorted(found, reverse=True)
+        page = [found[job_id] for job_id in numbers[: wanted.limit]]
+        return JobList(page, page[-1].job_id if len(numbers) > wanted.limit else None)
+
+    def _known(self, wanted: JobFilter) -> dict[int, JobRecord]:
+        """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
+        found: dict[int, JobRecord] = {}
+        # Numbers are given out ascending, so the newest are the last.
+        for job_id, record in reversed(self._core.records.items()):
+            if len(found) > wanted.limit:
+                break
+            if (wanted.below is None or job_id < wanted.below) and is_asked_for(record, wanted):
+                found[job_id] = copy.copy(record)
+        return found
+
+    async def story(self, job_id: int) -> list[Note]:
+        """Return what happened to a job here, the oldest first."""
+        return await asyncio.to_thread(self._journal.story, job_id)
+
+    def _noted(self, notes: list[NumberedNote], ended: dict[int, JobRecord]) -> None:
+        """Take in what was written into the stories of jobs, and is durable."""
+        self._events.add(self._event(note, ended) for note in notes)
+
+    def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
+        record = self._core.records.get(note.job_id) or others.get(note.job_id)
+        # Of a job that was declined at that very instant nothing is known.
+        user, name = ("", "") if record is None else (record.request.user, record.request.name)
+        return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
+
+    async def events(self, after: int, timeout_s: float) -> JobEvents:
+        """Return what happened to jobs after an event; wait that long for something to happen.
+
+        Parameters
+        ----------
+        after : int
+            -1, or one that there is not yet: none is wanted but the number of the last one, at once.
+        timeout_s : float
+        """
+        if not 0 <= after <= self._events.last:
+            return JobEvents(events=[], last=self._events.last)
+        await self._events.wait(after, timeout_s)
+        found = self._events.after(after, MOST_EVENTS)
+        if found is None:
+            found = await self._old_events(after)
+        return JobEvents(events=found, last=found[-1].number if found else self._events.last)
+
+    async def _old_events(self, after: int) -> list[JobEvent]:
+        """Return events from the journal."""
+        notes = await asyncio.to_thread(lambda: self._journal.notes(after=after, limit=MOST_EVENTS))
+        rest = sorted({note.job_id for note in notes} - self._core.records.keys())
+        others = await asyncio.to_thread(self._journal.ended, rest)
+        return [self._event(note, others) for note in notes]
+
+    def _is_open(self, job_id: int) -> bool:
+        record = self._core.records.get(job_id)
+        return record is not None and record.state not in OVER
+
+
+def is_asked_for(record: JobRecord, wanted: JobFilter) -> bool:
+    """Return whether a job is one of those that are asked for, but for its number."""
+    request = record.request
+    array = None if request.array is None else request.array.name
+    return (
+        (not wanted.states or record.state in wanted.states)
+        and (not wanted.outcomes or record.outcome in wanted.outcomes)
+        and (wanted.user is None or request.user == wanted.user)
+        and (wanted.name is None or request.name == wanted.name)
+        and (wanted.array is None or array == wanted.array)
+        and (wanted.site is None or any(site == wanted.site for site, _ in record.places))
+    )
+
+
+def queued(record: JobRecord) -> QueuedJob:
+    """Return a job that waits, as everybody may see it."""
+    request = record.request
+    return QueuedJob(
+        job_id=record.job_id,
+        user=request.user,
+        nodes=request.nodes,
+        limit_ms=request.limit_ms,
+        submit_ms=record.submit_ms,
+        state=record.state,
+    )
+
+
+class SiteDesk(Desk[SiteDriver]):
+    """What is asked of a site: of its own users' jobs, and of itself.
+
+    Parameters
+    ----------
+    driver : SiteDriver
+    uplink : callable, optional
+        Returns how the way to the grid is.
+
+    Attributes
+    ----------
+    away : collection of str
+        The machines that do not answer, as far as whoever carries orders knows.
+    """
+
+    def __init__(self, driver: SiteDriver, *, uplink: Callable[[], LinkStatus] | None = None) -> None:
+        super().__init__(driver, driver.site, driver.journal)
+        self._uplink = uplink
+        self.away: Collection[str] = ()
+
+    async def status(self) -> SiteStatus:
+        """Return how the site is."""
+        await self.driver.durable()
+        site, settings = self.driver.site, self.driver.settings
+        core = site.core.site
+        machines = tuple(
+            MachineStatus(
+                agent.name,
+                site.host_of(agent.name),
+                agent.nodes,
+                agent.name not in self.away,
+                site.problem_of(agent.name),
+            )
+            for agent in settings.agents
+        )
+        return SiteStatus(
+            settings.name,
+            core.nodes,
+            settings.owner.nodes_for_grid(core.nodes),
+            core.free,
+            sum(1 for _ in core.waiting()),
+            sum(1 for _ in core.running()),
+            site.core.draining,
+            machines,
+            policy_label(settings.policy, settings.owner),
+            None if self._uplink is None else self._uplink(),
+        )
+
+    async def about(self) -> list[SiteNames]:
+        """Return of what it is made, as the grid's desk does."""
+        settings = self.driver.settings
+        machines = tuple(agent.name for agent in settings.agents)
+        return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
+
+    async def queue(self, limit: int) -> Queue:
+        """Return how many jobs there are here in each state, and the first of those of own users that wait."""
+        await self.driver.durable()
+        site, records = self.driver.site.core.site, self._core.records
+        states = Counter(record.state for record in records.values())
+        waiting = [job.job_id for job, _ in site.waiting()]
+        running = sum(1 for _ in site.running()) - states["starting"]
+        first = islice((records[job_id] for job_id in waiting if job_id in records), limit)
+        return Queue(
+            waiting=len(waiting),
+            held=states["held"],
+            starting=states["starting"],
+            running=max(0, running),
+            jobs=[queued(record) for record in first],
+        )
+
+    async def drain(self, draining: bool) -> None:
+        """Have the site take in nothing new for the grid, or take it in again."""
+        await self.driver.drain(draining)
+
+    async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
+        """Return which machine runs a rank of an attempt; empty if none does now."""
+        await self.driver.durable()
+        return self.driver.site.machine_of(job_id, attempt, rank)
+
+    async def forecast(self, job_id: int) -> SiteForecast | None:
+        """Return when a job starts that is here, and why not earlier; None if it is not known."""
+        await self.driver.durable()
+        return self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
+
+    async def quote(self, request: JobRequest, for_grid: bool) -> SiteForecast:
+        """Return when a job would start that were handed in now, or delegated by the grid."""
+        return self.driver.site.quote(self.driver.clock.now_ms(), request, for_grid=for_grid)
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What a method has answered: its answer, or what was wrong with the question."""
+
+    value: msgspec.Raw = msgspec.Raw(b"\xc0")
+    problem: str | None = None
+
+
+class Door:
+    """The methods of an object that may be called from elsewhere.
+
+    Parameters
+    ----------
+    desk : object
+    methods : sequence of str
+        Names of them; the types of their parameters are what is taken in.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> class Adder:
+    ...     async def add(self, left: int, right: int) -> int:
+    ...         return left + right
+    >>> door = Door(Adder(), ("add",))
+    >>> answer = asyncio.run(door.ask("add", question(2, 3)))
+    >>> answer_of(answer, msgspec.msgpack.Decoder(int))
+    5
+    """
+
+    def __init__(self, desk: object, methods: Sequence[str]) -> None:
+        self._methods: dict[str, tuple[Callable[..., Any], msgspec.msgpack.Decoder[Any]]] = {}
+        for name in methods:
+            method = getattr(desk, name)
+            hints = get_type_hints(method)
+            hints.pop("return", None)
+            self._methods[name] = method, msgspec.msgpack.Decoder(tuple[tuple(hints.values())])  # type: ignore[misc]
+
+    async def ask(self, method: str, data: bytes) -> bytes:
+        """Call a method.
+
+        Parameters
+        ----------
+        method : str
+        data : bytes
+            Its arguments (`question`).
+
+        Returns
+        -------
+        bytes
+            For `answer_of`. What is wrong with the question is an answer, too.
+        """
+        try:
+            if method not in self._methods:
+                raise InputError(f"{method!r:.100} cannot be asked; only {', '.join(sorted(self._methods))} can")
+            called, decoder = self._methods[method]
+            try:
+                arguments = decoder.decode(data)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise InputError(f"{method}: the question cannot be read: {error}") from error
+            value = called(*arguments)
+            if inspect.isawaitable(value):
+                value = await value
+        except InputError as error:
+            return _ENCODER.encode(Answered(problem=str(error)))
+        return _ENCODER.encode(Answered(msgspec.Raw(_ENCODER.encode(value))))
+
+
+def question(*arguments: object) -> bytes:
+    """Return the arguments of a call as bytes."""
+    return _ENCODER.encode(arguments)
+
+
+def answer_of(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+    """Return what a method has answered.
+
+    Parameters
+    ----------
+    data : bytes
+        From `Door.ask`.
+    decoder : msgspec.msgpack.Decoder
+        Of the type of the answer.
+
+    Raises
+    ------
+    InputError
+        If something was wrong with the question.
+    """
+    answered = _ANSWERS.decode(data)
+    if answered.problem is not None:
+        raise InputError(answered.problem)
+    return decoder.decode(answered.value)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_ANSWERS = msgspec.msgpack.Decoder(Answered)

@@ -1,0 +1,627 @@
+"""What drives a core with a journal: it takes turns of hearing, deciding, writing down, and only then acting.
+
+There is one turn at a time. What comes in while one is written down waits for the next, so the busier it is, the more
+goes into one transaction. Nothing that a turn has decided is seen by anybody before it is durable (docs/live.md).
+
+The clock of a live grid: Unix time in ms, or faster than that, so that hours can be played in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.site.channel import Channel, Packet
+from gridweave.site.eligibility import Past, past_of
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Noted, RecordEnded, RecordUsage
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.records import NumberedNote, Usage
+from gridweave.site.journal.replay import replay
+from gridweave.site.journal.step import Step
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """What time it is for the cores.
+
+    Attributes
+    ----------
+    epoch_ms : int
+        Unix time at which the clock shows 0.
+    speed : float
+        How many ms pass on it in one ms, above 0.
+
+    Raises
+    ------
+    OptionError
+        If the speed is not above 0.
+
+    Examples
+    --------
+    >>> Clock(speed=1000.0).real_ms(60_000)
+    60
+    """
+
+    epoch_ms: int = 0
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed < math.inf:
+            raise OptionError("speed", f"is {self.speed}; a number above 0, 1 for real time")
+
+    def now_ms(self) -> int:
+        """Return what the clock shows."""
+        return max(0, int((time.time() * 1000 - self.epoch_ms) * self.speed))
+
+    def real_ms(self, span_ms: float) -> int:
+        """Return how long a span of this clock really takes, in ms, rounded up."""
+        return math.ceil(span_ms / self.speed)
+
+
+logger = logging.getLogger("gridweave.live")
+
+Incoming = TypeVar("Incoming")
+"""What the other ends of the channels send."""
+
+Answer = Accepted | Declined
+
+T = TypeVar("T")
+
+
+class _Submission:
+    """A job that is handed in, and those who wait for the answer."""
+
+    def __init__(self, request: JobRequest, origin: str) -> None:
+        self.request, self.origin = request, origin
+        self.waiting: list[asyncio.Future[Answer]] = []
+
+
+_Submissions = dict[str, _Submission]
+
+OnNotes = Callable[[list[NumberedNote], dict[int, JobRecord]], None]
+"""Is told what has been written into the stories of jobs, with the records of those that ended at that instant."""
+
+Send = Callable[[str, bytes], Awaitable[None]]
+"""Carries bytes to another end, by its name; it may fail, lose or repeat them."""
+
+RESEND_MS = 1_000
+SNAPSHOT_EVERY = 20_000
+"""After so many inputs the state of the core is kept, so that a replay is short."""
+
+MOST_PACKET_BYTES = 1 << 20
+"""What a packet has more messages than one for; a single one may be longer."""
+
+MOST_KEY = 1_000
+"""Characters of an idempotency key at most."""
+
+_MOST_BYTES = 2**63 - 1
+MOST_IN_SNAPSHOT = 10_000
+"""With more open jobs a snapshot would take so long that leases run out meanwhile: it waits until there are fewer."""
+
+REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.01, 0.1
+"""After a turn no other is taken for so many times as long as it took beyond the least rest; for at least that."""
+
+_MOST_EVENTS = 2_000
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
+
+
+class LiveCore(Protocol):
+    """A core with a live driver."""
+
+    records: dict[int, JobRecord]
+
+    def handle(self, now_ms: int, *events: Any) -> Sequence[Any]:
+        """Take in what has happened and return what is to be done."""
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+
+    @property
+    def n_open(self) -> int:
+        """Jobs that have not ended."""
+
+
+class Driver(ABC, Generic[Incoming]):
+    """Drives a core: events and packets in, what it decides out, a journal between.
+
+    Parameters
+    ----------
+    core : LiveCore
+        Fresh; it is brought to where its journal ends.
+    journal : Journal
+        Made with ``batch=0``: this sees to it when it is written.
+    clock : Clock
+    peers : sequence of str
+        The other ends of its channels.
+    incoming : type
+        What they send.
+    send : callable
+        Carries a packet to one of them.
+    """
+
+    def __init__(
+        self, core: LiveCore, journal: Journal, clock: Clock, *, peers: Sequence[str], incoming: Any, send: Send
+    ) -> None:
+        try:
+            self.replayed = replay(journal, core)
+        except BaseException:
+            # Whoever tries again is to find it free.
+            with contextlib.suppress(GridweaveError):
+                journal.close()
+            raise
+        self._core, self._journal, self._send = core, journal, send
+        self.clock = clock
+        self._decoder: msgspec.msgpack.Decoder[Packet[Incoming]] = msgspec.msgpack.Decoder(Packet[incoming])
+        self._channels: dict[str, Channel] = {}
+        for peer in peers:
+            known = journal.channel(peer)
+            self._channels[peer] = Channel.restored(
+                RESEND_MS, first=known.first, unacknowledged=known.unacknowledged, received=known.received
+            )
+        self._now_ms = self.replayed.now_ms
+        self._events: list[Any] = []
+        self._packets: list[tuple[str, Packet[Incoming]]] = []
+        self._submissions: _Submissions = {}
+        self._told: list[asyncio.Future[None]] = []
+        self._news = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._turned: asyncio.Event = asyncio.Event()
+        self._sending: set[asyncio.Task[None]] = set()
+        # Counted from where a replay begins, so that one that is started anew again and again makes snapshots as well.
+        self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
+        self._seen: dict[str, int] = {}
+        self._durable = asyncio.Event()
+        self._durable.set()
+        self._failed: UnavailableError | None = None
+        self._notes: list[NumberedNote] = []
+        self.on_notes: OnNotes = lambda notes, ended: None
+        self.turns = 0
+
+    # -- the doors ----------------------------------------------------------------------------------------------------
+
+    def tell(self, *events: Any) -> None:
+        """Tell the core something, in the next turn."""
+        self._events += events
+        self._news.set()
+
+    async def told(self, *events: Any) -> None:
+        """Tell the core something; return when it is durable.
+
+        Raises
+        ------
+        UnavailableError
+            If it is not known whether it is: the driver has failed.
+        """
+        self._check_alive()
+        self.tell(*events)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._told.append(future)
+        await future
+
+    async def durable(self) -> None:
+        """Return when all that the core knows is durable: what is read from it then may be shown."""
+        while not self._durable.is_set():
+            await self._durable.wait()
+
+    def _check_alive(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    async def submit(self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = "") -> list[Answer]:
+        """Hand in jobs; return what became of each when that is durable.
+
+        Parameters
+        ----------
+        requests : sequence of (str, JobRequest)
+            Each with its idempotency key: one that was used before gets its first answer again. A key that is none,
+            or a request that cannot be written down, is declined.
+        origin : str
+            Who asks, and with which request; the stories of the jobs tell it.
+
+        Raises
+        ------
+        UnavailableError
+            If it is not known what becomes of them, as the driver has failed: hand them in again with the same keys.
+        """
+        self._check_alive()
+        waiting: list[asyncio.Future[Answer]] = []
+        for key, request in requests:
+            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            waiting.append(future)
+            problem = _key_problem(key)
+            if problem is None:
+                self._submissions.setdefault(key, _Submission(request, origin)).waiting.append(future)
+            else:
+                future.set_result(Declined(key, problem))
+        self._news.set()
+        self._asked.set()
+        return list(await asyncio.gather(*waiting))
+
+    def packet(self, peer: str, data: bytes) -> str | None:
+        """Take in a packet from another end; what cannot be read is dropped, as if it had been lost.
+
+        Returns
+        -------
+        str or None
+            Why it was dropped; None: it was taken in.
+
+        Raises
+        ------
+        UnavailableError
+            If no such end is known.
+        """
+        if peer not in self._channels:
+            raise UnavailableError(f"no connection to {peer!r:.100}; known are {', '.join(sorted(self._channels))}")
+        try:
+            packet = self._decoder.decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return self._dropped(peer, f"cannot be read: {error}")
+        if packet.first < 0 or packet.received < 0:
+            return self._dropped(peer, "has numbers below 0")
+        if packet.received > self._channels[peer].sent:
+            lost = "one of both ends lost its journal: bring it back, or begin anew at both"
+            return self._dropped(peer, f"acknowledges {packet.received} messages, more than were sent; {lost}")
+        self._packets.append((peer, packet))
+        self._news.set()
+        return None
+
+    @staticmethod
+    def _dropped(peer: str, problem: str) -> str:
+        """Return why a packet is not taken in; it is told as well."""
+        logger.warning("a packet from %s %s", peer, problem)
+        return f"the packet {problem}"
+
+    # -- what a kind of driver adds -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> Any:
+        """Return the event that a user has handed in a job.
+
+        Parameters
+        ----------
+        key : str
+        request : JobRequest
+        origin : str
+        past : tuple of Past
+            Of the jobs that it waits for and that are over, what the journal knows.
+        """
+
+    @abstractmethod
+    def heard(self, peer: str, message: Incoming) -> Any:
+        """Return the event that a message is for the core."""
+
+    @abstractmethod
+    def outgoing(self, command: Any) -> tuple[str, Any] | None:
+        """Return to which peer which message goes, if a command is to send one."""
+
+    def act(self, commands: Sequence[Any]) -> None:
+        """Do what else the core has decided; it is durable."""
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take turns, without end.
+
+        Raises
+        ------
+        UnavailableError
+            If another process has become the writer of the journal.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            begin_s = loop.time()
+            await self.turn()
+            end_s = loop.time()
+            await self._wait()
+            await self._rest(end_s + max(LEAST_REST_S, REST * (end_s - begin_s - LEAST_REST_S)))
+
+    async def turn(self) -> None:
+        """Hear what has come, have the core decide, write it down, and act.
+
+        Raises
+        ------
+        UnavailableError
+            As `run`. Whoever waits for an answer gets it as well, whatever this fails with; nothing more is taken in.
+        """
+        self._check_alive()
+        self._news.clear()
+        self._asked.clear()
+        submissions, self._submissions = self._submissions, {}
+        told, self._told = self._told, []
+        try:
+            await self._take_turn(submissions, told)
+        except BaseException as error:
+            why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            self._failed = UnavailableError(f"{self._journal.where}: its driver has stopped ({why}); start it anew")
+            waiting: list[asyncio.Future[Any]] = [*told, *self._told]
+            for submission in [*submissions.values(), *self._submissions.values()]:
+                waiting += submission.waiting
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(self._failed)
+            raise
+
+    async def _take_turn(self, submissions: _Submissions, told: list[asyncio.Future[None]]) -> None:
+        known = await self._answered(submissions)
+        past = await self._past([each.request for key, each in submissions.items() if key not in known])
+        packets, self._packets = self._packets, []
+        events, self._events = self._events, []
+        for key, each in submissions.items():
+            if key not in known:
+                mine = {after.job_id for after in each.request.after}
+                found = tuple(past[job_id] for job_id in sorted(mine) if job_id in past)
+                events.append(self.submitted(key, each.request, each.origin, found))
+        self._durable.clear()
+        commands = self._decide(events, packets)
+        await self._flush()
+        self._durable.set()
+        if self._notes:
+            notes, self._notes = self._notes, []
+            self.on_notes(notes, {each.record.job_id: each.record for each in commands if type(each) is RecordEnded})
+        self._count_turn(commands)
+        answers: dict[str, Answer] = {key: found.answer for key, found in known.items()}
+        answers |= {command.key: command for command in commands if isinstance(command, (Accepted, Declined))}
+        for key, each in submissions.items():
+            for future in each.waiting:
+                if not future.done():
+                    future.set_result(answers[key])
+        for done in told:
+            if not done.done():
+                done.set_result(None)
+        self.act(commands)
+        self._send_packets()
+        self._keep_state()
+
+    def _count_turn(self, commands: list[Any]) -> None:
+        """Wake those who wait for something to have happened."""
+        if commands:
+            self.turns += 1
+            self._turned.set()
+            self._turned = asyncio.Event()
+
+    async def wait_for_turn(self, seen: int, timeout_s: float) -> None:
+        """Wait until more turns in which something happened were taken than were seen, or a time has passed."""
+        if self.turns <= seen:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._turned.wait()
+
+    async def _answered(self, submissions: _Submissions) -> dict[str, Any]:
+        """Return what was answered before to any of these."""
+        if not submissions:
+            return {}
+        with contextlib.suppress(UnavailableError):
+            found = self._journal.submissions_at_once(submissions)
+            if found is not None:
+                return found
+        return await self._read(lambda: self._journal.submissions(submissions))
+
+    async def _past(self, requests: Sequence[JobRequest]) -> dict[int, Past]:
+        """Return what the journal knows of jobs that others are to wait for; those that are not over are left out."""
+        wanted = {after.job_id for request in requests for after in request.after}
+        if not wanted:
+            return {}
+        ended = await self._read(lambda: self._journal.ended(sorted(wanted)))
+        return {job_id: past_of(record) for job_id, record in ended.items()}
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        """Read the journal, however long that takes."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await asyncio.to_thread(read)
+            except UnavailableError as error:
+                logger.error("the journal cannot be read, trying again: %s", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _decide(self, events: list[Any], packets: list[tuple[str, Packet[Incoming]]]) -> list[Any]:
+        """Take the step of this turn, if there is anything to do."""
+        real_ms = self._real_ms()
+        commands: list[Any] = []
+        self._now_ms = max(self._now_ms, self.clock.now_ms())
+        wakeup_ms = self._core.next_wakeup_ms()
+        is_due = wakeup_ms is not None and wakeup_ms <= self._now_ms
+        heard: list[Any] = []
+        counts: dict[str, int] = {}
+        for peer, packet in packets:
+            new = self._channels[peer].receive(real_ms, packet)
+            # What the other end has received need not be written down before there is something else to write.
+            self._seen[peer] = max(packet.received, self._seen.get(peer, 0))
+            counts[peer] = counts.get(peer, 0) + len(new)
+            heard += [self.heard(peer, message) for message in new]
+        # The channel keeps the order of messages; a user's wish counts from when it is heard.
+        everything = heard + events
+        if not everything and not is_due:
+            return commands
+        with self._journal.step() as step:
+            for peer, received in self._seen.items():
+                step.acknowledged(peer, received)
+            for peer, count in counts.items():
+                step.received(peer, count)
+            for start in range(0, max(1, len(everything)), _MOST_EVENTS):
+                commands += self._handle(step, everything[start : start + _MOST_EVENTS])
+            self._record(step, commands)
+        self._seen = {}
+        return commands
+
+    def _handle(self, step: Step, events: list[Any]) -> list[Any]:
+        """Have the core take in what has happened; what cannot be taken in is left out, and harms nothing else."""
+        has_acted, step.has_acted = step.has_acted, False
+        try:
+            return [*step.handle(self._core, self._now_ms, *events)]
+        except InputError as error:
+            if step.has_acted or not events:
+                raise
+            if len(events) == 1:
+                return self._refused(events[0], error)
+        finally:
+            step.has_acted |= has_acted
+        return [command for event in events for command in self._handle(step, [event])]
+
+    def _refused(self, event: Any, error: InputError) -> list[Any]:
+        """Return what is to be said of an event that cannot be taken in; whoever sent it would only send it again."""
+        logger.error("not taken in: %s", error)
+        key = getattr(event, "key", None)
+        return [Declined(key, str(error))] if isinstance(key, str) else []
+
+    def _record(self, step: Step, commands: Sequence[Any]) -> None:
+        """Write down what is to be sent, answered and told."""
+        messages: dict[str, list[Any]] = {}
+        for command in commands:
+            if isinstance(command, Noted):
+                told = command.job_id, self._now_ms, command.kind, command.detail
+                step.note(*told)
+                self._notes.append(NumberedNote(step.last_note, *told))
+            elif isinstance(command, (Accepted, Declined)):
+                job_id = command.job_id if isinstance(command, Accepted) else -1
+                step.submission(command.key, job_id, self._now_ms, command)
+            elif isinstance(command, RecordUsage):
+                step.usage(_usage(command, self._now_ms))
+            elif isinstance(command, RecordEnded):
+                step.ended(command.record)
+            elif (to := self.outgoing(command)) is not None:
+                messages.setdefault(to[0], []).append(to[1])
+        for peer, sent in messages.items():
+            step.sent(peer, *sent)
+            for message in sent:
+                self._channels[peer].send(message)
+
+    async def _flush(self) -> None:
+        """Write down what was decided, however long that takes: until then nothing of it may be seen."""
+        pause_s = _FIRST_PAUSE_S
+        while self._journal.pending:
+            try:
+                if not self._journal.flush_at_once():
+                    await asyncio.to_thread(self._journal.flush)
+            except UnavailableError as error:
+                if self._journal.is_replaced:
+                    raise
+                logger.error("the journal cannot be written, trying again: %s", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _send_packets(self) -> None:
+        real_ms = self._real_ms()
+        for peer, channel in self._channels.items():
+            packet = channel.packet(real_ms)
+            if packet is not None:
+                self.spawn(self._send(peer, _encoded(channel, packet)))
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Do something that may fail without harm, besides."""
+        task = asyncio.ensure_future(_harmless(work))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    def _keep_state(self) -> None:
+        if self._journal.sequence >= self._snapshot_at and self._core.n_open <= MOST_IN_SNAPSHOT:
+            self._snapshot_at = self._journal.sequence + SNAPSHOT_EVERY
+            try:
+                self._journal.snapshot(self._core)
+            except InputError as error:
+                logger.error("no snapshot: %s", error)
+
+    async def _wait(self) -> None:
+        """Wait until something comes in, or something is due."""
+        if self._news.is_set():
+            # Others of this loop get their turn as well.
+            await asyncio.sleep(0)
+            return
+        waits_ms: list[float] = []
+        wakeup_ms = self._core.next_wakeup_ms()
+        if wakeup_ms is not None:
+            waits_ms.append(self.clock.real_ms(max(0, wakeup_ms - self.clock.now_ms())))
+        channel_ms = [channel.next_wakeup_ms() for channel in self._channels.values()]
+        waits_ms += [max(0, due_ms - self._real_ms()) for due_ms in channel_ms if due_ms is not None]
+        try:
+            # A clock that was set is noticed within a minute.
+            # Not wait_for: that of Python 3.11 may swallow a cancellation, and this would go on for ever.
+            async with asyncio.timeout(min([*waits_ms, 60_000]) / 1000):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    async def _rest(self, until_s: float) -> None:
+        """Let more come in after a turn, which costs more than most of what it is about, above all on a busy machine.
+
+        Who hands in jobs waits for the answer, and often with the next ones: that ends the rest.
+        """
+        rest_s = min(until_s - asyncio.get_running_loop().time(), LONGEST_REST_S)
+        wakeup_ms = self._core.next_wakeup_ms()
+        if wakeup_ms is not None:
+            rest_s = min(rest_s, self.clock.real_ms(wakeup_ms - self.clock.now_ms()) / 1000)
+        if rest_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest_s):
+                    await self._asked.wait()
+
+    @staticmethod
+    def _real_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    async def close(self) -> None:
+        """Stop, and let go of the journal."""
+        for task in self._sending:
+            task.cancel()
+        if self._sending:
+            await asyncio.wait(self._sending)
+        self._journal.close()
+
+
+def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:
+    """Return a packet as it is sent: with fewer messages if these are too long for one."""
+    data = msgspec.msgpack.encode(packet)
+    while len(data) > MOST_PACKET_BYTES and len(packet.messages) > 1:
+        fitting = len(packet.messages) * MOST_PACKET_BYTES // (2 * len(data))
+        packet = channel.shortened(packet, max(1, fitting))
+        data = msgspec.msgpack.encode(packet)
+    return data
+
+
+async def _harmless(work: Awaitable[None]) -> None:
+    """Await something whose failure is nothing but a message that was lost."""
+    try:
+        await work
+    except GridweaveError as error:
+        logger.debug("not sent: %s", error)
+    except Exception as error:
+        # Whatever the transport raises (an actor that is away, a connection that broke) means the same.
+        logger.debug("not sent: %s: %s", type(error).__name__, error)
+
+
+def _key_problem(key: str) -> str | None:
+    """Return why this is no idempotency key, or None."""
+    try:
+        if key and len(key) <= MOST_KEY and "\0" not in key and key.encode():
+            return None
+    except (TypeError, AttributeError, UnicodeEncodeError):
+        pass
+    return f"the idempotency key {key!r:.100} is none; any text of 1 to {MOST_KEY} characters will do, without NUL"
+
+
+def _usage(command: RecordUsage, now_ms: int) -> Usage:
+    """Return what the journal keeps of what a job used; a number that none can have used is kept as the most it can."""
+    request, used = command.request, command.used
+    cpu_ms = max(1, command.run_ms) * command.width
+    return Usage(
+        job_id=command.job_id,
+        user=request.user,
+        job_class=request.job_class,
+        at_ms=now_ms,
+        width=command.width,
+        estimate_ms=request.limit_ms,
+        run_ms=command.run_ms,
+        cpu=used.cpu_s * 1000 / cpu_ms if math.isfinite(used.cpu_s) else None,
+        memory_bytes=min(used.peak_memory_bytes // command.width, _MOST_BYTES),
+        read_bytes=min(used.read_bytes, _MOST_BYTES),
+        write_bytes=min(used.written_bytes, _MOST_BYTES),
+    )

@@ -1,0 +1,1 @@
+"""Measurements of the way to other sites (docs/netmodel.md, "Probes")."""

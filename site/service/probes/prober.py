@@ -1,0 +1,368 @@
+"""Measuring the way to another site: round trips, and bandwidth in each direction (docs/netmodel.md, "Probes").
+
+What the two ends of a probe say to each other, and how data is measured (docs/netmodel.md, "Probes").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from gridweave.errors import OptionError, UnavailableError
+
+MAGIC, FULL = b"GWP1", b"GWPF"
+NONCE_BYTES, MAC_BYTES = 16, 32
+LEAST_SECRET_BYTES = 16
+
+ECHO, UPLOAD, DOWNLOAD = b"T", b"U", b"D"
+GO, BUSY, RESULT = b"G", b"B", b"R"
+WELCOME, REFUSED = b"Y", b"N"
+_FRAME = struct.Struct("!cQI")
+
+BLOCK_BYTES = 262_144
+_SAMPLE_BYTES = 16_384  # so that nobody fills our memory with samples, one for each byte
+
+Clock = Callable[[], int]
+"""Nanoseconds since some instant, never going back."""
+
+
+class ProbeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe may cost; both ends have limits, and the narrower ones hold.
+
+    Attributes
+    ----------
+    round_trips : int
+        Of one connection.
+    bytes : int
+        Of one measurement of bandwidth.
+    duration_ms : int
+        So long data is received for it; then it ends, however little came.
+    timeout_ms : int
+        So long each answer is waited for.
+    connections : int
+        Of a server, at once.
+
+    Raises
+    ------
+    OptionError
+        If a number makes no sense.
+    """
+
+    round_trips: int = 100
+    bytes: int = 16 << 20
+    duration_ms: int = 2000
+    timeout_ms: int = 5000
+    connections: int = 16
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("round_trips", 1, 10_000),
+            ("bytes", 4 * _SAMPLE_BYTES, 1 << 40),
+            ("duration_ms", 1, 600_000),
+            ("timeout_ms", 1, 600_000),
+            ("connections", 1, 10_000),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise OptionError(name, f"is {value:,}; a number from {least:,} to {most:,}")
+
+
+class ProtocolError(Exception):
+    """The other end has said what it must not."""
+
+
+def check_secret(secret: bytes) -> bytes:
+    """Return a secret that is long enough.
+
+    Raises
+    ------
+    OptionError
+        If it is not.
+    """
+    if len(secret) < LEAST_SECRET_BYTES:
+        raise OptionError("secret", f"has {len(secret)} bytes; the same {LEAST_SECRET_BYTES} or more at all sites")
+    return secret
+
+
+def proof(secret: bytes, who: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
+    """Return what shows that one end knows the secret, for this connection alone; the secret itself is never sent."""
+    return hmac.digest(secret, MAGIC + who + server_nonce + client_nonce, "sha256")
+
+
+def frame(kind: bytes, number: int = 0, duration_ms: int = 0) -> bytes:
+    """Return a request or an answer."""
+    return _FRAME.pack(kind, number, duration_ms)
+
+
+async def read_frame(reader: asyncio.StreamReader, *kinds: bytes) -> tuple[bytes, int, int]:
+    """Return the next request or answer: its kind, number and duration [ms].
+
+    Raises
+    ------
+    ProtocolError
+        If it is none of these kinds.
+    """
+    kind, number, duration_ms = _FRAME.unpack(await reader.readexactly(_FRAME.size))
+    if kind not in kinds:
+        raise ProtocolError(f"said {kind!r}")
+    return kind, number, duration_ms
+
+
+async def send(writer: asyncio.StreamWriter, count: int) -> None:
+    """Send so many bytes, which nothing on the way can compress."""
+    block = os.urandom(BLOCK_BYTES)
+    while count > 0:
+        writer.write(block[:count])
+        count -= BLOCK_BYTES
+        await writer.drain()
+
+
+async def receive(
+    reader: asyncio.StreamReader, most_bytes: int, duration_ms: int, clock_ns: Clock
+) -> list[tuple[int, int]]:
+    """Take in data until there is no more, or enough, or the time is over.
+
+    Returns
+    -------
+    list of (int, int)
+        When [ns], and how many bytes had come then.
+    """
+    samples: list[tuple[int, int]] = []
+    total = noted = 0
+    try:
+        async with asyncio.timeout(duration_ms / 1000):
+            while total < most_bytes and (block := await reader.read(min(BLOCK_BYTES, most_bytes - total))):
+                total += len(block)
+                if not samples or total - noted >= _SAMPLE_BYTES:
+                    samples.append((clock_ns(), total))
+                    noted = total
+    except TimeoutError:
+        pass
+    if total > noted:
+        samples.append((clock_ns(), total))
+    return samples
+
+
+def throughput_bps(samples: Sequence[tuple[int, int]]) -> int:
+    """Return at which rate data came in, once it was under way.
+
+    A TCP stream begins slowly. So only the later half of the time counts, of however many bytes.
+
+    Parameters
+    ----------
+    samples : sequence of (int, int)
+        As `receive` gives them.
+
+    Returns
+    -------
+    int
+        Bits per second; 0 if that cannot be told, as all came at once.
+
+    Examples
+    --------
+    >>> throughput_bps([(0, 1000), (500_000_000, 2000), (1_000_000_000, 6000)])
+    64000
+    >>> throughput_bps([(7, 100_000)])
+    0
+    """
+    if len(samples) < 2:
+        return 0
+    began, end = samples[0][0], samples[-1]
+    middle = next(sample for sample in samples if 2 * (sample[0] - began) >= end[0] - began)
+    if middle[0] == end[0]:
+        middle = samples[-2]
+    took_ns, came = end[0] - middle[0], end[1] - middle[1]
+    return 8_000_000_000 * came // took_ns if took_ns > 0 else 0
+
+
+ROUND_TRIPS = 10
+"""Of one probe, if nothing else is said."""
+
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Prober:
+    """Measures the ways to other sites, each of which has a `gridweave.site.service.probes.server.ProbeServer`.
+
+    Parameters
+    ----------
+    secret : bytes
+        At least 16; the same at all sites.
+    limits : ProbeLimits, optional
+    turn : asyncio.Lock, optional
+        Held while bandwidth is measured; the same as the server's of this site.
+    clock_ns : callable
+        Nanoseconds.
+
+    Raises
+    ------
+    OptionError
+        If the secret is too short.
+
+    Notes
+    -----
+    Every method raises UnavailableError, in one line, if there is no probe server, it does not know the secret, is busy
+    or too slow, or breaks off.
+
+    Examples
+    --------
+    >>> from gridweave.site.service.probes.server import ProbeServer
+    >>> async def example():
+    ...     secret = b"the same everywhere"
+    ...     async with ProbeServer(secret) as server:
+    ...         port = await server.start()
+    ...         prober = Prober(secret)
+    ...         samples_ms = await prober.round_trips("127.0.0.1", port)
+    ...         there_bps = await prober.bandwidth("127.0.0.1", port)
+    ...         back_bps = await prober.bandwidth("127.0.0.1", port, back=True)
+    ...         return len(samples_ms), there_bps > 0, back_bps > 0
+    >>> asyncio.run(example())
+    (10, True, True)
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        limits: ProbeLimits | None = None,
+        turn: asyncio.Lock | None = None,
+        clock_ns: Clock = time.perf_counter_ns,
+    ) -> None:
+        self._secret = check_secret(secret)
+        self._limits = limits if limits is not None else ProbeLimits()
+        self._turn = turn if turn is not None else asyncio.Lock()
+        self._clock_ns = clock_ns
+        self._wait_s = self._limits.timeout_ms / 1000
+
+    async def round_trips(self, host: str, port: int, count: int = ROUND_TRIPS) -> tuple[float, ...]:
+        """Return how long messages to a site and their answers take, one after the other.
+
+        Parameters
+        ----------
+        host : str
+        port : int
+        count : int
+            How many; the limits of both ends hold.
+
+        Returns
+        -------
+        tuple of float
+            Milliseconds.
+
+        Raises
+        ------
+        OptionError
+            If the count is not within the limits.
+        UnavailableError
+        """
+        if not 1 <= count <= self._limits.round_trips:
+            raise OptionError("count", f"is {count}; round trips, from 1 to {self._limits.round_trips}")
+        samples_ms = []
+        async with self._connection(host, port) as (reader, writer):
+            for number in range(count):
+                began_ns = self._clock_ns()
+                writer.write(frame(ECHO, number))
+                async with asyncio.timeout(self._wait_s):
+                    _, answered, _ = await read_frame(reader, ECHO)
+                samples_ms.append((self._clock_ns() - began_ns) / 1e6)
+                if answered != number:
+                    raise ProtocolError("answered to what was not asked")
+        return tuple(samples_ms)
+
+    async def bandwidth(self, host: str, port: int, *, back: bool = False) -> int:
+        """Return at which rate data comes through to a site, once it is under way.
+
+        Parameters
+        ----------
+        host : str
+        port : int
+        back : bool
+            Whether data comes from there to here.
+
+        Returns
+        -------
+        int
+            Bits per second, of one TCP stream.
+
+        Raises
+        ------
+        UnavailableError
+            Also if so little came that the rate cannot be told.
+        """
+        async with self._turn, self._connection(host, port) as (reader, writer):
+            limits = self._limits
+            writer.write(frame(DOWNLOAD if back else UPLOAD, limits.bytes, limits.duration_ms))
+            async with asyncio.timeout(self._wait_s):
+                kind, count, longest_ms = await read_frame(reader, GO, BUSY)
+            if kind == BUSY:
+                raise UnavailableError(f"{host}:{port}: bandwidth is being measured there by another site; try later")
+            if not 0 < count <= limits.bytes or not 0 < longest_ms <= limits.duration_ms:
+                raise ProtocolError("wants more data than was offered")
+            if back:
+                rate_bps = throughput_bps(await receive(reader, count, longest_ms, self._clock_ns))
+            else:
+                rate_bps = await self._sent((reader, writer), count, longest_ms)
+        if not rate_bps:
+            raise UnavailableError(f"{host}:{port}: too little data came through to tell the bandwidth")
+        return rate_bps
+
+    async def _sent(self, streams: _Streams, count: int, longest_ms: int) -> int:
+        """Send data until the other end says at which rate it has come."""
+        reader, writer = streams
+        sending = asyncio.ensure_future(send(writer, count))
+        try:
+            async with asyncio.timeout(longest_ms / 1000 + self._wait_s):
+                _, rate_bps, _ = await read_frame(reader, RESULT)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+        return rate_bps
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, host: str, port: int) -> AsyncIterator[_Streams]:
+        """Yield the streams to a server that knows the secret; say in one line what goes wrong with them."""
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(self._wait_s):
+                reader, writer = await asyncio.open_connection(host, port)
+                await self._greet(reader, writer)
+            yield reader, writer
+        except TimeoutError:
+            raise UnavailableError(f"{host}:{port}: does not answer within {self._limits.timeout_ms:,} ms") from None
+        except asyncio.IncompleteReadError:
+            raise UnavailableError(f"{host}:{port}: broke off the probe") from None
+        except ProtocolError as error:
+            raise UnavailableError(f"{host}:{port}: {error}; is it a probe server of gridweave?") from None
+        except (OSError, OverflowError) as error:
+            raise UnavailableError(f"{host}:{port}: cannot be reached: {error}") from error
+        finally:
+            if writer is not None:
+                writer.transport.abort()
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Show that we know the secret, and see that the other end does."""
+        hello = await reader.readexactly(len(MAGIC) + NONCE_BYTES)
+        if hello.startswith(FULL):
+            raise UnavailableError(_at(writer, "has too many connections; try later"))
+        if not hello.startswith(MAGIC):
+            raise ProtocolError(f"said {hello!r:.60}")
+        theirs, nonce = hello[len(MAGIC) :], os.urandom(NONCE_BYTES)
+        writer.write(MAGIC + nonce + proof(self._secret, b"client", theirs, nonce))
+        answer = await reader.readexactly(1 + MAC_BYTES)
+        if answer.startswith(REFUSED):
+            raise UnavailableError(_at(writer, "has another secret; give all sites the same"))
+        expected = WELCOME + proof(self._secret, b"server", theirs, nonce)
+        if not hmac.compare_digest(answer, expected):
+            raise UnavailableError(_at(writer, "does not know the secret; it is no site of ours"))
+
+
+def _at(writer: asyncio.StreamWriter, problem: str) -> str:
+    host, port = writer.get_extra_info("peername")[:2]
+    return f"{host}:{port}: {problem}"

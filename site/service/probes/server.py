@@ -1,0 +1,273 @@
+"""The end of a probe that answers (docs/netmodel.md, "Probes")."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import time
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.service.probes.prober import (
+    BLOCK_BYTES,
+    BUSY,
+    DOWNLOAD,
+    ECHO,
+    FULL,
+    GO,
+    MAC_BYTES,
+    MAGIC,
+    NONCE_BYTES,
+    REFUSED,
+    RESULT,
+    UPLOAD,
+    WELCOME,
+    Clock,
+    ProbeLimits,
+    ProtocolError,
+    check_secret,
+    frame,
+    proof,
+    read_frame,
+    receive,
+    send,
+    throughput_bps,
+)
+
+
+class ServerCounts(msgspec.Struct):
+    """What a server has seen.
+
+    Attributes
+    ----------
+    served : int
+        Connections that ended well.
+    refused : int
+        Of strangers.
+    turned_away : int
+        Because there were too many.
+    broken : int
+        That broke off, were too slow, or said what nobody should.
+    """
+
+    served: int = 0
+    refused: int = 0
+    turned_away: int = 0
+    broken: int = 0
+
+
+class ProbeServer:
+    """Answers probes of other sites.
+
+    Parameters
+    ----------
+    secret : bytes
+        At least 16; the same at all sites.
+    limits : ProbeLimits, optional
+    turn : asyncio.Lock, optional
+        Held while bandwidth is measured: one measurement at a time. The site's `gridweave.site.service.probes.prober.Prober` has
+        the same, so that what it measures itself and what others measure do not fall together.
+    clock_ns : callable
+        Nanoseconds.
+
+    Attributes
+    ----------
+    counts : ServerCounts
+
+    Raises
+    ------
+    OptionError
+        If the secret is too short.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        limits: ProbeLimits | None = None,
+        turn: asyncio.Lock | None = None,
+        clock_ns: Clock = time.perf_counter_ns,
+    ) -> None:
+        self.counts = ServerCounts()
+        self._secret = check_secret(secret)
+        self._limits = limits if limits is not None else ProbeLimits()
+        self._turn = turn if turn is not None else asyncio.Lock()
+        self._clock_ns = clock_ns
+        self._wait_s = self._limits.timeout_ms / 1000
+        self._longest_s = 10 * self._wait_s + self._limits.duration_ms / 1000
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Those that are served, the oldest first, and whether they have shown that they know the secret.
+        self._known: dict[asyncio.Task[None], bool] = {}
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Listen.
+
+        Parameters
+        ----------
+        host : str
+            Address of this machine that other sites reach.
+        port : int
+            0: any that is free.
+
+        Returns
+        -------
+        int
+            The port.
+
+        Raises
+        ------
+        InputError
+            If it listens already.
+        UnavailableError
+            If that is not possible there.
+        """
+        if self._server is not None:
+            raise InputError("this probe server listens already")
+        try:
+            self._server = await asyncio.start_server(self._connected, host, port)
+        except (OSError, OverflowError) as error:
+            raise UnavailableError(f"probes cannot be answered at {host}:{port}: {error}") from error
+        address: tuple[str, int] = self._server.sockets[0].getsockname()
+        return address[1]
+
+    async def close(self) -> None:
+        """Listen no more, and end what is going on."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, whatever comes over it."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._server is None:
+            writer.transport.abort()
+            return
+        self._tasks.add(task)
+        try:
+            if len(self._known) >= self._limits.connections and not self._make_room():
+                self.counts.turned_away += 1
+                writer.write(FULL + bytes(NONCE_BYTES))
+            else:
+                self._known[task] = False
+                async with asyncio.timeout(self._longest_s):
+                    await self._serve(reader, writer, task)
+                self.counts.served += 1
+            async with asyncio.timeout(self._wait_s):
+                writer.close()
+                await writer.wait_closed()
+        except _StrangerError:
+            self.counts.refused += 1
+        except (OSError, asyncio.IncompleteReadError, ProtocolError):  # a TimeoutError is an OSError
+            self.counts.broken += 1
+        except asyncio.CancelledError:
+            pass  # by `close`, or to make room; nobody else waits for this task
+        finally:
+            self._tasks.discard(task)
+            self._known.pop(task, None)
+            writer.transport.abort()
+
+    def _make_room(self) -> bool:
+        """End the oldest connection of somebody who has not shown to know the secret."""
+        for task, is_known in self._known.items():
+            if not is_known:
+                self.counts.turned_away += 1
+                task.cancel()
+                del self._known[task]
+                return True
+        return False
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+    ) -> None:
+        async with asyncio.timeout(self._wait_s):
+            await self._greet(reader, writer)
+        self._known[task] = True
+        for _ in range(self._limits.round_trips + 1):
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    kind, number, duration_ms = await read_frame(reader, ECHO, UPLOAD, DOWNLOAD)
+            except asyncio.IncompleteReadError as error:
+                if error.partial:
+                    raise
+                return
+            if kind != ECHO:
+                await self._measure(kind, number, duration_ms, reader, writer)
+                return
+            await self._say(writer, frame(ECHO, number))
+        raise ProtocolError("asks for more round trips than there are")
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Have the other end show that it knows the secret, and show it too."""
+        nonce = os.urandom(NONCE_BYTES)
+        writer.write(MAGIC + nonce)
+        hello = await reader.readexactly(len(MAGIC) + NONCE_BYTES + MAC_BYTES)
+        if not hello.startswith(MAGIC):
+            raise ProtocolError("is no prober of this version")
+        theirs, shown = hello[len(MAGIC) : -MAC_BYTES], hello[-MAC_BYTES:]
+        if not hmac.compare_digest(shown, proof(self._secret, b"client", nonce, theirs)):
+            writer.write(REFUSED + bytes(MAC_BYTES))
+            writer.close()
+            await writer.wait_closed()
+            raise _StrangerError
+        writer.write(WELCOME + proof(self._secret, b"server", nonce, theirs))
+        await writer.drain()
+
+    async def _say(self, writer: asyncio.StreamWriter, text: bytes) -> None:
+        writer.write(text)
+        async with asyncio.timeout(self._wait_s):
+            await writer.drain()
+
+    async def _measure(
+        self,
+        kind: bytes,
+        wanted: int,
+        duration_ms: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Take in data or send it, if nobody else does."""
+        if not wanted or not duration_ms:
+            raise ProtocolError("wants no data")
+        if self._turn.locked():
+            await self._say(writer, frame(BUSY))
+            return
+        count = min(wanted, self._limits.bytes)
+        longest_ms = min(duration_ms, self._limits.duration_ms)
+        async with self._turn:
+            await self._say(writer, frame(GO, count, longest_ms))
+            if kind == UPLOAD:
+                samples = await receive(reader, count, longest_ms, self._clock_ns)
+                await self._say(writer, frame(RESULT, throughput_bps(samples)))
+            async with asyncio.timeout(longest_ms / 1000 + self._wait_s):
+                # Whoever receives has enough at some point, and ends the connection. What it still sent is taken in, or
+                # the answer would be lost with it.
+                with contextlib.suppress(ConnectionError):
+                    if kind == DOWNLOAD:
+                        await send(writer, count)
+                    while await reader.read(BLOCK_BYTES):
+                        pass
+
+
+class _StrangerError(Exception):
+    """Somebody does not know the secret."""

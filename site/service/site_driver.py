@@ -1,0 +1,179 @@
+"""A live site: its core, its journal, the machines that run its jobs, and the connection to the grid."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gridweave.errors import InputError
+from gridweave.jit import one_at_a_time
+from gridweave.site.eligibility import Past
+from gridweave.site.job import Accepted, Declined, DescribeJob, JobRequest
+from gridweave.site.journal.journal import Journal
+from gridweave.site.live import LiveSite
+from gridweave.site.messages import (
+    ENCODER,
+    REPORTS,
+    AgentForgotten,
+    AgentJoined,
+    DrainSite,
+    EndRun,
+    FragmentsMet,
+    LiveSiteEvent,
+    Order,
+    OwnCancelled,
+    OwnHeld,
+    OwnReleased,
+    OwnSubmitted,
+    Request,
+    ResumeSite,
+    SiteMessage,
+    StartRun,
+    TellGrid,
+)
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.driver import Clock, Driver, Send
+from gridweave.site.service.warming import warm_up
+
+GRID = "grid"
+"""The other end of a site's connection."""
+
+GridMessage = Request | DescribeJob | FragmentsMet
+
+
+REPEAT_S = 2.0
+"""After so long a machine is told again what it has not said to have done."""
+
+
+class SiteDriver(Driver[Any]):
+    """Drives a `LiveSite`.
+
+    Parameters
+    ----------
+    settings : SiteSettings
+    place : str or pathlib.Path
+        Of its journal.
+    clock : Clock
+    to_grid : callable
+        Carries a packet to the meta-scheduler.
+    to_agent : callable
+        Carries orders to a machine, by its name.
+    """
+
+    def __init__(
+        self, settings: SiteSettings, place: str | Path, clock: Clock, *, to_grid: Send, to_agent: Send
+    ) -> None:
+        self.settings = settings
+        with one_at_a_time(f"site-{settings.policy.discipline}"):
+            warm_up(settings)
+        self.site = LiveSite(settings)
+        journal = Journal(
+            place,
+            event_type=LiveSiteEvent,
+            message_type=SiteMessage,
+            answer_type=Accepted | Declined,
+            configuration=repr(settings),
+            batch=0,
+        )
+        super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid)
+        self.journal = journal
+        self._to_agent = to_agent
+        self._due: set[str] = set()
+
+    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> OwnSubmitted:
+        """Return the event that a user has handed in a job."""
+        return OwnSubmitted(key, request, origin, past)
+
+    def heard(self, peer: str, message: GridMessage) -> GridMessage:
+        """Return what the grid has sent: it is an event as it is."""
+        return message
+
+    def outgoing(self, command: Any) -> tuple[str, Any] | None:
+        """Return what is to be sent to the grid."""
+        return (GRID, command.message) if isinstance(command, TellGrid) else None
+
+    def act(self, commands: Sequence[Any]) -> None:
+        """Tell the machines what to run and what to end."""
+        orders: dict[str, list[Order]] = {}
+        # What is not durable is no order: only here is it certain that all that the site knows is.
+        for order in self.site.orders(*self._due):
+            orders.setdefault(order.agent, []).append(order)
+        for command in commands:
+            if isinstance(command, (StartRun, EndRun)) and command.agent not in self._due:
+                orders.setdefault(command.agent, []).append(command)
+        self._due = set()
+        for agent, ordered in orders.items():
+            self._order(agent, ordered)
+
+    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """End jobs of the site's own users, or keep them from starting; return when that is durable."""
+        await self.told(*(OwnCancelled(job_id, origin) for job_id in job_ids))
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Keep waiting jobs of the site's own users from starting; return when that is durable."""
+        await self.told(OwnHeld(tuple(job_ids), origin))
+
+    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Let held jobs of the site's own users go into the queue again; return when that is durable."""
+        await self.told(OwnReleased(tuple(job_ids), origin))
+
+    async def forget_machine(self, agent: str) -> None:
+        """Give up what a machine ran that will not come back.
+
+        Raises
+        ------
+        InputError
+            If the site has no such machine.
+        """
+        names = [machine.name for machine in self.settings.agents]
+        if agent not in names:
+            raise InputError(f"site {self.settings.name} has no machine {agent!r:.100}; it has {', '.join(names)}")
+        await self.told(AgentForgotten(agent))
+
+    async def drain(self, draining: bool) -> None:
+        """Take in nothing new for the grid, or take it in again."""
+        await self.told(DrainSite() if draining else ResumeSite())
+
+    async def report(self, data: bytes) -> None:
+        """Take in what a machine tells; return when it is durable, and need not be told again.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read.
+        UnavailableError
+            As `told`.
+        """
+        try:
+            reports = REPORTS.decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise InputError(f"site {self.settings.name}: a report cannot be read: {error}") from error
+        await self.told(*reports)
+        self._repeat({report.agent for report in reports if isinstance(report, AgentJoined)})
+
+    async def repeat_orders(self) -> None:
+        """Tell the machines again what they have not confirmed, without end: any call may be lost."""
+        while True:
+            self._repeat({agent.name for agent in self.settings.agents})
+            await asyncio.sleep(REPEAT_S)
+
+    def _repeat(self, agents: set[str]) -> None:
+        """Have the next turn tell machines again what they have not confirmed."""
+        if agents:
+            self._due |= agents
+            self._news.set()
+
+    def _order(self, agent: str, orders: list[Order]) -> None:
+        if orders:
+            self.spawn(self._to_agent(agent, ENCODER.encode([self._in_real_time(order) for order in orders])))
+
+    def _in_real_time(self, order: Order) -> Order:
+        """Return an order with its limit as it is measured on a machine."""
+        if not isinstance(order, StartRun) or order.launch.limit_ms is None:
+            return order
+        limit_ms = self.clock.real_ms(order.launch.limit_ms)
+        return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, limit_ms=limit_ms))
