@@ -14,9 +14,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gridweave.grid.forecast import GridForecast
+from gridweave.grid.core import MetaCore
+from gridweave.grid.explain.facts import GridForecast
 from gridweave.grid.messages import FromSite, GridCommand, GridEvent, GridJobSubmitted, ToSite
-from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import Held, HoldNodes

@@ -48,7 +48,7 @@ def serve_gateway(address: str, namespace: str, told: Connection) -> None:
         if address:
             import ray
 
-            from gridweave.grid.live.ray_backend import RayBackend
+            from gridweave.grid.service.backend import RayBackend
 
             ray.init(address=address, namespace=namespace, log_to_driver=False)
             backend = RayBackend(namespace)

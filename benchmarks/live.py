@@ -24,8 +24,8 @@ from instant_machine import InstantMachine
 from rich.console import Console
 from rich.table import Table
 
-from gridweave.grid.live.cluster import GridPlan, RunningGrid, SitePlan, start_grid
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.cluster import GridPlan, RunningGrid, SitePlan, start_grid
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.service.agent_actor import NodeAgent
 from gridweave.site.service.calls import GRID_ACTOR, site_actor

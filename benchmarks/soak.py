@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gridweave.grid.client.client import Client
-from gridweave.grid.live.cluster import RunningGrid
+from gridweave.grid.service.cluster import RunningGrid
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.service.agent_actor import NodeAgent
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.grid.live.signals import uninterrupted
+from gridweave.grid.service.signals import uninterrupted
 from gridweave.scenarios.grid_results import GridRun
 from gridweave.scenarios.live_comparison import LiveRun
 from gridweave.scenarios.live_plan import Submission, submissions

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import Forecast
 from gridweave.grid.client.client import Client
-from gridweave.grid.live.local_down import take_down
-from gridweave.grid.live.local_fresh import begin_anew
-from gridweave.grid.live.local_state import LocalGridState, make_private, state_folder
-from gridweave.grid.live.signals import ended_in_order, run_in_order, signals_held
+from gridweave.grid.service.down import begin_anew, take_down
+from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held
+from gridweave.grid.service.state import LocalGridState, make_private, state_folder
 from gridweave.scenarios.demo import WIDE, Demo
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.site.job import JobRecord

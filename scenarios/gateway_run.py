@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gridweave.errors import GridweaveError, NotFoundError, UnavailableError
 from gridweave.grid.client.client import Client
-from gridweave.grid.client.retries import Patience
-from gridweave.grid.live.signals import run_in_order
+from gridweave.grid.client.transport import Patience
+from gridweave.grid.service.signals import run_in_order
 from gridweave.scenarios.gateway_plan import (
     LIMIT_SLACK_REAL_MS,
     check_grid,

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.control.links import GridNetwork, new_links, with_paths
 from gridweave.grid.kernels.links import (
     BLOCKING,
     JOB_DATA,
@@ -16,7 +17,6 @@ from gridweave.grid.kernels.links import (
     PREFETCH,
     GridLinks,
 )
-from gridweave.grid.net_links import GridNetwork, new_links, with_paths
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import MAX_BYTES
 from gridweave.netmodel.changes import Timetable

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
+from gridweave.grid.control.links import with_paths
 from gridweave.grid.kernels.candidates import withdraw
 from gridweave.grid.kernels.grid_plan import planned_job_withdrawn
 from gridweave.grid.kernels.links import MAX_OVERHEAD
@@ -15,7 +16,6 @@ from gridweave.grid.kernels.links_placement import find_possible, find_splittabl
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged
 from gridweave.grid.kernels.state import FRAGMENT, GridState, is_full
-from gridweave.grid.net_links import with_paths
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.kernels.state import more_flows, new_filling, new_flows
 from gridweave.netmodel.tables import CONTENTIONS

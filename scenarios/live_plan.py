@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import OptionError, ScenarioError
-from gridweave.grid.live.cluster import GridPlan, SitePlan
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.cluster import GridPlan, SitePlan
 from gridweave.scenarios.job_messages import job_messages
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.world.network import Network

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.grid.live.local_ending import end_jobs
-from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, knock, muted, quietly
-from gridweave.grid.live.signals import ended_in_order
+from gridweave.grid.service.ending import end_jobs
+from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, muted, quietly
+from gridweave.grid.service.signals import ended_in_order
 from gridweave.site.service.calls import SITE_LABEL
 
 MOST_NODES = 8

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.grid.live.actors import find_actors, stop_actors
-from gridweave.grid.live.cluster import Answer, GridPlan, RunningGrid, start_grid
-from gridweave.grid.live.signals import run_in_order
+from gridweave.grid.service.cluster import Answer, GridPlan, RunningGrid, find_actors, start_grid, stop_actors
+from gridweave.grid.service.signals import run_in_order
 from gridweave.scenarios.grid_simulator import GridResult
 from gridweave.scenarios.live_comparison import LiveRun
 from gridweave.scenarios.live_plan import (
@@ -211,7 +210,7 @@ class _Play:
         return msgspec.msgpack.decode(data, type=list[Answer])
 
     async def _records(self, target: str | None, job_ids: list[int], timeout_s: float) -> list[JobRecord]:
-        from gridweave.grid.live.ray_grid import Page
+        from gridweave.grid.service.actor import Page
 
         data = await self._call(target, "records", job_ids, timeout_s)
         if target is None:

@@ -15,7 +15,7 @@ from fake_backend import FakeBackend
 from flaky_proxy import FlakyProxy
 from gridweave.grid import api
 from gridweave.grid.client.client import Client
-from gridweave.grid.client.retries import Patience
+from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gridweave.errors import GridweaveError
-from gridweave.grid.client.retries import Patience
 from gridweave.grid.client.sync import SyncClient, SyncJob
+from gridweave.grid.client.transport import Patience
 from gridweave.scenarios.grid_file.serve_reading import grid_service, read_service, site_service
 from gridweave.site.job import JobRecord, Program
 from gridweave.site.runs import SiteSettings

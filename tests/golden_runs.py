@@ -34,16 +34,8 @@ from typer.testing import CliRunner
 import live_world
 from builders import DAY, HOUR, random_grid_jobs, random_jobs, to_workload
 from gridweave.cli.main import app
-from gridweave.grid.live_grid import LiveGrid
-from gridweave.grid.live_messages import (
-    FromLiveSite,
-    GridCancelled,
-    GridHeld,
-    GridReleased,
-    GridSettings,
-    GridSubmitted,
-    TellSite,
-)
+from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.messages import FromLiveSite, GridCancelled, GridHeld, GridReleased, GridSubmitted, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.coscheduling import simulate_shared
 from gridweave.scenarios.grid_net import GridNet

@@ -11,14 +11,12 @@ from unittest import mock
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.live.cluster import SitePlan
-from gridweave.grid.live.live_backend import LiveBackend
-from gridweave.grid.live.local_gateway import GatewayPlan
-from gridweave.grid.live.serve_grid import FarSitePlan, GridService, GridSide
-from gridweave.grid.live.serve_site import SiteService, make_gateway
-from gridweave.grid.live.site_backend import SiteBackend
-from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.backend import LiveBackend, SiteBackend
+from gridweave.grid.service.cluster import SitePlan
+from gridweave.grid.service.local_gateway import GatewayPlan
+from gridweave.grid.service.serve import FarSitePlan, GridService, GridSide, SiteService, make_gateway
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import Agent
 from gridweave.site.policy import SitePolicy

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from gridweave.grid.live.cluster import GridPlan
-from gridweave.grid.live_grid import LiveGrid
-from gridweave.grid.live_messages import GridMessage, GridSettings, LiveGridEvent
-from gridweave.grid.messages import ReportDone, ReportRefused, ToSite
+from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.messages import GridMessage, LiveGridEvent, ReportDone, ReportRefused, ToSite
+from gridweave.grid.service.cluster import GridPlan
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.job import NodeIntervals
 from gridweave.site.journal.reader import JournalReader

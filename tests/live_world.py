@@ -18,10 +18,10 @@ import numpy as np
 
 from fake_machines import FakeRunner, Machine, Works
 from gridweave.errors import GridweaveError
-from gridweave.grid.live import grid_driver
-from gridweave.grid.live.grid_driver import GridDriver
-from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service import driver as grid_driver
+from gridweave.grid.service.driver import GridDriver
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.job import OWN_IDS, Accepted, JobRequest, Program
 from gridweave.site.machine import agent as agent_module

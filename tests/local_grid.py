@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gridweave.errors import GridweaveError, UnavailableError
-from gridweave.grid.live.desk import GRID_METHODS, GridDesk
-from gridweave.grid.live.grid_driver import GridDriver
-from gridweave.grid.live.live_backend import LiveBackend
-from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.backend import LiveBackend
+from gridweave.grid.service.desk import GRID_METHODS, GridDesk
+from gridweave.grid.service.driver import GridDriver
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import Agent
 from gridweave.site.owner import OwnerPolicy

@@ -17,9 +17,8 @@ from gridweave.grid.client.configuration import Connection, configured, gateway_
 from gridweave.grid.client.job import Job
 from gridweave.grid.client.mapping import Results
 from gridweave.grid.client.requests import Afters, Limit, Runnable, checked, chunks, job_request
-from gridweave.grid.client.retries import Patience, Pauses, Sleep
-from gridweave.grid.client.transport import Transport
-from gridweave.grid.client.waiting import ENDS, Connected, EndWatch
+from gridweave.grid.client.streams import ENDS, Connected, EndWatch
+from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where
 
 if TYPE_CHECKING:

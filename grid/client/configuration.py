@@ -20,7 +20,7 @@ import platformdirs
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.gateway.settings import is_loopback
-from gridweave.grid.live.local_state import DEFAULT_NAME, LocalGridState, known_grids, running_grid
+from gridweave.grid.service.state import DEFAULT_NAME, LocalGridState, known_grids, running_grid
 
 FILE_VARIABLE = "GRIDWEAVE_CONFIG"
 PROFILE_VARIABLE = "GRIDWEAVE_PROFILE"

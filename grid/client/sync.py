@@ -15,8 +15,8 @@ from gridweave.grid.client.client import HOUR, Client
 from gridweave.grid.client.configuration import Connection
 from gridweave.grid.client.job import Job
 from gridweave.grid.client.requests import Afters, Limit, Runnable
-from gridweave.grid.client.retries import Patience, Sleep
 from gridweave.grid.client.streams import Stream
+from gridweave.grid.client.transport import Patience, Sleep
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where
 
 if TYPE_CHECKING:

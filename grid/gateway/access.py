@@ -1,21 +1,281 @@
-"""Who asks, and what they may do."""
+"""Who asks, and what they may do.
+
+Bearer tokens: made, found, revoked; of their secrets only a hash is kept.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import sqlite3
+import threading
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    create_engine,
+    delete,
+    event,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 
-from gridweave.errors import GridweaveError
+from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.api import MadeToken, NewToken, Role, TokenInfo
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import is_loopback
-from gridweave.grid.gateway.tokens import ROLES, TokenStore
+from gridweave.site.journal.store import checked_url, explained
+
+PREFIX = "gw"
+ROLES: tuple[Role, ...] = ("read", "submit", "operate")
+"""Each may do what those before it may, and more."""
+
+FROM_FILE = "0" * 12
+"""The id of the token that was made elsewhere, and given in a file."""
+
+LEAST_LENGTH = 32
+
+_ID_BYTES = 6
+_SECRET_BYTES = 32
+_ID = re.compile(r"[0-9a-f]{12}", re.ASCII)
+_MOST_LENGTH = 200
+_WAIT_S = 5.0
+
+_metadata = MetaData()
+_tokens = Table(
+    "gridweave_token",
+    _metadata,
+    Column("token_id", String(40), primary_key=True),
+    Column("secret_sha256", LargeBinary(32), nullable=False),
+    Column("user_name", String(100), nullable=False),
+    Column("role", String(20), nullable=False),
+    Column("made_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger),
+    Column("revoked_ms", BigInteger),
+)
+
+
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class TokenStore:
+    """The tokens of a grid, in SQLite or PostgreSQL; several processes may use the same place.
+
+    A secret has 256 random bits: nobody finds it by trying, so that a plain hash of it is as good as a slow one.
+
+    Parameters
+    ----------
+    place : str or pathlib.Path
+        A path, or a URL (``postgresql://USER@HOST/DATABASE``).
+    create : bool
+        Whether a file that is not there is made.
+    now_ms : callable
+        The clock.
+    random_bytes : callable
+        Returns so many bytes that nobody can guess.
+
+    Raises
+    ------
+    InputError
+        If the place cannot be used.
+    UnavailableError
+        If it cannot be reached now; as every method.
+    """
+
+    def __init__(
+        self,
+        place: str | Path,
+        *,
+        create: bool = True,
+        now_ms: Callable[[], int] = _unix_ms,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        url = checked_url("tokens", place)
+        self._now_ms = now_ms
+        self._random_bytes = random_bytes
+        self._is_sqlite = url.get_backend_name() == "sqlite"
+        self.where = str(url.database) if self._is_sqlite else url.render_as_string(hide_password=True)
+        if self._is_sqlite:
+            self._make_file(create)
+        # One thread at a time uses the one connection there is.
+        self._lock = threading.Lock()
+        arguments: dict[str, Any] = (
+            {"check_same_thread": False, "timeout": _WAIT_S} if self._is_sqlite else {"connect_timeout": int(_WAIT_S)}
+        )
+        self._engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=arguments)
+        if self._is_sqlite:
+            event.listen(self._engine, "connect", _prepare_sqlite)
+        with self._transaction() as connection:
+            _metadata.create_all(connection)
+
+    def _make_file(self, create: bool) -> None:
+        path = Path(self.where)
+        if not create and not path.is_file():
+            raise InputError(f"{path}: no tokens are kept there; make one with gridweave token create")
+        if not path.parent.is_dir():
+            raise OptionError("tokens", f"{path.parent} is no folder; name a file in one that is there")
+        # Hashes alone are in it, but who has tokens is nobody's business.
+        with contextlib.suppress(OSError):  # what is wrong is told when it is opened as a database
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._lock, self._engine.begin() as connection:
+                yield connection
+        except (DBAPIError, DisconnectionError, sqlite3.Error) as error:
+            raise explained(error, self.where) from error
+
+    def create(self, user: str, role: Role, *, days: float | None = None) -> MadeToken:
+        """Make a token; its secret is seen only here.
+
+        Parameters
+        ----------
+        user : str
+        role : str
+        days : float, optional
+            How long it can be used; None: until it is revoked.
+
+        Raises
+        ------
+        OptionError
+            If one of these makes no sense.
+        """
+        if not 1 <= len(user) <= 100 or not user.isprintable():
+            raise OptionError("user", f"{user!r:.120} is no name; 1 to 100 characters that can be printed")
+        if role not in ROLES:
+            raise OptionError("role", f"{role!r} is not known; one of {', '.join(ROLES)}")
+        if days is not None and not 0 < days <= 36_500:
+            raise OptionError("days", f"is {days:g}; a number above 0, at most 36500")
+        now_ms = self._now_ms()
+        until_ms = None if days is None else now_ms + max(1, round(days * 86_400_000))
+        token_id = self._random_bytes(_ID_BYTES).hex()
+        secret = urlsafe_b64encode(self._random_bytes(_SECRET_BYTES)).decode().rstrip("=")
+        info = TokenInfo(token_id=token_id, user=user, role=role, made_ms=now_ms, until_ms=until_ms)
+        row = {"token_id": token_id, "secret_sha256": _hash(secret), "user_name": user, "role": role}
+        with self._transaction() as connection:
+            connection.execute(insert(_tokens).values(**row, made_ms=now_ms, until_ms=until_ms))
+        return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
+
+    def adopt(self, token: str, user: str, role: Role) -> TokenInfo:
+        """Take in a token that was made elsewhere; it takes the place of the one that was taken in before.
+
+        Parameters
+        ----------
+        token : str
+            Any text of 32 characters or more that nobody can guess.
+        user, role : str
+
+        Raises
+        ------
+        OptionError
+            If it is too short, or cannot be sent.
+        """
+        if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not all("!" <= letter <= "~" for letter in token):
+            right = f"{LEAST_LENGTH} to {_MOST_LENGTH} characters of ASCII without blanks: openssl rand -hex 32"
+            raise OptionError("token", f"can be none; {right}")
+        info = TokenInfo(token_id=FROM_FILE, user=user, role=role, made_ms=self._now_ms())
+        row = {"secret_sha256": _hash(token), "user_name": user, "role": role, "made_ms": info.made_ms}
+        with self._transaction() as connection:
+            connection.execute(delete(_tokens).where(_tokens.c.token_id == FROM_FILE))
+            connection.execute(insert(_tokens).values(token_id=FROM_FILE, **row))
+        return info
+
+    def find(self, token: str) -> TokenInfo | None:
+        """Return what a token stands for; None if it is none, or can be used no more.
+
+        Parameters
+        ----------
+        token : str
+            As its user sends it.
+        """
+        if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH:
+            return None
+        parts = token.split("_", 2)
+        is_ours = len(parts) == 3 and parts[0] == PREFIX and _ID.fullmatch(parts[1])
+        return (self._find(parts[1], parts[2]) if is_ours else None) or self._find(FROM_FILE, token)
+
+    def _find(self, token_id: str, secret: str) -> TokenInfo | None:
+        with self._transaction() as connection:
+            row = connection.execute(select(_tokens).where(_tokens.c.token_id == token_id)).one_or_none()
+        # A token that is not there takes as long as one with another secret.
+        kept = b"\0" * 32 if row is None else bytes(row.secret_sha256)
+        if not hmac.compare_digest(kept, _hash(secret)) or row is None or not self._is_usable(row):
+            return None
+        return _info(row)
+
+    def list(self) -> list[TokenInfo]:
+        """Return all tokens that can be used, the oldest first."""
+        with self._transaction() as connection:
+            rows = connection.execute(select(_tokens).order_by(_tokens.c.made_ms, _tokens.c.token_id)).all()
+        return [_info(row) for row in rows if self._is_usable(row)]
+
+    def usable(self) -> frozenset[str]:
+        """Return the ids of all tokens that can be used."""
+        return frozenset(info.token_id for info in self.list())
+
+    def revoke(self, token_id: str) -> bool:
+        """Have a token be usable no more; return whether it was before.
+
+        Parameters
+        ----------
+        token_id : str
+        """
+        if not _ID.fullmatch(token_id):
+            return False
+        with self._transaction() as connection:
+            row = connection.execute(select(_tokens).where(_tokens.c.token_id == token_id)).one_or_none()
+            if row is None or not self._is_usable(row):
+                return False
+            revoked = update(_tokens).where(_tokens.c.token_id == token_id).values(revoked_ms=self._now_ms())
+            connection.execute(revoked)
+        return True
+
+    def _is_usable(self, row: Row[Any]) -> bool:
+        return row.revoked_ms is None and (row.until_ms is None or self._now_ms() < row.until_ms)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _info(row: Row[Any]) -> TokenInfo:
+    return TokenInfo(
+        token_id=row.token_id, user=row.user_name, role=row.role, made_ms=row.made_ms, until_ms=row.until_ms
+    )
+
 
 T = TypeVar("T")
 

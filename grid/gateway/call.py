@@ -12,9 +12,8 @@ from gridweave.grid.api import Role
 from gridweave.grid.gateway.access import EVERYBODY, Identity, Tokens
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.hub import EventHub
-from gridweave.grid.gateway.limits import HeldBytes, Memory, Rates, Slots
+from gridweave.grid.gateway.limits import HeldBytes, Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.metrics import Metrics
-from gridweave.grid.gateway.open_jobs import OpenJobs
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.gateway.wire import BOTH, JSON

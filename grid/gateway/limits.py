@@ -1,12 +1,22 @@
-"""Limits: requests in a time, at once, and bytes that are held."""
+"""Limits: requests in a time, at once, and bytes that are held.
+
+How many jobs of each user are not over, and that no user has too many.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.api import MOST_LISTED, JobEvent, JobQuery
+from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.problems import RefusalError
+from gridweave.site.job import OPEN, OVER, Accepted, Declined
 
 _MOST_KNOWN = 10_000
 
@@ -152,3 +162,223 @@ class HeldBytes:
         """
         self._memory.take(count)
         self.held += count
+
+
+_KEYS = 20_000
+"""So many keys at least are known of the jobs that were taken in last, and twice as many at most."""
+
+_PATIENCE_S = 10.0
+
+
+class OpenJobs:
+    """The jobs of the grid that are not over, by user: read at the start, and kept by what happens since then.
+
+    Parameters
+    ----------
+    backend : Backend
+    most : int
+        So many a user may have.
+    """
+
+    def __init__(self, backend: Backend, most: int) -> None:
+        self._backend = backend
+        self._most = most
+        self._users: dict[int, str] = {}
+        self._counts: Counter[str] = Counter()
+        # Jobs that are being handed in.
+        self._coming: Counter[str] = Counter()
+        # All jobs of the grid up to this number are known, so that one that is not there is over.
+        self._newest = 0
+        self._is_known = asyncio.Event()
+        # Keys of jobs that were taken in, the newer ones and those before: handed in again they are no new jobs.
+        self._keys: set[str] = set()
+        self._older_keys: set[str] = set()
+        self._doubtful: deque[int] = deque()
+        self._doubt = asyncio.Event()
+
+    async def load(self) -> None:
+        """Read which jobs are open; the events from before that are to be heard too."""
+        newest = (await self._backend.jobs(JobQuery(limit=1))).jobs
+        query = JobQuery(state=OPEN, limit=MOST_LISTED)
+        found: dict[int, str] = {}
+        below: int | None = None
+        while True:
+            page = await self._backend.jobs(_with_below(query, below))
+            found |= {record.job_id: record.request.user for record in page.jobs}
+            below = page.below
+            if below is None or not page.jobs:
+                break
+        self._users = found
+        self._counts = Counter(found.values())
+        self._newest = max([*found, *(record.job_id for record in newest)], default=0)
+        self._is_known.set()
+
+    async def known(self) -> None:
+        """Return when it is known which jobs are open: soon after the start, if the grid answers.
+
+        Raises
+        ------
+        UnavailableError
+            If it does not.
+        """
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._is_known.wait()
+        except TimeoutError:
+            problem = "it is not known yet how many jobs each user has, as the grid has not answered; try again"
+            raise UnavailableError(problem) from None
+
+    def heard(self, events: Sequence[JobEvent]) -> None:
+        """Take in what has happened to jobs.
+
+        Parameters
+        ----------
+        events : sequence of JobEvent
+        """
+        for seen in events:
+            if seen.kind == "submitted":
+                self._opened(seen.job_id, seen.user)
+            elif seen.kind == "ended":
+                self._over(seen.job_id)
+            elif seen.kind == "refused" and seen.job_id in self._users:
+                # By one site, or for good? The record tells.
+                self._doubtful.append(seen.job_id)
+                self._doubt.set()
+
+    async def settle(self) -> None:
+        """Find out, without end, of jobs of which it is not clear whether they are over."""
+        while True:
+            await self._doubt.wait()
+            self._doubt.clear()
+            doubtful = list(dict.fromkeys(self._doubtful))
+            self._doubtful.clear()
+            for start in range(0, len(doubtful), MOST_LISTED):
+                part = doubtful[start : start + MOST_LISTED]
+                try:
+                    records = await self._backend.records(part)
+                except UnavailableError:
+                    self._doubtful.extend(doubtful[start:])
+                    self._doubt.set()
+                    await asyncio.sleep(1.0)
+                    break
+                for record in records:
+                    if record.state in OVER:
+                        self._over(record.job_id)
+
+    def count(self, user: str) -> int:
+        """Return how many jobs of a user are open.
+
+        Parameters
+        ----------
+        user : str
+        """
+        return self._counts[user]
+
+    @contextlib.contextmanager
+    def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Admission]:
+        """Let jobs be handed in to the grid, if no user has too many then.
+
+        Parameters
+        ----------
+        jobs : sequence of (str, str)
+            The key and the user of each.
+
+        Raises
+        ------
+        RefusalError
+        """
+        assert self._is_known.is_set(), "it is waited for before"
+        new = Counter(user for key, user in jobs if key not in self._keys and key not in self._older_keys)
+        for user, count in sorted(new.items()):
+            check_count(user, count, self._counts[user] + self._coming[user], self._most)
+        self._coming += new
+        try:
+            yield Admission(self, jobs)
+        finally:
+            self._coming -= new
+
+    def taken_in(self, jobs: Sequence[tuple[str, str]], answers: Sequence[Accepted | Declined]) -> None:
+        """Count those of the jobs that were taken in; made by `Admission`."""
+        for (key, user), answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, Accepted):
+                self._keys.add(key)
+                if answer.job_id > self._newest and answer.job_id not in self._users:
+                    # Nobody has heard of it yet, so that its end is still to be heard, too.
+                    self._users[answer.job_id] = user
+                    self._counts[user] += 1
+        if len(self._keys) > _KEYS:
+            self._keys, self._older_keys = set(), self._keys
+
+    def _opened(self, job_id: int, user: str) -> None:
+        if job_id > self._newest:
+            self._newest = job_id
+            if job_id not in self._users:
+                self._users[job_id] = user
+                self._counts[user] += 1
+
+    def _over(self, job_id: int) -> None:
+        user = self._users.pop(job_id, None)
+        if user is not None:
+            self._counts[user] -= 1
+            if not self._counts[user]:
+                del self._counts[user]
+
+
+class Admission:
+    """Jobs that may be handed in; made by `OpenJobs.admitting`."""
+
+    def __init__(self, open_jobs: OpenJobs, jobs: Sequence[tuple[str, str]]) -> None:
+        self._open_jobs = open_jobs
+        self._jobs = jobs
+
+    def answered(self, answers: Sequence[Accepted | Declined]) -> None:
+        """Say what became of them, in their order.
+
+        Parameters
+        ----------
+        answers : sequence of Accepted or Declined
+        """
+        self._open_jobs.taken_in(self._jobs, answers)
+
+
+def check_count(user: str, new: int, are_open: int, most: int) -> None:
+    """See to it that a user has not too many jobs.
+
+    Parameters
+    ----------
+    user : str
+    new, are_open : int
+    most : int
+
+    Raises
+    ------
+    RefusalError
+    """
+    if are_open + new > most:
+        problem = f"{user or 'nobody'} has {are_open} jobs that are not over, and hands in {new} more; at most {most}"
+        raise RefusalError("too-many-open-jobs", f"{problem}: wait until some have ended, or cancel some")
+
+
+async def open_at_site(backend: Backend, site: str, user: str, most: int) -> int:
+    """Return how many jobs a user has handed in to a site and are not over; counted no further than to `most`.
+
+    Parameters
+    ----------
+    backend : Backend
+    site, user : str
+    most : int
+    """
+    query = JobQuery(own=site, user=user, state=OPEN, limit=MOST_LISTED)
+    count = 0
+    below: int | None = None
+    while count < most:
+        page = await backend.jobs(_with_below(query, below))
+        count += len(page.jobs)
+        below = page.below
+        if below is None or not page.jobs:
+            break
+    return count
+
+
+def _with_below(query: JobQuery, below: int | None) -> JobQuery:
+    return msgspec.structs.replace(query, below=below)

@@ -23,7 +23,9 @@ from gridweave.grid.api import (
     TokenInfo,
     Tokens,
 )
-from gridweave.grid.gateway import grid_routes, job_routes, streams, submission
+from gridweave.grid.gateway import handlers as grid_routes
+from gridweave.grid.gateway import handlers as job_routes
+from gridweave.grid.gateway import streams, submission
 from gridweave.grid.gateway.call import Call, Route
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT

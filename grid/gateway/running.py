@@ -32,8 +32,8 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
     OptionError
         If a setting cannot be used.
     """
-    from gridweave.grid.live.ray_backend import RayBackend
-    from gridweave.grid.live.ray_joining import watch_ray
+    from gridweave.grid.service.backend import RayBackend
+    from gridweave.grid.service.ray import watch_ray
 
     def lost() -> None:
         say("gridweave: the Ray that was joined is gone; start it and the gateway again")

@@ -14,20 +14,17 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.grid.gateway import request_log
-from gridweave.grid.gateway.access import Tokens, check_browser, identify
+from gridweave.grid.gateway import metrics as request_log
+from gridweave.grid.gateway.access import Tokens, TokenStore, check_browser, identify
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.call import Call, Parts, Route
 from gridweave.grid.gateway.hub import EventHub
-from gridweave.grid.gateway.limits import Memory, Rates, Slots
+from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
 from gridweave.grid.gateway.metrics import Metrics
-from gridweave.grid.gateway.open_jobs import OpenJobs
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.routes import find_route
-from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.grid.gateway.tls import Certificate
-from gridweave.grid.gateway.tokens import TokenStore
+from gridweave.grid.gateway.settings import Certificate, GatewaySettings
 from gridweave.grid.gateway.wire import (
     accepted,
     body_form,

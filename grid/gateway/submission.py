@@ -11,7 +11,7 @@ import msgspec
 
 from gridweave.grid.api import FieldProblem, Key, NewJob, SubmitAnswer, Submitted
 from gridweave.grid.gateway.call import Call
-from gridweave.grid.gateway.open_jobs import check_count, open_at_site
+from gridweave.grid.gateway.limits import check_count, open_at_site
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import decode
 from gridweave.site.job import Accepted, Declined, JobRequest

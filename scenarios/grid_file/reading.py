@@ -17,7 +17,7 @@ from gridweave.scenarios.scenario.reader import Draft, parse_toml, text_of_file
 from gridweave.scenarios.scenario.structs import Header, Scenario, WorkloadTable
 
 if TYPE_CHECKING:
-    from gridweave.grid.live.cluster import GridPlan
+    from gridweave.grid.service.cluster import GridPlan
     from gridweave.scenarios.scenario.networks import Network
 
 DEFAULT = "gridweave/default.toml"
@@ -219,8 +219,8 @@ def plan_of(grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
     -------
     GridPlan
     """
-    from gridweave.grid.live.cluster import GridPlan, SitePlan
-    from gridweave.grid.net_links import GridNetwork
+    from gridweave.grid.control.links import GridNetwork
+    from gridweave.grid.service.cluster import GridPlan, SitePlan
     from gridweave.netmodel.model import NetworkModel
     from gridweave.scenarios.grid_net import STAGINGS
     from gridweave.scenarios.scenario.build import owner_policy

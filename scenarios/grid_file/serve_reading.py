@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gridweave.grid.live.local_gateway import GatewayPlan
+from gridweave.grid.service.local_gateway import GatewayPlan
 from gridweave.scenarios.grid_file.reading import ReadGrid, checked_grid, file_text, plan_of
 from gridweave.scenarios.grid_file.serve_structs import EndTable, FarSite, GridSide, OwnSite, ServedGateway, SiteSide
 from gridweave.scenarios.grid_file.structs import GridFile, LiveGridTable, LiveSite, MetaTable
@@ -22,8 +22,7 @@ from gridweave.site.service.calls import NAMESPACE
 from gridweave.site.service.link import LinkEnd
 
 if TYPE_CHECKING:
-    from gridweave.grid.live.serve_grid import GridService
-    from gridweave.grid.live.serve_site import SiteService
+    from gridweave.grid.service.serve import GridService, SiteService
 
 KINDS = ("site", "grid")
 
@@ -249,8 +248,8 @@ def grid_service(read: ReadService) -> GridService:
     read : ReadService
         Of the grid's side.
     """
-    from gridweave.grid.live.cluster import agents_of
-    from gridweave.grid.live.serve_grid import FarSitePlan, GridService
+    from gridweave.grid.service.cluster import agents_of
+    from gridweave.grid.service.serve import FarSitePlan, GridService
 
     file, base = read.file, read.base
     assert isinstance(file, GridSide), "a site is no grid"
@@ -281,7 +280,7 @@ def site_service(read: ReadService) -> SiteService:
     read : ReadService
         Of a site.
     """
-    from gridweave.grid.live.serve_site import SiteService
+    from gridweave.grid.service.serve import SiteService
 
     file, base = read.file, read.base
     assert isinstance(file, SiteSide), "the grid's side is no site"

@@ -44,7 +44,7 @@ class MetaTable(GridTable, frozen=True, kw_only=True):
     Attributes
     ----------
     margin_ms, retry_ms, lease_ms
-        As for `gridweave.grid.live.cluster.GridPlan`.
+        As for `gridweave.grid.service.cluster.GridPlan`.
     seed : int
         Of the selection ``random``.
     journal : str
@@ -64,7 +64,7 @@ class LiveGridTable(MetaTable, frozen=True, kw_only=True):
     Attributes
     ----------
     rendezvous_ms : int
-        As for `gridweave.grid.live.cluster.GridPlan`.
+        As for `gridweave.grid.service.cluster.GridPlan`.
     """
 
     rendezvous_ms: Ms = 30_000

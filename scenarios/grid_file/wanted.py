@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridweave.grid.live.local_gateway import GatewayPlan
-from gridweave.grid.live.local_state import DEFAULT_NAME, LocalSite, check_name
-from gridweave.grid.live.local_up import Wanted
+from gridweave.grid.service.local_gateway import GatewayPlan
+from gridweave.grid.service.state import DEFAULT_NAME, LocalSite, check_name
+from gridweave.grid.service.up import Wanted
 from gridweave.scenarios.grid_file.reading import ReadGrid, plan_of
 
 if TYPE_CHECKING:
-    from gridweave.grid.live.cluster import GridPlan
+    from gridweave.grid.service.cluster import GridPlan
 
 
 def wanted_grid(grid: ReadGrid, *, name: str | None = None, address: str | None = None) -> Wanted:

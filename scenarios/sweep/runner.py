@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, knock, quietly
+from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, quietly
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import PlannedRun
 from gridweave.scenarios.sweep.work import Outcome, Work, perform

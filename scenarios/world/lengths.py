@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from gridweave.grid.coallocation import Fragments
+from gridweave.grid.control.coallocation import Fragments
 from gridweave.site.kernels.state import NEVER_MS
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
+from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links_placement import find_splittable
 from gridweave.grid.kernels.state import empty_grid
 from gridweave.grid.messages import GridEvent, GridJobHopeless, LinksChanged
-from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.grid_net import GridNet, links_of, network_of
 from gridweave.scenarios.grid_net_run import WHY_HOPELESS, hopeless_from

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
+from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.state import FRAGMENT
-from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.grid_net import GridNet
 from gridweave.scenarios.grid_simulator import GridResult, checked_home, checked_sensitivity

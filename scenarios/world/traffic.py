@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
-from gridweave.grid.coallocation import Fragments
+from gridweave.grid.control.coallocation import Fragments
+from gridweave.grid.control.links import GridNetwork, new_links
 from gridweave.grid.kernels.links import NO_DATA, PREFETCH, GridLinks, data_delay_ms, grown_ms
-from gridweave.grid.net_links import GridNetwork, new_links
 from gridweave.netmodel.kernels.contention import add_job_flows, all_slowdowns, drop_flows, share_links
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import PART, more_flows, new_filling, new_flows

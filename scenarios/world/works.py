@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gridweave.grid.coallocation import Fragments
+from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.sends import Sends
 from gridweave.scenarios.world.history import History
 from gridweave.scenarios.world.lengths import Lengths, Pace

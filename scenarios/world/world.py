@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import (
     FromSite,
     GridEvent,
@@ -21,7 +22,6 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
-from gridweave.grid.meta_core import MetaCore
 from gridweave.scenarios.world.connections import GRID, Connections
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.lengths import Lengths

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     )
     from gridweave.grid.client.client import Client
     from gridweave.grid.client.job import Job
-    from gridweave.grid.client.retries import Patience
     from gridweave.grid.client.sync import SyncClient, SyncJob
+    from gridweave.grid.client.transport import Patience
     from gridweave.scenarios.load import load_workload
     from gridweave.scenarios.results import SimulationResult
     from gridweave.scenarios.simulator import simulate
@@ -46,7 +46,7 @@ _HOMES = {
     "NotAllowedError": "gridweave.errors",
     "NotFoundError": "gridweave.errors",
     "OptionError": "gridweave.errors",
-    "Patience": "gridweave.grid.client.retries",
+    "Patience": "gridweave.grid.client.transport",
     "Program": "gridweave.site.job",
     "RefusedError": "gridweave.errors",
     "SimulationResult": "gridweave.scenarios.results",

@@ -14,8 +14,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from gridweave.grid.gateway.tokens import TokenStore
-from gridweave.grid.live.local_state import LocalGridState, LocalProcess, state_folder, write_state
+from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.service.state import LocalGridState, LocalProcess, state_folder, write_state
 from gridweave.site.machine.processes import boot_id
 
 Shell = Callable[..., tuple[int, str, str]]

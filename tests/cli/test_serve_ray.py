@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.client.retries import Patience
 from gridweave.grid.client.sync import SyncClient
-from gridweave.grid.live.local_ending import end_marked
+from gridweave.grid.client.transport import Patience
+from gridweave.grid.service.ending import end_marked
 from gridweave.site.machine.processes import strays
 from ports import unused_port
 

@@ -17,10 +17,10 @@ import pytest
 
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.job import Job
-from gridweave.grid.live.cluster import GridPlan
-from gridweave.grid.live.local_ending import kill
-from gridweave.grid.live.local_state import LocalGridState
-from gridweave.grid.live.local_up import first_port_of
+from gridweave.grid.service.cluster import GridPlan
+from gridweave.grid.service.ending import kill
+from gridweave.grid.service.state import LocalGridState
+from gridweave.grid.service.up import first_port_of
 from gridweave.scenarios.grid_file.reading import read_grid
 from gridweave.scenarios.grid_file.wanted import wanted_grid
 from gridweave.site.job import JobRecord

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.live.local_state import HEAD, LocalGridState, node_of, read_grid_state
+from gridweave.grid.service.state import HEAD, LocalGridState, node_of, read_grid_state
 from up_world import FILE, PATIENCE_S, World
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

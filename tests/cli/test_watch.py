@@ -18,7 +18,7 @@ from gridweave.cli.watch import first_look, follow
 from gridweave.cli.watch_screen import Seen, bar, past_events, screen
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.grid.client.client import Client
-from gridweave.grid.client.retries import Patience
+from gridweave.grid.client.transport import Patience
 from gridweave.site.job import JobRecord, JobRequest, Program
 
 Shell = Callable[..., tuple[int, str, str]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.grid.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
+from gridweave.grid.control.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
 from gridweave.grid.messages import ToSite
 from gridweave.site.job import Job
 from gridweave.site.messages import (

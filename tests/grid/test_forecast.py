@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gridweave.grid.api import Forecast
-from gridweave.grid.forecast_words import in_words
-from gridweave.grid.full_control import FullControl
-from gridweave.grid.full_forecast import waiting_forecast
-from gridweave.grid.live_grid import LiveGrid
-from gridweave.grid.live_messages import FromLiveSite, GridCancelled, GridHeld, GridSettings, GridSubmitted
+from gridweave.grid.control.full import FullControl
+from gridweave.grid.explain.full import waiting_forecast
+from gridweave.grid.explain.words import in_words
+from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.messages import FromLiveSite, GridCancelled, GridHeld, GridSubmitted
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.journal.snapshot import dump_core
@@ -275,7 +275,7 @@ def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) 
     jobs = [(8, 10), (12, 10), (8, 10)]
     core = grid(*jobs, margin_ms=500, backfill="conservative", mode="multi-site", overhead=0.0)
     assert told(core, 3).start_ms == 20 * MINUTE_MS + 500
-    monkeypatch.setattr("gridweave.grid.full_forecast.MOST_RESERVED", 0)
+    monkeypatch.setattr("gridweave.grid.explain.full.MOST_RESERVED", 0)
     forecast = told(core, 3)
     assert (forecast.start_ms, forecast.places) == (20 * MINUTE_MS, (("north", 8),))
     assert forecast.reason == (

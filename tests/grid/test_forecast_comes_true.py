@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from builders import GridCase, grid_cases, grid_options
 from faithful_sites import FaithfulSites
-from gridweave.grid.forecast import GridForecast
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.core import MetaCore
+from gridweave.grid.explain.facts import GridForecast
 from gridweave.grid.messages import GridJobSubmitted
-from gridweave.grid.meta_core import MetaCore
-from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication

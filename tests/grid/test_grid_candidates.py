@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridweave.grid.array_queue import GridQueue
+from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.kernels.candidates import (
     MOST,
     STRETCH,

@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.grid.live_grid import LiveGrid
-from gridweave.grid.live_messages import (
-    FromLiveSite,
-    GridCancelled,
-    GridSettings,
-    GridSubmitted,
-    LiveGridEvent,
-    TellSite,
-)
+from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.messages import FromLiveSite, GridCancelled, GridSubmitted, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import (
     Accepted,

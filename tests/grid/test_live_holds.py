@@ -7,13 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.grid.live_grid import LiveGrid
-from gridweave.grid.live_messages import (
+from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.messages import (
     FromLiveSite,
     GridCancelled,
     GridHeld,
     GridReleased,
-    GridSettings,
     GridSubmitted,
     LiveGridEvent,
     TellSite,

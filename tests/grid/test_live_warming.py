@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.grid.live_messages import GridSettings
-from gridweave.grid.live_warming import warm_up
+from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.warming import warm_up
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
-from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (

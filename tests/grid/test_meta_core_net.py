@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.messages import (
     FromSite,
@@ -15,8 +17,6 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
-from gridweave.grid.meta_core import MetaCore
-from gridweave.grid.net_links import GridNetwork
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.build import parse_network

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from builders import GridCase, grid_cases, to_workload
+from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
-from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.simulator import simulate
 from gridweave.scenarios.world.network import Network

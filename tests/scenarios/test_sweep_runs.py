@@ -13,7 +13,7 @@ import pytest
 
 import gridweave
 from gridweave.errors import InputError, OptionError, ScenarioError, UnavailableError
-from gridweave.grid.live.ray_joining import knock
+from gridweave.grid.service.ray import knock
 from gridweave.scenarios.load import save_workload
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.sweep import identity, runner, work

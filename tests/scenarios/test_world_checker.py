@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gridweave.grid import coallocation
-from gridweave.grid.array_queue import GridQueue
-from gridweave.grid.coallocation import COMMITTED, CoAllocator
-from gridweave.grid.full_control import FullControl
+from gridweave.grid.control import coallocation
+from gridweave.grid.control.coallocation import COMMITTED, CoAllocator
+from gridweave.grid.control.full import FullControl
+from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.messages import ReportDone, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.workload import Workload

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.errors import OptionError
-from gridweave.grid.full_control import FullControl
+from gridweave.grid.control.full import FullControl
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.world.fuzz import WorldInputs, fuzz, seed_of, world_of
 

@@ -27,7 +27,7 @@ def complete_sites(incomplete: str) -> list[str]:
     import asyncio
 
     from gridweave.grid.client.client import Client
-    from gridweave.grid.client.retries import Patience
+    from gridweave.grid.client.transport import Patience
 
     async def names() -> list[str]:
         patience = Patience(total_s=WAIT_S, connect_s=0.0, try_s=WAIT_S)

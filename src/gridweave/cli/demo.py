@@ -45,7 +45,7 @@ def demo(
 
 
 def _show(folder: Path) -> None:
-    from gridweave.grid.live.local_up import bring_up
+    from gridweave.grid.service.up import bring_up
     from gridweave.scenarios.demo import end_forecast, forecast_begun, grid_text, make_demo
     from gridweave.scenarios.demo_play import play
     from gridweave.scenarios.grid_file.reading import grid_of_text
@@ -79,7 +79,7 @@ def _show(folder: Path) -> None:
 
 
 def _print_played(played: Played) -> None:
-    from gridweave.grid.forecast_words import places_text
+    from gridweave.grid.explain.words import places_text
 
     if played.waiting is not None:
         print_table(

@@ -70,7 +70,7 @@ def _join(address: str, namespace: str) -> None:
 
     import ray
 
-    from gridweave.grid.live.ray_joining import RAY_ERRORS, join_problem, knock, quietly
+    from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, quietly
 
     knock(address)
     try:

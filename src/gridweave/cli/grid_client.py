@@ -51,7 +51,7 @@ def with_grid(url: str | None, here: str | None, profile: str | None, work: Call
 
     from gridweave.cli.options import named_as_typed
     from gridweave.grid.client.client import Client
-    from gridweave.grid.client.retries import Patience
+    from gridweave.grid.client.transport import Patience
 
     async def run() -> T:
         async with client:
@@ -83,7 +83,7 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
     InputError
         If there is no such array, or a range is none.
     """
-    from gridweave.grid.client.waiting import ENDS
+    from gridweave.grid.client.streams import ENDS
 
     found: dict[int, None] = {}
     for text in texts:

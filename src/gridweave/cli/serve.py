@@ -59,11 +59,11 @@ def serve(
         raise OptionError("--keep-jobs", "is for a site; the grid's side has no processes of jobs")
     try:
         if is_grid:
-            from gridweave.grid.live.serve_grid import serve_grid
+            from gridweave.grid.service.serve import serve_grid
 
             serve_grid(grid_service(read), say)
         else:
-            from gridweave.grid.live.serve_site import serve_site
+            from gridweave.grid.service.serve import serve_site
 
             serve_site(site_service(read), say, keep_jobs=keep_jobs)
     except ImportError as error:

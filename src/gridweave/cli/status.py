@@ -11,7 +11,7 @@ from gridweave.cli.up import Json, Name
 from gridweave.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from gridweave.grid.live.local_status import LocalStatus
+    from gridweave.grid.service.status import LocalStatus
 
 
 def status(name: Name = None, as_json: Json = False) -> None:
@@ -19,8 +19,8 @@ def status(name: Name = None, as_json: Json = False) -> None:
 
     Example: gridweave status --json
     """
-    from gridweave.grid.live.local_state import DEFAULT_NAME, known_grids
-    from gridweave.grid.live.local_status import look
+    from gridweave.grid.service.state import DEFAULT_NAME, known_grids
+    from gridweave.grid.service.status import look
 
     name = name or DEFAULT_NAME
     found = look(name)

@@ -17,7 +17,7 @@ from gridweave.errors import InputError, OptionError, UnavailableError
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Role, TokenInfo
-    from gridweave.grid.gateway.tokens import TokenStore
+    from gridweave.grid.gateway.access import TokenStore
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a grid's gateway.")
 
@@ -102,7 +102,7 @@ def _id(given: str) -> str:
 @contextmanager
 def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[TokenStore]:
     try:
-        from gridweave.grid.gateway.tokens import TokenStore
+        from gridweave.grid.gateway.access import TokenStore
     except ImportError as error:
         raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
     if place is not None and here is not None:
@@ -119,7 +119,7 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
 def _place_here(name: str | None) -> str:
     """Return where the tokens are of a grid that runs on this machine."""
     from gridweave.grid.client.configuration import GRID_VARIABLE, grid_here
-    from gridweave.grid.live.local_state import TOKENS, state_folder
+    from gridweave.grid.service.state import TOKENS, state_folder
 
     with named_as_typed():
         running = grid_here(name or os.environ.get(GRID_VARIABLE) or None)

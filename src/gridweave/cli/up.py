@@ -16,9 +16,9 @@ from gridweave.cli.run import problems_as_lines
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
-    from gridweave.grid.live.local_down import TakenDown
-    from gridweave.grid.live.local_state import LocalGridState
-    from gridweave.grid.live.local_up import Brought, Wanted
+    from gridweave.grid.service.down import TakenDown
+    from gridweave.grid.service.state import LocalGridState
+    from gridweave.grid.service.up import Brought, Wanted
 
 Name = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of the grid; several run side by side. `default`, if left out.")
@@ -53,7 +53,7 @@ def up(
 
     Example: gridweave up --address auto --grid GRID.toml
     """
-    from gridweave.grid.live.local_state import read_grid_state
+    from gridweave.grid.service.state import read_grid_state
 
     if example:
         from gridweave.scenarios.grid_file.reading import default_text
@@ -71,7 +71,7 @@ def up(
     if check:
         _check(file, name)
         return
-    from gridweave.grid.live.local_up import bring_up
+    from gridweave.grid.service.up import bring_up
 
     last = read_grid_state(name)
     if fresh:
@@ -101,9 +101,9 @@ def down(
 
     Example: gridweave down --keep-jobs
     """
-    from gridweave.grid.live.local_down import take_down
-    from gridweave.grid.live.local_state import DEFAULT_NAME
-    from gridweave.grid.live.signals import signals_held
+    from gridweave.grid.service.down import take_down
+    from gridweave.grid.service.signals import signals_held
+    from gridweave.grid.service.state import DEFAULT_NAME
 
     name = name or DEFAULT_NAME
     with progress() as tell, signals_held():
@@ -129,7 +129,7 @@ def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
 
 def _name_of(file: str | None, name: str | None) -> str:
     """Return under which name a grid is to run; what is wrong with its file is told when it is read as a whole."""
-    from gridweave.grid.live.local_state import DEFAULT_NAME, check_name
+    from gridweave.grid.service.state import DEFAULT_NAME, check_name
 
     found: object = None
     if name is None and file is not None:
@@ -148,7 +148,7 @@ def _check(file: str | None, name: str) -> None:
 
 def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
     """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
-    from gridweave.grid.live.local_state import read_grid_state
+    from gridweave.grid.service.state import read_grid_state
     from gridweave.scenarios.grid_file.reading import grid_of_text, read_grid
     from gridweave.scenarios.grid_file.wanted import wanted_grid
 
@@ -161,7 +161,7 @@ def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
 
 def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
     """Forget the jobs of earlier times."""
-    from gridweave.grid.live.local_fresh import begin_anew, open_jobs
+    from gridweave.grid.service.down import begin_anew, open_jobs
 
     if last is None:
         return
@@ -188,7 +188,7 @@ def progress() -> Iterator[Callable[[str], None]]:
     if not console.file.isatty():
         yield lambda what: say(f"{what} ...") if what else None
         return
-    from gridweave.grid.live.signals import for_the_main_thread
+    from gridweave.grid.service.signals import for_the_main_thread
 
     began = time.monotonic()
     status = console.status("")
@@ -218,7 +218,7 @@ def _plain(done: Brought) -> dict[str, Any]:
 
 
 def _print(done: Brought) -> None:
-    from gridweave.grid.live.local_state import GATEWAY, HEAD, node_of
+    from gridweave.grid.service.state import GATEWAY, HEAD, node_of
 
     state = done.state
     pids = {process.name: str(process.pid) for process in state.processes}
@@ -236,7 +236,7 @@ def _print(done: Brought) -> None:
     print_table(rows, headings=("runs", "what, where", "process"), title=title, left=2)
     named = "" if state.name == "default" else f" --name {state.name}"
     if state.url:
-        from gridweave.grid.live.local_state import TOKEN, state_folder
+        from gridweave.grid.service.state import TOKEN, state_folder
 
         token = state_folder(state.name) / TOKEN
         if state.name != "default":

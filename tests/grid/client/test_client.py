@@ -27,10 +27,10 @@ from gridweave.errors import (
     UnavailableError,
 )
 from gridweave.grid import api
-from gridweave.grid.client import waiting
+from gridweave.grid.client import streams as waiting
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import chunks
-from gridweave.grid.client.retries import Patience
+from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.site.job import After, ArrayPlace, JobRequest, Program

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.client import configuration
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
-from gridweave.grid.live.local_state import LocalGridState
+from gridweave.grid.service.state import LocalGridState
 
 FILE = """\
 url = "https://grid.example.org:8765/"

@@ -11,8 +11,7 @@ from client_helpers import Naps, Served, patient
 from flaky_proxy import FAULTS, FlakyProxy
 from gridweave.errors import UnavailableError
 from gridweave.grid import api
-from gridweave.grid.client.retries import Patience, Pauses
-from gridweave.grid.client.transport import MSGPACK, Transport
+from gridweave.grid.client.transport import MSGPACK, Patience, Pauses, Transport
 from gridweave.site.job import JobRequest, Program
 
 

@@ -18,9 +18,9 @@ from gridweave.errors import NotAllowedError, NotFoundError, UnavailableError
 from gridweave.grid import api
 from gridweave.grid.client import streams
 from gridweave.grid.client.client import Client
-from gridweave.grid.client.retries import Patience
 from gridweave.grid.client.streams import EventLines, text_lines
-from gridweave.grid.gateway.tokens import TokenStore
+from gridweave.grid.client.transport import Patience
+from gridweave.grid.gateway.access import TokenStore
 
 
 @pytest.mark.asyncio

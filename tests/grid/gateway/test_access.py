@@ -11,9 +11,9 @@ import pytest
 from fake_backend import FakeBackend
 from gateway_parts import Served, a_job, make_tokens, serving
 from gridweave.errors import OptionError
+from gridweave.grid.gateway.access import ROLES, TokenStore
 from gridweave.grid.gateway.routes import ROUTES
 from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.grid.gateway.tokens import ROLES, TokenStore
 
 BODIES: dict[str, Any] = {
     "/v1/jobs": {"jobs": []},

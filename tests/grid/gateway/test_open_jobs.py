@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fake_backend import FakeBackend
-from gridweave.grid.gateway import open_jobs as module
-from gridweave.grid.gateway.open_jobs import OpenJobs
+from gridweave.grid.gateway import limits as module
+from gridweave.grid.gateway.limits import OpenJobs
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.site.job import Accepted
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway_parts import counted_bytes
 from gridweave.errors import GridweaveError, InputError, OptionError
-from gridweave.grid.gateway.tokens import TokenStore
+from gridweave.grid.gateway.access import TokenStore
 from postgresql import running_server
 
 DAY_MS = 86_400_000

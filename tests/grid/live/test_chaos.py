@@ -31,7 +31,7 @@ class Grid:
     """Raylets with labels, and the actors of a grid on them."""
 
     def __init__(self, folder: Path) -> None:
-        from gridweave.grid.live.cluster import GridPlan, SitePlan
+        from gridweave.grid.service.cluster import GridPlan, SitePlan
 
         self.story = folder / "story"
         self.plan = GridPlan(
@@ -48,7 +48,7 @@ class Grid:
         """Start Ray and the grid; what its journals know goes on."""
         from ray.cluster_utils import Cluster
 
-        from gridweave.grid.live.cluster import start_grid
+        from gridweave.grid.service.cluster import start_grid
 
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         for site in SITES:

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.grid.live.grid_driver import GridDriver
-from gridweave.grid.live_messages import GridSettings
+from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.driver import GridDriver
 from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, After, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.records import NumberedNote

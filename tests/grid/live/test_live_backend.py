@@ -12,7 +12,7 @@ import pytest
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import JobQuery
 from gridweave.grid.gateway.backend import Backend
-from gridweave.grid.live.live_backend import LiveBackend
+from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
 from local_grid import LocalGrid
 

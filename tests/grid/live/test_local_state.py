@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.grid.live.local_down import take_down
-from gridweave.grid.live.local_ending import MARKER_VARIABLE, end_marked, end_processes
-from gridweave.grid.live.local_ray import free_port, make_ray_token
-from gridweave.grid.live.local_state import (
+from gridweave.grid.service.down import take_down
+from gridweave.grid.service.ending import MARKER_VARIABLE, end_marked, end_processes
+from gridweave.grid.service.ray import free_port, make_ray_token
+from gridweave.grid.service.state import (
     GATEWAY,
     STATE,
     LocalGridState,
@@ -30,7 +30,7 @@ from gridweave.grid.live.local_state import (
     write_private,
     write_state,
 )
-from gridweave.grid.live.local_up import first_port_of, kept_secret
+from gridweave.grid.service.up import first_port_of, kept_secret
 from gridweave.site.machine.processes import all_pids, boot_id, process_stat
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -186,7 +186,7 @@ def test_who_looks_up_an_actor_loads_no_core() -> None:
     """The modules of the actors' classes, which each who calls them loads, load no compiler and no database."""
     code = (
         "import sys\n"
-        "import gridweave.grid.live.ray_grid, gridweave.site.service.actor, gridweave.site.service.agent_actor\n"
+        "import gridweave.grid.service.actor, gridweave.site.service.actor, gridweave.site.service.agent_actor\n"
         "print(sorted({'numba', 'sqlalchemy', 'scipy', 'networkx'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -22,7 +22,7 @@ PATIENCE_S = 120.0
 @pytest.fixture(scope="module")
 def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Return a grid of two sites that runs, and take it down after the tests."""
-    from gridweave.grid.live.cluster import GridPlan, SitePlan, start_grid
+    from gridweave.grid.service.cluster import GridPlan, SitePlan, start_grid
 
     folder = tmp_path_factory.mktemp("ray-backend")
     plan = GridPlan(
@@ -40,7 +40,7 @@ def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def backend(grid: Any) -> Any:
     """Return a backend that knows nothing but the namespace."""
-    from gridweave.grid.live.ray_backend import RayBackend
+    from gridweave.grid.service.backend import RayBackend
 
     return RayBackend(grid.plan.namespace)
 
@@ -154,7 +154,7 @@ async def test_a_grid_that_is_away_is_said_to_be(grid: Any, backend: Any) -> Non
     """With the meta-scheduler gone, health says so and the rest is unavailable; and without any grid."""
     import ray
 
-    from gridweave.grid.live.ray_backend import RayBackend
+    from gridweave.grid.service.backend import RayBackend
 
     assert (await backend.health()).status == "ok"
     ray.kill(grid.actors["grid"])

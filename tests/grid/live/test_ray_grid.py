@@ -22,7 +22,7 @@ PATIENCE_S = 120.0
 
 def a_plan(folder: Path, **changes: Any) -> Any:
     """Return a grid of two sites, four and two nodes, anywhere on the cluster."""
-    from gridweave.grid.live.cluster import GridPlan, SitePlan
+    from gridweave.grid.service.cluster import GridPlan, SitePlan
 
     plan = GridPlan(
         folder=str(folder),
@@ -37,7 +37,7 @@ def a_plan(folder: Path, **changes: Any) -> Any:
 @pytest.fixture(scope="module")
 def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Return a grid that runs, and take it down after the tests."""
-    from gridweave.grid.live.cluster import start_grid
+    from gridweave.grid.service.cluster import start_grid
 
     running = start_grid(a_plan(tmp_path_factory.mktemp("live-grid")), timeout_s=PATIENCE_S)
     yield running
@@ -139,7 +139,7 @@ def test_what_can_never_run_is_declined_with_a_reason(grid: Any) -> None:
 
 def test_a_second_start_finds_the_grid_that_runs(grid: Any) -> None:
     """Whoever starts the same grid again gets the actors that are there, and loses nothing."""
-    from gridweave.grid.live.cluster import start_grid
+    from gridweave.grid.service.cluster import start_grid
 
     (answer,) = grid.submit([("before", shell("true"))])
     again = start_grid(grid.plan, timeout_s=PATIENCE_S)
@@ -148,7 +148,7 @@ def test_a_second_start_finds_the_grid_that_runs(grid: Any) -> None:
 
 def test_a_site_without_a_ray_node_is_named(ray_cluster: None, tmp_path: Path) -> None:
     """Where no Ray node carries the label of a site, the error names the actor that has no place."""
-    from gridweave.grid.live.cluster import start_grid
+    from gridweave.grid.service.cluster import start_grid
 
     with pytest.raises(UnavailableError, match="is not ready"):
         start_grid(a_plan(tmp_path, labelled=True), timeout_s=2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from gridweave.grid.live.ray_joining import watch_node
+from gridweave.grid.service.ray import watch_node
 
 
 def looks(*answers: object) -> int:

@@ -30,7 +30,7 @@ def test_journals_in_postgresql_outlast_a_kill(ray_cluster: None, server: Server
     """A grid whose journals are in PostgreSQL loses nothing when the meta-scheduler and a site are killed."""
     import ray
 
-    from gridweave.grid.live.cluster import GridPlan, SitePlan, start_grid
+    from gridweave.grid.service.cluster import GridPlan, SitePlan, start_grid
 
     nodes = {"north": 4, "south": 2}
     sites = tuple(

@@ -13,14 +13,12 @@ import pytest
 
 from fake_backend import FakeBackend
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.grid.gateway.tokens import TokenStore
-from gridweave.grid.live.local_gateway import GatewayPlan
-from gridweave.grid.live.local_ray import LOOPBACK
-from gridweave.grid.live.serve_grid import GridSide
-from gridweave.grid.live.serve_parts import prepare_tokens, serve_gateway
-from gridweave.grid.live.serve_site import own_address, serve_site
+from gridweave.grid.service.local_gateway import GatewayPlan
+from gridweave.grid.service.ray import LOOPBACK
+from gridweave.grid.service.serve import GridSide, own_address, prepare_tokens, serve_gateway, serve_site
 from gridweave.scenarios.grid_file.serve_reading import grid_service, service_of_text, site_service
 from gridweave.site.job import JobRequest, Program
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gridweave.grid.live.signals import ended_in_order, run_in_order, uninterrupted
+from gridweave.grid.service.signals import ended_in_order, run_in_order, uninterrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

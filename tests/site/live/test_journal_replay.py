@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from builders import random_grid_jobs, to_workload
 from gridweave.errors import InputError
+from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import GridEvent
-from gridweave.grid.meta_core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world

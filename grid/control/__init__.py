@@ -1,0 +1,1 @@
+"""Levels of control: how much of the sites the grid decides."""

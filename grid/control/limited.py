@@ -1,0 +1,456 @@
+"""Limited control: sites keep their queues and users; the grid asks for quotes and delegates (docs/control.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.random import Generator
+
+from gridweave.grid.control.coallocation import ENDED, MOVED, Change, CoAllocator
+from gridweave.grid.control.delegation import ASKING, BACKLOG, RUNNING, SPLIT, WAITING, WITHDRAWING, Delegation
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.control.placing import NetOneJob, OneJob
+from gridweave.grid.explain.delegated import delegated_forecast, unasked_forecast
+from gridweave.grid.explain.facts import Forecaster
+from gridweave.grid.explain.full import attempt_forecast
+from gridweave.grid.messages import (
+    GridCommand,
+    LinksChanged,
+    PathsMeasured,
+    ReportDone,
+    ReportHeld,
+    ReportRefused,
+    ToSite,
+)
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
+from gridweave.site.job import Job
+from gridweave.site.messages import (
+    Answer,
+    CancelJob,
+    Ended,
+    Enqueued,
+    EnqueueJob,
+    Quoted,
+    Refused,
+    RenewLeases,
+    RequestQuote,
+    SiteChanged,
+    Started,
+    WithdrawJob,
+    Withdrawn,
+)
+
+LEASE_MS = 3_600_000
+"""How long a delegated job may wait at a site that hears nothing of the grid; renewed at a third of that."""
+
+LOOKS = 16
+"""How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
+
+
+class LimitedControl:
+    """Delegation by quotes, with second thoughts while a job still waits.
+
+    Parameters
+    ----------
+    nodes, policy, rng, margin_ms, retry_ms
+        As for `gridweave.grid.control.full.FullControl`.
+    network : GridNetwork, optional
+        The links between the sites.
+
+    Attributes
+    ----------
+    lease_ms : int
+        How long a job may wait at a site that hears nothing of the grid.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        policy: GridPolicy,
+        rng: Generator | None,
+        margin_ms: int,
+        retry_ms: int,
+        network: GridNetwork | None = None,
+    ) -> None:
+        self._policy = policy
+        self._nodes = np.array(nodes, np.int64)
+        self._rng = rng if policy.selection == "random" else None
+        self._retry_ms = retry_ms
+        self._attempts = CoAllocator(margin_ms)
+        self._jobs: dict[int, Delegation] = {}
+        self._one_job = OneJob(nodes, policy) if network is None else NetOneJob(nodes, policy, network)
+        self._quote_id = 0
+        # What each quote is for: a job, and the number of the round that asks all sites, 0 if it asks one site alone.
+        self._asked: dict[int, tuple[int, int]] = {}
+        self._news: dict[int, None] = {}
+        self._claimed: dict[int, tuple[int, int]] = {}
+        # Jobs for which quotes are awaited, and until when: a silent site is not waited for for ever.
+        self._patience_ms: dict[int, int] = {}
+        self._retry_at_ms: int | None = None
+        self._renew_at_ms: int | None = None
+        self.lease_ms = LEASE_MS
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, or None."""
+        return self._policy.why_never(self._nodes, job.width)
+
+    def submit(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+    ) -> list[GridCommand]:
+        """Take in a job: all sites are asked what they could offer."""
+        draw = 0.0 if self._rng is None else float(self._rng.random())
+        if job.job_id in self._jobs:
+            return []
+        reason = self.why_never(job)
+        if reason is not None:
+            return [ReportRefused(job.job_id, reason)]
+        self._jobs[job.job_id] = Delegation(job, sensitivity, draw, sends or Sends(), now_ms, number=attempt)
+        return self._ask_all(now_ms, job.job_id)
+
+    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """End a job, wherever it stands."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None or delegation.cancelled:
+            return []
+        delegation.cancelled = True
+        if delegation.state == SPLIT:
+            return [*self._attempts.cancel(job_id)]
+        if delegation.state in (ASKING, BACKLOG):
+            return self._done(job_id, "cancelled")
+        return [ToSite(delegation.site, CancelJob(job_id, delegation.number))]
+
+    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """Take a job out; one that waits at a site is asked for, and one that is under way when it comes back."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None or delegation.cancelled:
+            return []
+        if delegation.state in (ASKING, BACKLOG):
+            return self._take_out(delegation)
+        delegation.held = True
+        if delegation.state == WAITING:
+            return [ToSite(delegation.site, WithdrawJob(job_id, delegation.number))]
+        return []
+
+    def release(self, job_id: int) -> None:
+        """Do not take a job out any more; one that a site gives back is asked for anew."""
+        if job_id in self._jobs:
+            self._jobs[job_id].held = False
+
+    def _take_out(self, delegation: Delegation) -> list[GridCommand]:
+        job_id = delegation.job.job_id
+        del self._jobs[job_id]
+        self._patience_ms.pop(job_id, None)
+        return [ReportHeld(job_id, delegation.number)]
+
+    def expects(self, answer: Started) -> bool:
+        """Return False: when a job starts is for its site to say."""
+        return False
+
+    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says."""
+        if isinstance(answer, Quoted):
+            return self._quoted(now_ms, site, answer)
+        # A hold that was given back, or a job that was taken back, is no news: the grid itself wanted it so, and to
+        # ask again at once for what has just been refused would never end.
+        if isinstance(answer, (SiteChanged, Ended)):
+            self._news[site] = None
+        if isinstance(answer, SiteChanged):
+            return []
+        delegation = self._jobs.get(getattr(answer, "job_id", -1))
+        if delegation is None:
+            return []
+        if delegation.state == SPLIT:
+            requests, change = self._attempts.answered(now_ms, site, answer)
+            return [*requests, *(self._split_changed(now_ms, change) if change is not None else ())]
+        if delegation.number != getattr(answer, "attempt", 0):
+            return []
+        job_id = delegation.job.job_id
+        match answer:
+            case Started():
+                delegation.state = RUNNING
+            case Enqueued() if delegation.hurried and delegation.state == WAITING and not delegation.cancelled:
+                delegation.hurried = False
+                return self._ask_others(now_ms, delegation, range(len(self._nodes)))
+            case Ended(outcome="lost") if not delegation.cancelled:
+                return self._ask_all(now_ms, job_id)
+            case Ended(outcome=outcome):
+                return self._done(job_id, "cancelled" if outcome == "lost" else outcome)
+            case Refused():
+                return self._put_back(now_ms, delegation)
+            case Withdrawn():
+                return self._withdrawn(now_ms, delegation)
+        return []
+
+    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
+        """Think by the links as they are now, at once of the jobs that have found no place."""
+        self._one_job.links_changed(news)
+        if self._retry_at_ms is not None:
+            self._retry_at_ms = now_ms
+        return []
+
+    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+        """Refuse a job that has no place; one that stands somewhere, when it is to be asked for again."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None:
+            return []
+        delegation.hopeless = reason
+        return self._refuse(delegation) if delegation.state in (ASKING, BACKLOG) else []
+
+    def _refuse(self, delegation: Delegation) -> list[GridCommand]:
+        del self._jobs[delegation.job.job_id]
+        self._patience_ms.pop(delegation.job.job_id, None)
+        return [ReportRefused(delegation.job.job_id, delegation.hopeless)]
+
+    def run(self, now_ms: int) -> list[GridCommand]:
+        """Think again of jobs that wait, where a site has got room; renew leases; try once more what found no place."""
+        requests, changes = self._attempts.expire(now_ms)
+        commands: list[GridCommand] = [*requests]
+        for change in changes:
+            commands += self._split_changed(now_ms, change)
+        retry = self._retry_at_ms is not None and self._retry_at_ms <= now_ms
+        for job_id in [job_id for job_id, until_ms in self._patience_ms.items() if until_ms <= now_ms]:
+            commands += self._decide(now_ms, self._jobs[job_id])
+        if self._news or retry:
+            commands += self._think_again(now_ms, retry=retry)
+        if self._renew_at_ms is not None and self._renew_at_ms <= now_ms:
+            commands += self._renew(now_ms)
+        return commands
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they are thought of."""
+        gone = (RUNNING, SPLIT)
+        return (job_id for job_id, delegation in self._jobs.items() if delegation.state not in gone)
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `run` is to be called though nothing is heard."""
+        # All have the same patience, so the first that was asked for is the first that runs out of it.
+        patience_ms = next(iter(self._patience_ms.values()), None)
+        instants = (self._retry_at_ms, self._renew_at_ms, self._attempts.next_wakeup_ms(), patience_ms)
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def _ask_all(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        delegation = self._jobs[job_id]
+        if delegation.held:
+            return self._take_out(delegation)
+        if delegation.hopeless:
+            return self._refuse(delegation)
+        self._patience_ms.pop(job_id, None)
+        self._patience_ms[job_id] = now_ms + self._retry_ms
+        delegation.state = ASKING
+        # What is still said of the last attempt (its start, beside its end) is of no concern any more.
+        delegation.number += 1
+        delegation.quotes, delegation.quoted_ms = {}, {}
+        delegation.asked = set(range(len(self._nodes)))
+        return [self._ask(now_ms, delegation, site, whole=True) for site in range(len(self._nodes))]
+
+    def _ask(self, now_ms: int, delegation: Delegation, site: int, *, whole: bool) -> ToSite:
+        """Ask a site for a quote: for a decision over all sites, or to see whether a waiting job should come to it."""
+        self._quote_id += 1
+        self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
+        job = delegation.job
+        length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
+        return ToSite(site, RequestQuote(self._quote_id, job.width, length_ms, job.resources))
+
+    def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
+        """Return how long a job's data keeps a site that it starts on at an instant; None if it cannot come there."""
+        return self._one_job.delay_ms(delegation.job, delegation.sends, delegation.submit_ms, site, when_ms)
+
+    def _ask_others(self, now_ms: int, delegation: Delegation, sites: Iterable[int]) -> list[GridCommand]:
+        """Ask those of the sites that a job does not wait at already, and that are large enough."""
+        width = delegation.job.width
+        others = [s for s in sites if s != delegation.site and self._nodes[s] >= width]
+        return [self._ask(now_ms, delegation, site, whole=False) for site in others]
+
+    def _quoted(self, now_ms: int, site: int, quote: Quoted) -> list[GridCommand]:
+        job_id, number = self._asked.pop(quote.quote_id, (-1, 0))
+        delegation = self._jobs.get(job_id)
+        if delegation is None:
+            return []
+        if not number:
+            delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
+            return self._consider_move(now_ms, site, delegation, quote)
+        if delegation.state != ASKING or number != delegation.number:
+            return []
+        delegation.asked.discard(site)
+        delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
+        return [] if delegation.asked else self._decide(now_ms, delegation)
+
+    def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
+        del self._patience_ms[delegation.job.job_id]
+        job, quotes = delegation.job, delegation.quotes
+        delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
+        delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
+        starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
+        ready = [s for s, start_ms in starts.items() if start_ms <= now_ms]
+        ready = [s for s in ready if delay_ms[s] == min(delay_ms[r] for r in ready)]
+        free = {s: quote.free for s, quote in quotes.items()}
+        site = self._one_job.choose_site(job, delegation.draw, ready, free)
+        delegation.hurried = site is not None
+        if site is not None:
+            return self._delegate(now_ms, delegation, site)
+        # Alone where it starts first, then where the fewest nodes are to spare; or beside others where that ends first.
+        ends = [
+            (start_ms + delay_ms[s] + job.estimate_ms, 0, start_ms, quotes[s].free, s) for s, start_ms in starts.items()
+        ]
+        ends += [
+            (now_ms + math.ceil(quote.slowdown * (delay_ms[s] + job.estimate_ms)), 1, now_ms, 0, s)
+            for s, quote in quotes.items()
+            if quote.slowdown is not None and s in delay_ms
+        ]
+        earliest_end_ms = min(ends)[0] if ends else None
+        sends = delegation.sends, delegation.submit_ms, now_ms
+        split = self._one_job.split(job, delegation.sensitivity, self._not_asked(free), *sends)
+        if split is not None:
+            fragments, length_ms = split
+            if earliest_end_ms is None or not self._policy.adaptive or now_ms + length_ms < earliest_end_ms:
+                delegation.state = SPLIT
+                delegation.number += 1
+                return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
+        if not ends:
+            return self._put_back(now_ms, delegation)
+        end_ms, *_, site = min(ends)
+        return self._delegate(now_ms, delegation, site, end_ms)
+
+    def _not_asked(self, free: dict[int, int]) -> dict[int, int]:
+        """Take off the quoted nodes what was asked after the quotes: jobs that ask for the same refuse each other."""
+        left = dict(free)
+        for fragments in self._attempts.asked:
+            for site, width in fragments:
+                left[site] = max(0, left.get(site, 0) - width)
+        return left
+
+    def _delegate(self, now_ms: int, delegation: Delegation, site: int, end_ms: int | None = None) -> list[GridCommand]:
+        """Put a job into the queue of a site, where it is to end at an instant; if it starts at once, if left out."""
+        delay_ms = self._delay_ms(delegation, site, now_ms)
+        if delay_ms is None:
+            return self._put_back(now_ms, delegation)
+        job = delegation.job
+        if delay_ms:
+            job = msgspec.structs.replace(job, estimate_ms=job.estimate_ms + delay_ms)
+        delegation.state, delegation.site = WAITING, site
+        delegation.end_ms = now_ms + job.estimate_ms if end_ms is None else end_ms
+        delegation.number += 1
+        if self._renew_at_ms is None:
+            self._renew_at_ms = now_ms + self.lease_ms // 3
+        return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self.lease_ms))]
+
+    def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""
+        if delegation.cancelled:
+            return self._done(delegation.job.job_id, "cancelled")
+        if delegation.held:
+            return self._take_out(delegation)
+        if delegation.hopeless:
+            return self._refuse(delegation)
+        delegation.state = BACKLOG
+        if self._retry_at_ms is None:
+            self._retry_at_ms = now_ms + self._retry_ms
+        return []
+
+    def _withdrawn(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        if delegation.cancelled:
+            return self._done(delegation.job.job_id, "cancelled")
+        if delegation.held:
+            return self._take_out(delegation)
+        if delegation.state == WITHDRAWING:
+            return self._delegate(now_ms, delegation, delegation.next_site)
+        return self._ask_all(now_ms, delegation.job.job_id)
+
+    def _split_changed(self, now_ms: int, change: Change) -> list[GridCommand]:
+        """Take note of what has become of a co-allocation."""
+        job_id = change.attempt.job.job_id
+        delegation = self._jobs[job_id]
+        if change.kind == MOVED:
+            return []
+        if change.kind == ENDED and change.attempt.outcome is not None:
+            return self._done(job_id, change.attempt.outcome)
+        if delegation.cancelled:
+            return self._done(job_id, "cancelled")
+        if change.kind == ENDED:
+            return self._ask_all(now_ms, job_id)
+        return self._put_back(now_ms, delegation)
+
+    def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
+        """Ask for jobs that found no place, and for those that wait elsewhere than where something has changed."""
+        news = sorted(self._news)
+        self._news = {}
+        commands: list[GridCommand] = []
+        looks = LOOKS
+        for job_id, delegation in list(self._jobs.items()):
+            if looks == 0:
+                break
+            if delegation.state == BACKLOG:
+                looks -= 1
+                commands += self._ask_all(now_ms, job_id)
+            elif delegation.state == WAITING:
+                asked = self._ask_others(now_ms, delegation, news)
+                looks -= bool(asked)
+                commands += asked
+        waits = any(delegation.state == BACKLOG for delegation in self._jobs.values())
+        if retry or not waits:
+            self._retry_at_ms = now_ms + self._retry_ms if waits else None
+        return commands
+
+    def _consider_move(self, now_ms: int, site: int, delegation: Delegation, quote: Quoted) -> list[GridCommand]:
+        """Take a waiting job back if another site would start it at once, where not too many come already."""
+        when_ms, claimed = self._claimed.get(site, (now_ms, 0))
+        claimed = claimed if when_ms == now_ms else 0
+        starts_now = quote.start_ms is not None and quote.start_ms <= now_ms
+        if delegation.state != WAITING or delegation.site == site or not starts_now:
+            return []
+        if delegation.cancelled or delegation.held:
+            return []
+        if delegation.job.width > quote.free - claimed or not self._is_nearer(now_ms, delegation, site):
+            return []
+        self._claimed[site] = now_ms, claimed + delegation.job.width
+        delegation.state, delegation.next_site = WITHDRAWING, site
+        return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
+
+    def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
+        """Whether a job that starts at a site now ends sooner than where it waits, with its data, if it has any."""
+        if not self._one_job.moves_data:
+            return True
+        delay_ms = self._delay_ms(delegation, site, now_ms)
+        return delay_ms is not None and now_ms + delay_ms + delegation.job.estimate_ms < delegation.end_ms
+
+    def _renew(self, now_ms: int) -> list[GridCommand]:
+        sites = sorted({d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)})
+        self._renew_at_ms = now_ms + self.lease_ms // 3 if sites else None
+        return [ToSite(site, RenewLeases(now_ms + self.lease_ms)) for site in sites]
+
+    def _done(self, job_id: int, outcome: str) -> list[GridCommand]:
+        del self._jobs[job_id]
+        self._patience_ms.pop(job_id, None)
+        return [ReportDone(job_id, outcome)]
+
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+        """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None:
+            return None
+        attempt = self._attempts.attempts.get(job_id)
+        if attempt is not None:
+            found = attempt_forecast(now_ms, attempt)
+        else:
+            found = delegated_forecast(now_ms, delegation, self._nodes.tolist(), self._retry_at_ms or 0)
+        return lambda: found
+
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+        """Return what works out when a job would start: not known before the sites are asked."""
+        nodes = self._nodes.tolist()
+        refusal = self.why_never(job) or ""
+        return lambda: unasked_forecast(now_ms, job, nodes, refusal)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        split = {job_id for job_id, delegation in self._jobs.items() if delegation.state == SPLIT}
+        assert split == set(self._attempts.attempts), "a split job is lost"
+        asking = {job_id for job_id, delegation in self._jobs.items() if delegation.state == ASKING}
+        assert asking == set(self._patience_ms), "a job waits for quotes for ever"
+        assert self._renew_at_ms is not None or not any(d.state == WAITING for d in self._jobs.values()), "no renewal"
+        assert self._retry_at_ms is not None or not any(d.state == BACKLOG for d in self._jobs.values()), "no retry"

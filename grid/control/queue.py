@@ -1,0 +1,541 @@
+"""The grid queue's arrays: gives every job a slot in them, makes them larger when they are full, decides nothing.
+
+The grid queue between whose sites links lie: what jobs send, links that change, ends that are late.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.grid.control.coallocation import Fragments
+from gridweave.grid.control.links import GridNetwork, LinkSlots, LinksNow, more_slots, new_links, with_paths
+from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
+from gridweave.grid.kernels.candidates import MOST, withdraw
+from gridweave.grid.kernels.grid_plan import (
+    grid_plan_pass,
+    planned_end_moved,
+    planned_job_ended,
+    planned_job_withdrawn,
+)
+from gridweave.grid.kernels.grid_queue import grid_job_ended, kept_for_head
+from gridweave.grid.kernels.links import data_delay_ms
+from gridweave.grid.kernels.links_placement import take_parts
+from gridweave.grid.kernels.overhead import split_length_ms
+from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
+from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged, has_room, hold_reserved
+from gridweave.grid.kernels.running import BLOCK, running_slots
+from gridweave.grid.kernels.state import FRAGMENT, empty_grid
+from gridweave.grid.messages import LinksChanged, PathsMeasured
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
+from gridweave.jit import prepared
+from gridweave.netmodel.kernels.state import with_own_room
+from gridweave.site.job import Job
+from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.profile import earliest_fit
+from gridweave.site.kernels.rates import late_end_ms, work_left
+from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
+from gridweave.site.messages import RunsLate
+
+_FIRST_SLOTS = 64
+
+
+class Placement(msgspec.Struct, frozen=True, gc=False):
+    """Where a pass has placed a job, and how long it takes there at most."""
+
+    job: Job
+    fragments: Fragments
+    length_ms: int
+
+
+class Running(NamedTuple):
+    """A job that has been placed, and when it is to end."""
+
+    job: Job
+    fragments: Fragments
+    end_ms: int
+
+
+A = TypeVar("A", bound=NamedTuple)
+
+
+def copied(arrays: A) -> A:
+    """Return arrays that hold the same, also those of a tuple within; neither sees what is done to the other."""
+    fresh: dict[str, object] = {}
+    for name, value in zip(arrays._fields, arrays, strict=True):
+        if isinstance(value, np.ndarray):
+            fresh[name] = value.copy()
+        elif hasattr(value, "_fields"):
+            fresh[name] = copied(value)
+    return arrays._replace(**fresh)
+
+
+class GridQueue:
+    """The waiting and the running jobs of the grid in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Nodes of each site.
+    policy : GridPolicy
+
+    Attributes
+    ----------
+    reserves_starts : bool
+        Whether every waiting job is given a start, rather than the head alone.
+    n_waiting : int
+        How many jobs wait.
+    """
+
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy) -> None:
+        self._policy = policy
+        self.reserves_starts = policy.backfill == "conservative"
+        self._codes = self._codes_of(policy)
+        self._nodes = np.array(nodes, np.int64)
+        self._total = int(self._nodes.sum())
+        self._state = empty_grid(self._nodes, slots=_FIRST_SLOTS)
+        self._others = [0] * len(self._nodes)
+        self._why_never: dict[int, str | None] = {}
+        self._jobs: dict[int, Job] = {}
+        self._slot: dict[int, int] = {}
+        self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+        self.n_waiting = 0
+        # Of all jobs that have started since the last `_compact`.
+        self._n_fragments = 0
+        self._plan: GridPlan | None = None
+        if self.reserves_starts:
+            self._plan = empty_grid_plan(self._state, self._codes, room=_FIRST_SLOTS)
+        self._order = ORDERS[policy.order]
+        self._name_numbers()
+        state, number = self._state, 0
+        self._arrive = prepared(job_arrived, state, number, 0.0, *(number,) * 4, 0.0, 0.0)
+        self._decide = prepared(pass_and_placement, state, self._codes, number)
+        self._placed = prepared(placement_of, state, number)
+        self._depart = prepared(grid_job_ended, state, number)
+
+    def _name_numbers(self) -> None:
+        """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
+        counters = self._state.counters
+        self._n_running, self._n_started = counters["n_running"], counters["n_started"]
+        # A pass starts no more jobs, in all their fragments, than there are nodes.
+        self._most_fragments = len(self._state.fragments) - self._total
+
+    def _codes_of(self, policy: GridPolicy) -> GridCodes:
+        """Return the policy as kernels read it."""
+        return policy.codes()
+
+    def copy(self) -> Self:
+        """Return a queue of the same state, for the same kernels; neither sees what is done to the other."""
+        twin = copy.copy(self)
+        twin._state = copied(self._state)
+        twin._plan = None if self._plan is None else copied(self._plan)
+        twin._others, twin._unused = self._others.copy(), self._unused.copy()
+        twin._why_never, twin._jobs, twin._slot = self._why_never.copy(), self._jobs.copy(), self._slot.copy()
+        twin._name_numbers()
+        return twin
+
+    @property
+    def nodes(self) -> list[int]:
+        """How many nodes each site has."""
+        found: list[int] = self._nodes.tolist()
+        return found
+
+    @property
+    def waiting(self) -> Iterator[Job]:
+        """The waiting jobs, in the order of the queue."""
+        for slot in self._state.waiting[: self.n_waiting].tolist():
+            yield self._jobs[slot]
+
+    @property
+    def running(self) -> Iterator[Running]:
+        """The running jobs, by their expected end."""
+        for slot in running_slots(self._state).tolist():
+            yield Running(self._jobs[slot], self._fragments_of(slot), int(self._state.end_ms[slot]))
+
+    def next_end_ms(self) -> int | None:
+        """Return the first expected end of a running job; None if none runs."""
+        return self._first_running()[0] if self._n_running[0] else None
+
+    def ending(self, now_ms: int) -> Iterator[int]:
+        """Yield the running jobs that are expected to end by now, each when the one before has been taken out."""
+        while self._n_running[0]:
+            end_ms, slot = self._first_running()
+            if end_ms > now_ms:
+                return
+            yield self._jobs[slot].job_id
+
+    def _first_running(self) -> tuple[int, int]:
+        """Return the expected end and the slot of the running job that ends first."""
+        end_ms, slot = self._state.running[self._state.block_order.item(0) * BLOCK].item()
+        return end_ms, slot
+
+    def kept_for_head(self) -> tuple[int | None, Fragments, list[int]]:
+        """Return when the head is to start, and where; and the free nodes of each site that are kept for it.
+
+        The start is None if it has none. Starts must not be reserved.
+        """
+        kept = np.zeros_like(self._nodes)
+        shadow_ms, n_reserved = kept_for_head(self._state, self._codes, kept)
+        fragments = tuple(self._state.reserved[: int(n_reserved)].tolist())
+        return None if shadow_ms == NEVER_MS else int(shadow_ms), fragments, kept.tolist()
+
+    def reserved(self, job_id: int) -> tuple[int, Placement] | None:
+        """Return what is reserved for a waiting job, and from when on; None if nothing is."""
+        slot = self._slot[job_id]
+        start_ms = int(self._state.jobs["promised_ms"][slot])
+        if self._plan is None or start_ms in (UNPLACED_MS, NEVER_MS):
+            return None
+        row = self._plan.row[slot]
+        length_ms, n_fragments = self._plan.reserved[row].item()
+        fragments = tuple(self._plan.fragments[row, :n_fragments].tolist())
+        return start_ms, Placement(self._jobs[slot], fragments, length_ms)
+
+    def gaps_ms(self, job_id: int, now_ms: int) -> list[int | None]:
+        """Return from when on each site alone has a waiting job's nodes beside what is reserved for the others."""
+        assert self._plan is not None, "nothing is reserved"
+        slot, plan = np.int64(self._slot[job_id]), self._plan
+        job = self._jobs[int(slot)]
+        is_placed = self._state.jobs["promised_ms"][slot] != UNPLACED_MS
+        if is_placed:
+            hold_reserved(self._state, plan, slot, GIVE_BACK)
+        needs = np.int64(now_ms), np.int64(job.width), np.int64(job.estimate_ms)
+        profiles = zip(plan.step_ms, plan.step_free, plan.n_steps, strict=True)
+        found = [int(earliest_fit(*profile, *needs)) for profile in profiles][: len(self._nodes)]
+        if is_placed:
+            hold_reserved(self._state, plan, slot, TAKE)
+        return [None if start_ms == NEVER_MS else start_ms for start_ms in found]
+
+    def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, Placement] | None:
+        """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when expected.
+
+        Parameters
+        ----------
+        job_id : int
+        moves_splits : bool
+            Whether a job on several sites ends later than reserved, since its start is agreed ahead: then nothing is
+            firm that is reserved behind one.
+        """
+        reserved = self.reserved(job_id)
+        if self._plan is None or reserved is None or self._plan.counters["stale"][0] != FRESH:
+            return None
+        if moves_splits:
+            slots = self._state.waiting[: self.n_waiting]
+            is_split = self._plan.reserved["n_fragments"][self._plan.row[slots]] > 1
+            if (self._state.jobs["promised_ms"][slots][is_split] < reserved[0]).any():
+                return None
+        return reserved
+
+    def may_split(self, job_id: int) -> bool:
+        """Return whether a waiting job may be split, by the mode and the lower bound."""
+        return bool(may_split(self._state, self._codes, np.int64(self._slot[job_id])))
+
+    def fragments_allowed(self, width: int) -> int:
+        """Return into how many fragments a job of this width may be split."""
+        return int(fragments_allowed(self._codes, np.int64(width)))
+
+    def split(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
+        """Return how a waiting job would be split over these nodes at an instant, and how long it takes then."""
+        slot, available = np.int64(self._slot[job_id]), np.array(free, np.int64)
+        if not take_parts(self._state, self._codes, self._codes.net, slot, available, np.int64(when_ms)):
+            return None
+        taken = self._state.taken[: self._state.counters[0]["n_taken"]]
+        estimate_ms = np.int64(self._jobs[int(slot)].estimate_ms)
+        return tuple(taken.tolist()), int(split_length_ms(self._state, self._codes, slot, estimate_ms))
+
+    def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
+        """Return how long the data of a job keeps a site that it starts on at an instant: without links not at all."""
+        return 0
+
+    def free(self, site: int) -> int:
+        """Return how many nodes of a site are free, as far as is known."""
+        return int(self._state.free[site])
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, or None."""
+        if job.width not in self._why_never:
+            self._why_never[job.width] = self._policy.why_never(self._nodes, job.width)
+        return self._why_never[job.width]
+
+    def submit(self, now_ms: int, job: Job, *, draw: float, sensitivity: float) -> None:
+        """Take in a job."""
+        if not self._unused:
+            self._grow()
+        slot = self._unused.pop()
+        job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
+        self._jobs[slot] = job
+        self._slot[job_id] = slot
+        key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
+        arrive = self._arrive
+        arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
+        self.n_waiting += 1
+
+    def withdraw(self, job_id: int) -> bool:
+        """Take out a waiting job; return whether it waited."""
+        places = np.flatnonzero(self._state.waiting[: self.n_waiting] == self._slot.get(job_id, -1))
+        if not len(places):
+            return False
+        if self._plan is None:
+            withdraw(self._state, np.int64(places[0]))
+        else:
+            planned_job_withdrawn(self._state, self._plan, np.int64(places[0]))
+        self.n_waiting -= 1
+        self._forget(job_id)
+        return True
+
+    def next_start_ms(self) -> int | None:
+        """Return the next reserved start; None if starts are not reserved, or none is to come."""
+        if self._plan is None:
+            return None
+        next_ms = int(self._plan.counters["next_start_ms"][0])
+        return None if next_ms == NEVER_MS else next_ms
+
+    def run_pass(self, now_ms: int) -> list[Placement]:
+        """Place what can start now; return where, in the order in which the jobs were placed."""
+        if not self.n_waiting:
+            return []
+        if self._n_fragments > self._most_fragments:
+            self._compact()
+        state, decide = self._state, self._decide
+        if self._plan is None:
+            n_started, first = decide(state, self._codes, now_ms)
+        else:
+            while not has_room(state, self._plan, 0):
+                self._plan = enlarged(self._plan)
+            grid_plan_pass(state, self._codes, self._plan, np.int64(now_ms))
+            n_started, first = self._n_started.item(0), self._placed(state, 0)
+        if not n_started:
+            return []
+        self.n_waiting -= n_started
+        placements: list[Placement] = []
+        while True:
+            slot, end_ms, count, site, width = first
+            self._n_fragments += count
+            fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
+            placements.append(Placement(self._jobs[slot], fragments, end_ms - now_ms))
+            if len(placements) == n_started:
+                return placements
+            first = self._placed(state, len(placements))
+
+    def _fragments_of(self, slot: int) -> Fragments:
+        first = int(self._state.first_fragment[slot])
+        return tuple(self._state.fragments[first : first + int(self._state.n_fragments[slot])].tolist())
+
+    def expect_late(self, now_ms: int) -> None:
+        """Expect later ends of the jobs that are late: without links none is."""
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job for good."""
+        slot = self._leave(now_ms, job_id)
+        self._unused.append(slot)
+        del self._slot[job_id], self._jobs[slot]
+
+    def requeue(self, now_ms: int, job_id: int) -> None:
+        """Put a running job back into the queue, at the place that it had by its submission."""
+        slot = self._leave(now_ms, job_id)
+        enqueue(self._state, np.int64(slot))
+        self.n_waiting += 1
+        self._replan()
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job to end at this instant."""
+        slot = np.int64(self._slot[job_id])
+        if int(self._state.end_ms[slot]) == end_ms:
+            return
+        if self._plan is None:
+            move_end(self._state, slot, np.int64(end_ms))
+        else:
+            planned_end_moved(self._state, self._plan, slot, np.int64(end_ms), np.int64(now_ms))
+
+    def set_others(self, site: int, nodes: int) -> None:
+        """Take note that so many nodes of a site are not the grid's to have."""
+        if nodes != self._others[site]:
+            change_free(self._state, np.int64(site), np.int64(self._others[site] - nodes))
+            self._others[site] = nodes
+            self._replan()
+
+    def others(self, site: int) -> int:
+        """Return how many nodes of a site are not the grid's to have."""
+        return self._others[site]
+
+    def _replan(self) -> None:
+        """Have the next pass reserve every place anew."""
+        if self._plan is not None:
+            self._plan.counters["stale"] = REPLAN
+
+    def _leave(self, now_ms: int, job_id: int) -> int:
+        """Take out a running job; return its slot, which it keeps."""
+        slot, depart = self._slot[job_id], self._depart
+        if self._plan is None:
+            left = depart(self._state, slot)
+        else:
+            left = planned_job_ended(self._state, self._plan, np.int64(slot), np.int64(now_ms))
+        assert left, f"job {job_id} is not among the running jobs"
+        return slot
+
+    def _forget(self, job_id: int) -> None:
+        slot = self._slot.pop(job_id)
+        self._unused.append(slot)
+        del self._jobs[slot]
+
+    def _compact(self) -> None:
+        """Keep the fragments of running jobs alone, in an array with room for twice as many."""
+        state = self._state
+        slots = running_slots(state)
+        counts = state.n_fragments[slots]
+        n_kept = int(counts.sum())
+        larger = np.zeros(max(len(state.fragments), 2 * (n_kept + int(state.counters[0]["nodes"]))), FRAGMENT)
+        kept = 0
+        for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
+            first = int(state.first_fragment[slot])
+            larger[kept : kept + count] = state.fragments[first : first + count]
+            state.first_fragment[slot] = kept
+            kept += count
+        state.counters[0]["n_fragments"] = self._n_fragments = kept
+        self._state = state._replace(fragments=larger)
+        self._name_numbers()
+
+    def _grow(self) -> None:
+        """Move into arrays of twice the size."""
+        old = self._state
+        slots = 2 * len(old.jobs)
+        # The fragments have room of their own: `_compact` sees to that.
+        self._state = empty_grid(self._nodes, slots=slots)._replace(fragments=old.fragments)
+        targets: tuple[npt.NDArray[Any], ...] = self._state
+        sources: tuple[npt.NDArray[Any], ...] = old
+        for target, source in zip(targets, sources, strict=True):
+            target[tuple(slice(length) for length in source.shape)] = source
+        if self._plan is not None:
+            rows = np.zeros(slots, np.int64)
+            rows[: len(self._plan.row)] = self._plan.row
+            self._plan = self._plan._replace(row=rows)
+        self._name_numbers()
+        self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        counters = self._state.counters[0]
+        slots = running_slots(self._state).tolist()
+        held = np.zeros(len(self._nodes), np.int64)
+        for slot in slots:
+            first = int(self._state.first_fragment[slot])
+            taken = self._state.fragments[first : first + int(self._state.n_fragments[slot])]
+            assert taken["width"].sum() == self._state.jobs["width"][slot], "fragments do not make up the job"
+            np.add.at(held, taken["site"], taken["width"])
+        free = self._nodes - held - np.array(self._others)
+        assert (free == self._state.free).all(), "free nodes and running jobs do not add up"
+        assert free.sum() == counters["free"], "the sum of free nodes is wrong"
+        waiting = self._state.waiting[: counters["n_waiting"]].tolist()
+        assert len(waiting) == self.n_waiting, "waiting jobs differ"
+        assert counters["n_fragments"] == self._n_fragments, "fragments differ"
+        assert sorted([*waiting, *slots]) == sorted(self._slot.values()), "a slot is lost or doubled"
+        noted = self._state.jobs[waiting[: min(counters["n_noted"], counters["first_new"])]]
+        for name, wants in (("width", self._state.queue_width), ("estimate_ms", self._state.queue_ms)):
+            assert (np.minimum(noted[name], MOST) == wants[: len(noted)]).all(), f"the {name} is not that of the job"
+        if self._plan is not None:
+            self._check_plan(self._plan, waiting)
+        ranks = [tuple(self._state.jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
+        assert ranks == sorted(ranks), "the queue is out of order"
+
+    def _check_plan(self, plan: GridPlan, waiting: list[int]) -> None:
+        """Raise AssertionError if the reservations contradict themselves."""
+        reserved = [slot for slot in waiting if self._state.jobs["promised_ms"][slot] != UNPLACED_MS]
+        rows = plan.row[reserved].tolist()
+        spare = plan.spare[: int(plan.counters["n_spare"][0])].tolist()
+        assert sorted([*rows, *spare]) == list(range(len(plan.reserved))), "a row of the plan is lost or doubled"
+        for site, n_steps in enumerate(plan.n_steps.tolist()):
+            assert (np.diff(plan.step_ms[site, :n_steps]) > 0).all(), "a profile is out of order"
+            if plan.counters["stale"][0] != REPLAN and site < len(self._nodes):
+                least = min(0, int(self._state.free[site]))
+                assert (plan.step_free[site, :n_steps] >= least).all(), "a site is overbooked"
+
+
+class NetQueue(GridQueue):
+    """The arrays of a grid queue, with those of its links.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Nodes of each site.
+    policy : GridPolicy
+    network : GridNetwork
+    """
+
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork) -> None:
+        self._network = network
+        self._widest = max(1, sum(nodes))
+        self._links = LinksNow(network)
+        self._late: dict[int, RunsLate] = {}
+        super().__init__(nodes, policy)
+        assert self._codes.net is not None, "a network without links"
+        self._slots = LinkSlots(self._codes.net)
+
+    def _codes_of(self, policy: GridPolicy) -> GridCodes:
+        return policy.codes()._replace(net=new_links(self._network, slots=1, widest=self._widest))
+
+    def copy(self) -> Self:
+        """Return a queue of the same state, with what its kernels write down of the links."""
+        twin = super().copy()
+        links = self._codes.net
+        assert links is not None, "a network without links"
+        apart = copied(links._replace(paths=None))._replace(paths=with_own_room(links.paths))  # type: ignore[arg-type]
+        twin._codes = self._codes._replace(net=apart)
+        twin._late = self._late.copy()
+        return twin
+
+    def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
+        """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
+        slot = self._slot[job_id]
+        times = self._state.jobs["submit_ms"][slot], np.int64(site), np.int64(when_ms)
+        delay_ms = int(data_delay_ms(self._codes.net, np.int64(slot), *times))
+        return None if delay_ms == NEVER_MS else delay_ms
+
+    def send(self, job_id: int, sends: Sends) -> None:
+        """Take note of what a job sends that has just been submitted."""
+        links = self._codes.net
+        assert links is not None, "a network without links"
+        slots = len(self._state.jobs)
+        if len(links.communication) < slots:
+            links = more_slots(links, slots)
+            self._codes = self._codes._replace(net=links)
+        slot = self._slot[job_id]
+        self._slots.enter(links, slot, self._jobs[slot].width, sends)
+
+    def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
+        """Place jobs from now on by the links as they are now."""
+        paths = self._links.after(news)
+        assert self._codes.net is not None, "a network without links"
+        self._slots.paths_changed(paths)
+        self._codes = self._codes._replace(net=with_paths(self._codes.net, paths))
+        self._replan()
+
+    def runs_late(self, answer: RunsLate) -> None:
+        """Take note of what is left of a job that has not ended by its end by estimate."""
+        self._late[answer.job_id] = answer
+
+    def run_pass(self, now_ms: int) -> list[Placement]:
+        """Expect later ends of the jobs that are late; then place what can start now."""
+        self.expect_late(now_ms)
+        return super().run_pass(now_ms)
+
+    def expect_late(self, now_ms: int) -> None:
+        """Expect later ends of the jobs that are late."""
+        for job_id, late in self._late.items():
+            if int(self._state.end_ms[self._slot[job_id]]) <= now_ms:
+                left = work_left(late.left, late.rate, late.since_ms, now_ms)
+                self.expect_end(now_ms, job_id, max(now_ms + 1, int(late_end_ms(left, late.rate, now_ms))))
+
+    def _leave(self, now_ms: int, job_id: int) -> int:
+        self._late.pop(job_id, None)
+        return super()._leave(now_ms, job_id)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        super().check_invariants()
+        assert set(self._late) <= set(self._slot), "a job is late that is not here"

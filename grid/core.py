@@ -1,0 +1,356 @@
+"""MetaCore: the meta-scheduler as a state machine, events in, commands out.
+
+No clock, no I/O: the time is an argument, and whoever drives the core carries its requests to the sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from numpy.random import Generator
+
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.control.full import FullControl, NetFullControl
+from gridweave.grid.control.limited import LEASE_MS, LimitedControl
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.control.none import NoControl
+from gridweave.grid.explain.facts import Forecaster, GridForecast
+from gridweave.grid.messages import (
+    FromSite,
+    GridCommand,
+    GridEvent,
+    GridJobCancelled,
+    GridJobHeld,
+    GridJobHopeless,
+    GridJobReleased,
+    GridJobSubmitted,
+    LinksChanged,
+    PathsMeasured,
+)
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends, why_not_sent
+from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
+from gridweave.site.messages import Answer, Ended, Started
+
+RETRY_MS = 60_000
+"""After how long a site that refused, or was silent, is asked again though nothing was heard of it."""
+
+
+class Control(Protocol):
+    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, or None."""
+
+    def submit(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, attempt: int = 0
+    ) -> list[GridCommand]:
+        """Take in a job; its attempts are counted on from a number."""
+
+    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """Take a job out of the queue, or have it taken out when it comes back there."""
+
+    def release(self, job_id: int) -> None:
+        """Do not take a job out of the queue any more."""
+
+    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """End a job, or take it out."""
+
+    def expects(self, answer: Started) -> bool:
+        """Return whether a start says nothing new, so that it need not be taken in."""
+
+    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says."""
+
+    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
+        """Take in how the links are now."""
+
+    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+        """Do not have a job wait that can be placed no more."""
+
+    def run(self, now_ms: int) -> list[GridCommand]:
+        """Decide, after all that happened at an instant has been taken in."""
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they are thought of."""
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `run` is to be called though nothing is heard."""
+
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+        """Return what works out when a job starts, and why not sooner; None if it is not known."""
+
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+        """Return what works out when a job would start that were submitted now."""
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+
+
+Factory = Callable[[Sequence[int], GridPolicy, Generator | None, int, int, GridNetwork | None], Control]
+
+
+def _full_control(
+    nodes: Sequence[int],
+    policy: GridPolicy,
+    rng: Generator | None,
+    margin_ms: int,
+    retry_ms: int,
+    network: GridNetwork | None,
+) -> FullControl:
+    if network is None:
+        return FullControl(nodes, policy, rng, margin_ms, retry_ms)
+    return NetFullControl(nodes, policy, rng, margin_ms, retry_ms, network)
+
+
+CONTROLS: dict[str, Factory] = {
+    "full": _full_control,
+    "limited": LimitedControl,
+    "none": NoControl,
+}
+"""Level of control to factory."""
+
+
+class MetaCore:
+    """The meta-scheduler of a grid.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Nodes of each site that the grid may have, in site order.
+    policy : GridPolicy
+    rng : numpy.random.Generator, optional
+        For the selection ``random``, one draw per submitted job.
+    margin_ms : int
+        How far ahead the start of a job on several sites is agreed; 0 if messages take no time.
+    retry_ms : int
+        After how long a site that refused, or was silent, is asked again though nothing was heard of it.
+    lease_ms : int
+        How long a job that was delegated under limited control may wait at a site that hears nothing of the grid; it is
+        renewed at a third of that.
+    network : GridNetwork, optional
+        The links between the sites. The overhead of a split then comes from them and from what each job sends, in the
+        place of the policy's own and of the sensitivities.
+
+    Raises
+    ------
+    OptionError
+        If there is no site, ``random`` has no generator, or the network has other sites.
+
+    Examples
+    --------
+    >>> core = MetaCore([4, 4], GridPolicy(mode="multi-site"))
+    >>> commands = core.handle(0, GridJobSubmitted(Job(job_id=1, width=6, estimate_ms=100)))
+    >>> [(command.site, command.request.width) for command in commands]
+    [(0, 4), (1, 2)]
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        policy: GridPolicy,
+        *,
+        rng: Generator | None = None,
+        margin_ms: int = 0,
+        retry_ms: int = RETRY_MS,
+        lease_ms: int = LEASE_MS,
+        network: GridNetwork | None = None,
+    ) -> None:
+        if not len(nodes) or min(nodes) < 0 or sum(nodes) < 1:
+            raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
+        if policy.selection == "random" and rng is None:
+            raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
+        self._sites = range(len(nodes))
+        if network is not None and len(network.model.topology.sites) != len(nodes):
+            raise OptionError("network", f"has {len(network.model.topology.sites)} sites and the grid has {len(nodes)}")
+        # With links no overhead of the policy counts.
+        self._most_overhead = max(policy.overheads) if network is None else 0.0
+        self._network = network
+        self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms, network)
+        if isinstance(self._control, LimitedControl):
+            self._control.lease_ms = lease_ms
+        self._now_ms = 0
+
+    def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
+        """Take in what has happened and return what is to be done.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            What happened at this instant. They are taken in the order completions (by job id), other answers of
+            sites (as given), changes of links, cancellations, wishes to hold and to release (as given), submissions (as
+            given), jobs that are hopeless. None is a wakeup.
+
+        Returns
+        -------
+        list of GridCommand
+            In the order in which they are to be carried out.
+
+        Raises
+        ------
+        InputError
+            If time went backwards, an event names a site that there is not, or a job has impossible numbers; nothing
+            has changed then.
+        """
+        return self.take_in(now_ms, events)
+
+    def take_in(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridCommand]:
+        """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
+        news = self._news(now_ms, events)
+        self._now_ms = now_ms
+        control = self._control
+        commands: list[GridCommand] = []
+        for event in news:
+            if type(event) is FromSite:
+                commands += control.answered(now_ms, event.site, event.answer)
+            elif type(event) is GridJobSubmitted:
+                commands += control.submit(now_ms, event.job, event.sensitivity, event.sends, event.attempt)
+            elif type(event) is GridJobCancelled:
+                commands += control.cancel(now_ms, event.job_id)
+            elif type(event) is GridJobHeld:
+                commands += control.hold(now_ms, event.job_id)
+            elif type(event) is GridJobReleased:
+                control.release(event.job_id)
+            elif isinstance(event, (LinksChanged, PathsMeasured)):
+                commands += control.links_changed(now_ms, event)
+            elif isinstance(event, GridJobHopeless):
+                commands += control.hopeless(now_ms, event.job_id, event.reason)
+        commands += control.run(now_ms)
+        return commands
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, in one line, or None."""
+        return self._control.why_never(job)
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they are thought of."""
+        return self._control.waiting()
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+        wakeup_ms = self._control.next_wakeup_ms()
+        return None if wakeup_ms is None else max(wakeup_ms, self._now_ms + 1)
+
+    def forecast(self, now_ms: int, job_id: int) -> GridForecast | None:
+        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+            Not earlier than in the last call of `handle`.
+        job_id : int
+
+        Returns
+        -------
+        GridForecast or None
+            None if the job is not known, or has left the grid.
+
+        Examples
+        --------
+        >>> core = MetaCore([4], GridPolicy(mode="sharing"))
+        >>> jobs = [Job(job_id=number, width=3, estimate_ms=100) for number in (1, 2)]
+        >>> commands = core.handle(0, *(GridJobSubmitted(job) for job in jobs))
+        >>> core.forecast(0, 2).start_ms
+        100
+        """
+        forecaster = self.forecaster(now_ms, job_id)
+        return None if forecaster is None else forecaster()
+
+    def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> GridForecast:
+        """Return when a job would start, and where, that were submitted now; nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+        job : Job
+            Its id is that of no other job.
+        sensitivity : float
+        sends : Sends, optional
+            As for `gridweave.grid.messages.GridJobSubmitted`.
+
+        Raises
+        ------
+        InputError
+            As `handle`, if the job were submitted.
+        """
+        return self.quoter(now_ms, job, sensitivity, sends)()
+
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+        """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
+
+        The copy takes milliseconds. To play it forward can take a second, which may be another thread's.
+        """
+        return self._control.forecaster(max(now_ms, self._now_ms), job_id)
+
+    def quoter(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecaster:
+        """Return what works a quote out, from a copy of what is known now."""
+        now_ms = max(now_ms, self._now_ms)
+        self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
+        return self._control.quoter(now_ms, job, sensitivity, sends)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""
+        self._control.check_invariants()
+
+    def check(self, now_ms: int, events: Sequence[GridEvent]) -> None:
+        """Raise InputError if `handle` would."""
+        self._news(now_ms, events)
+
+    def _news(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridEvent]:
+        """Return the events that say something new, in the order in which they are taken; raise as `check`."""
+        if now_ms < self._now_ms:
+            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+        news: list[GridEvent] = []
+        for event in events:
+            if type(event) is FromSite:
+                if event.site not in self._sites:
+                    raise InputError(f"site {event.site} is not one of the {len(self._sites)} sites")
+                if type(event.answer) is Started and self._control.expects(event.answer):
+                    continue
+            elif type(event) is GridJobSubmitted:
+                self._check_submitted(event)
+            elif type(event) is LinksChanged:
+                if self._network is None:
+                    raise InputError("links have changed, and the grid has no network")
+                self._network.model_with(event.factors)
+            news.append(event)
+        if len(news) > 1:
+            news.sort(key=_instant_order)
+        return news
+
+    def _check_submitted(self, event: GridJobSubmitted) -> None:
+        job, sensitivity, sends = event.job, event.sensitivity, event.sends
+        problem = why_impossible(job)
+        if problem is None and sends is not None:
+            problem = why_not_sent(sends, len(self._sites))
+        if problem is not None:
+            raise InputError(f"job {job.job_id}: {problem}")
+        overhead_ms = sensitivity * self._most_overhead * job.estimate_ms
+        if not (sensitivity >= 0 and overhead_ms <= MAX_TIME_MS):
+            raise InputError(
+                f"job {job.job_id}: sensitivity {sensitivity} is not from 0 up, or a split could "
+                f"take {overhead_ms:.3g} ms longer, where {MAX_TIME_MS:.0e} is the most"
+            )
+
+
+# Behind the ends, which stand at the ids of their jobs.
+_ANSWERED = MAX_ID + 1
+_ORDER: dict[type, int] = {
+    LinksChanged: MAX_ID + 2,
+    PathsMeasured: MAX_ID + 2,
+    GridJobCancelled: MAX_ID + 3,
+    GridJobHeld: MAX_ID + 4,
+    GridJobReleased: MAX_ID + 4,
+    GridJobSubmitted: MAX_ID + 5,
+    GridJobHopeless: MAX_ID + 6,
+}
+
+
+def _instant_order(event: GridEvent) -> int:
+    """Return where an event stands among those of one instant; those that are alike keep their order."""
+    if type(event) is FromSite:
+        return event.answer.job_id if type(event.answer) is Ended else _ANSWERED
+    return _ORDER[type(event)]

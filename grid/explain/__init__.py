@@ -1,0 +1,1 @@
+"""When a job of the grid starts, and why not sooner."""

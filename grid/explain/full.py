@@ -1,0 +1,219 @@
+"""When a job of the grid queue starts: a copy of the meta-scheduler is played forward, and decides as it would.
+
+In that play every running job ends at its expected end, the sites grant what they are asked for at once, and nobody
+else comes (docs/explain.md). Whatever decides is what decides in earnest: nothing of it is written a second time here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from gridweave.grid.control.coallocation import ASKED, Attempt, Fragments
+from gridweave.grid.control.queue import GridQueue
+from gridweave.grid.explain.facts import GridForecast
+from gridweave.grid.explain.queue import queue_facts
+from gridweave.grid.messages import GridCommand, ReportRefused, ToSite
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
+from gridweave.site.job import Job
+from gridweave.site.kernels.planning import OVERDUE_MS
+from gridweave.site.messages import Answer, Ended, Held, HoldNodes
+
+MOST_STEPS = 20_000
+"""So many instants are played at most."""
+
+MOST_RESERVED = 50_000
+"""Where starts are reserved: so many jobs, over all instants together, as a pass may have to reserve them all anew."""
+
+
+class Copy(Protocol):
+    """A copy of `gridweave.grid.control.full.FullControl`, to be played with."""
+
+    @property
+    def queue(self) -> GridQueue:
+        """Its queue."""
+
+    @property
+    def policy(self) -> GridPolicy:
+        """How it schedules."""
+
+    @property
+    def margin_ms(self) -> int:
+        """How far ahead the start of a job on several sites is agreed."""
+
+    @property
+    def attempts(self) -> dict[int, Attempt]:
+        """The attempts that are under way, by job."""
+
+    @property
+    def closed(self) -> dict[int, tuple[int, int]]:
+        """The sites that are not asked for now: since when, and until when at most."""
+
+    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> list[GridCommand]:
+        """Take in a job."""
+
+    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says."""
+
+    def run(self, now_ms: int) -> list[GridCommand]:
+        """Decide, after all that happened at an instant has been taken in."""
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `run` is to be called though nothing is heard."""
+
+
+def attempt_forecast(now_ms: int, attempt: Attempt) -> GridForecast:
+    """Return how it stands with a job that has been placed.
+
+    Parameters
+    ----------
+    now_ms : int
+    attempt : Attempt
+    """
+    asked = attempt.missing if attempt.state == ASKED else ()
+    return GridForecast(
+        job_id=attempt.job.job_id,
+        now_ms=now_ms,
+        width=attempt.job.width,
+        estimate_ms=attempt.job.estimate_ms,
+        why="starting",
+        start_ms=attempt.start_ms,
+        fragments=attempt.fragments,
+        length_ms=attempt.length_ms,
+        held=tuple(site for site, _ in attempt.fragments if site not in asked),
+    )
+
+
+def waiting_forecast(control: Copy, now_ms: int, job_id: int, *, most_steps: int = MOST_STEPS) -> GridForecast:
+    """Return when a waiting job starts.
+
+    Parameters
+    ----------
+    control : Copy
+        It is used up.
+    now_ms, job_id : int
+    most_steps : int
+        So many instants are played at most.
+    """
+    _expect_ends(control.queue, now_ms)
+    facts = queue_facts(control.queue, control.policy, control.closed, now_ms, job_id)
+    firm = _firmly_reserved(control, now_ms, job_id)
+    if firm is not None:
+        return _placed(facts, *firm)
+    reserved = control.queue.reserved(job_id)
+    found = _play(control, facts, now_ms, most_steps)
+    if found.is_bounded and reserved is not None:
+        start_ms, placement = reserved
+        return _placed(found, start_ms, placement.fragments, placement.length_ms)
+    return found
+
+
+def quoted_forecast(
+    control: Copy, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, *, most_steps: int = MOST_STEPS
+) -> GridForecast:
+    """Return when a job would start that were submitted now.
+
+    Parameters
+    ----------
+    control : Copy
+        It is used up.
+    now_ms : int
+    job : Job
+        Its id is that of no other.
+    sensitivity : float
+    sends : Sends or None
+    most_steps : int
+        So many instants are played at most.
+    """
+    for command in control.submit(now_ms, job, sensitivity, sends):
+        if isinstance(command, ReportRefused):
+            return GridForecast(
+                job_id=job.job_id,
+                now_ms=now_ms,
+                width=job.width,
+                estimate_ms=job.estimate_ms,
+                why="refused",
+                detail=command.reason,
+            )
+    _expect_ends(control.queue, now_ms)
+    facts = queue_facts(control.queue, control.policy, control.closed, now_ms, job.job_id)
+    _carry_out(control, now_ms, control.run(now_ms))
+    if job.job_id in control.attempts:
+        facts = msgspec.structs.replace(facts, why="starts")
+    return _play(control, facts, now_ms, most_steps)
+
+
+def _expect_ends(queue: GridQueue, now_ms: int) -> None:
+    """Expect jobs that are past their end to end soon, as the plan of the grid does."""
+    queue.expect_late(now_ms)
+    overdue = [running.job.job_id for running in queue.running if running.end_ms <= now_ms]
+    for job_id in overdue:
+        queue.expect_end(now_ms, job_id, now_ms + OVERDUE_MS)
+
+
+def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Fragments, int] | None:
+    """Return what is reserved for a job (its start, places and length), if nothing can move that in the play."""
+    wakeup_ms = control.next_wakeup_ms()
+    if control.closed or (wakeup_ms is not None and wakeup_ms <= now_ms):
+        return None
+    reserved = control.queue.firmly_reserved(job_id, moves_splits=control.margin_ms > 0)
+    if reserved is None:
+        return None
+    start_ms, placement = reserved
+    agreed_ms = start_ms + (control.margin_ms if len(placement.fragments) > 1 else 0)
+    return agreed_ms, placement.fragments, placement.length_ms
+
+
+def _play(control: Copy, facts: GridForecast, now_ms: int, most_steps: int) -> GridForecast:
+    """Play a copy forward until a job is placed, and put what comes out beside the facts."""
+    for attempt in list(control.attempts.values()):
+        for site in sorted(attempt.missing):
+            _carry_out(control, now_ms, control.answered(now_ms, site, Held(attempt.job.job_id, attempt.number)))
+    reserved = 0
+    for _ in range(most_steps):
+        placed = control.attempts.get(facts.job_id)
+        if placed is not None:
+            return _placed(facts, placed.start_ms, placed.fragments, placed.length_ms)
+        instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]
+        next_ms = min((instant for instant in instants if instant is not None), default=None)
+        if next_ms is None:
+            return facts
+        if control.policy.backfill == "conservative":
+            reserved += control.queue.n_waiting
+            if reserved > MOST_RESERVED:
+                break
+        now_ms = max(next_ms, now_ms + 1)
+        _end_jobs(control, now_ms)
+        _carry_out(control, now_ms, control.run(now_ms))
+    return msgspec.structs.replace(facts, is_bounded=True)
+
+
+def _placed(facts: GridForecast, start_ms: int, fragments: Fragments, length_ms: int) -> GridForecast:
+    placed = {"start_ms": start_ms, "fragments": fragments, "length_ms": length_ms}
+    split = facts.split
+    if len(fragments) > 1 and split is not None:
+        whole_ms = split.whole_end_ms
+        gain_ms = None if whole_ms is None else whole_ms - start_ms - length_ms
+        split = msgspec.structs.replace(split, why="pays", gain_ms=gain_ms, **placed)
+    return msgspec.structs.replace(facts, split=split, **placed)
+
+
+def _end_jobs(control: Copy, now_ms: int) -> None:
+    """Have all jobs end that are expected to end by now."""
+    for job_id in control.queue.ending(now_ms):
+        attempt = control.attempts[job_id]
+        for site, _ in attempt.fragments:
+            if site not in attempt.ended:
+                control.answered(now_ms, site, Ended(job_id, attempt.number, now_ms, "finished"))
+
+
+def _carry_out(control: Copy, now_ms: int, commands: Sequence[GridCommand]) -> None:
+    """Have the sites grant at once what they are asked for on several of them."""
+    for command in commands:
+        if isinstance(command, ToSite) and isinstance(command.request, HoldNodes):
+            request = command.request
+            if request.start_ms is not None:
+                control.answered(now_ms, command.site, Held(request.job_id, request.attempt))

@@ -1,0 +1,261 @@
+"""What is asked of the grid as a whole, and of the gateway itself.
+
+What is asked of jobs: listed, shown, explained, cancelled, held, released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Protocol
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.api import (
+    MOST_LISTED,
+    Done,
+    Forecast,
+    Health,
+    JobIds,
+    JobPage,
+    JobQuery,
+    MadeToken,
+    NewToken,
+    Queue,
+    QuoteJob,
+    Scheduling,
+    SiteInfo,
+    Sites,
+    Story,
+    TokenInfo,
+    Tokens,
+)
+from gridweave.grid.gateway.call import Call, unknown_job
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.submission import request_problem
+from gridweave.grid.gateway.wire import encode
+from gridweave.site.job import JobRecord
+from gridweave.version import __version__
+
+METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
+
+_LOOK_S = 5.0
+
+
+class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of the queue is asked for."""
+
+    limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
+
+
+async def sites(call: Call) -> Sites:
+    """Return how the sites are."""
+    return Sites(sites=await call.backend.sites())
+
+
+def drain(draining: bool) -> Callable[[Call], Awaitable[Done]]:
+    """Return the handler that has a site take nothing new of the grid, or take it again.
+
+    Parameters
+    ----------
+    draining : bool
+    """
+
+    async def handler(call: Call) -> Done:
+        try:
+            await call.backend.drain(call.target, draining)
+        except InputError as error:
+            raise RefusalError("unknown-site", str(error)) from None
+        return Done()
+
+    return handler
+
+
+async def queue(call: Call) -> Queue:
+    """Return the first of the jobs that wait."""
+    query: QueueQuery = call.query
+    return await call.backend.queue(query.limit)
+
+
+async def scheduling(call: Call) -> Scheduling:
+    """Return how the grid schedules."""
+    return await call.backend.scheduling()
+
+
+async def whoami(call: Call) -> TokenInfo:
+    """Return what the token of the request stands for."""
+    return call.identity.info
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def _no_tokens() -> RefusalError:
+    return RefusalError("unknown-token", "this gateway has no tokens; start it with a place for them (--tokens)")
+
+
+async def list_tokens(call: Call) -> Tokens:
+    """Return all tokens that can be used."""
+    if call.parts.tokens is None:
+        return Tokens(tokens=[])
+    return Tokens(tokens=await call.parts.tokens.list())
+
+
+async def make_token(call: Call) -> MadeToken:
+    """Make a token."""
+    new: NewToken = call.body
+    if call.parts.tokens is None:
+        raise _no_tokens()
+    return await call.parts.tokens.create(new)
+
+
+async def revoke_token(call: Call) -> Done:
+    """Revoke a token, and end its streams."""
+    if call.parts.tokens is None:
+        raise _no_tokens()
+    if not await call.parts.tokens.revoke(call.target):
+        raise RefusalError("unknown-token", f"there is no token {call.target!r:.100} that can be used")
+    call.parts.hub.revoked(call.target)
+    return Done()
+
+
+# -- the gateway itself -----------------------------------------------------------------------------------------------
+
+
+async def healthz(call: Call) -> Health:
+    """Return that the gateway lives."""
+    return Health(status="ok", version=__version__)
+
+
+async def readyz(call: Call) -> web.Response:
+    """Return whether the meta-scheduler answers."""
+    health = await call.backend.health()
+    return web.Response(
+        status=200 if health.status == "ok" else 503,
+        body=encode(health, call.answer_form),
+        content_type=call.answer_form,
+    )
+
+
+async def metrics(call: Call) -> web.Response:
+    """Return the numbers for Prometheus."""
+    found: Queue | None = None
+    seen: list[SiteInfo] = []
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            found, seen = await asyncio.gather(call.backend.queue(0), call.backend.sites())
+    except (UnavailableError, TimeoutError):
+        call.parts.metrics.backend_failed()
+    call.parts.metrics.looked(found, seen)
+    return web.Response(body=call.parts.metrics.text(), headers={"Content-Type": METRICS_FORM})
+
+
+async def openapi(call: Call) -> web.Response:
+    """Return the description of the interface."""
+    return web.Response(body=_description(call.parts.tokens is not None), content_type="application/json")
+
+
+@functools.cache
+def _description(with_tokens: bool) -> bytes:
+    # The routes know this module.
+    from gridweave.grid.gateway.openapi import describe
+    from gridweave.grid.gateway.routes import ROUTES
+
+    return msgspec.json.encode(describe(ROUTES, with_tokens=with_tokens))
+
+
+class _Change(Protocol):
+    """What is done to jobs: `Backend.cancel`, `hold` or `release`."""
+
+    def __call__(self, job_ids: Sequence[int], *, origin: str) -> Awaitable[list[int]]: ...
+
+
+async def list_jobs(call: Call) -> JobPage:
+    """Return a page of jobs, of their user's own unless an operator asks."""
+    query: JobQuery = call.query
+    if not call.identity.is_operator:
+        if query.user not in (None, call.identity.user):
+            return JobPage(jobs=[])
+        query = msgspec.structs.replace(query, user=call.identity.user)
+    page = await call.backend.jobs(query)
+    call.jobs = len(page.jobs)
+    return page
+
+
+async def show(call: Call) -> JobRecord:
+    """Return what is known of a job."""
+    return await call.own_job()
+
+
+async def story(call: Call) -> Story:
+    """Return what happened to a job."""
+    record = await call.own_job()
+    return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
+
+
+async def forecast(call: Call) -> Forecast:
+    """Return when a job starts, and why it waits."""
+    record = await call.own_job()
+    found = await call.backend.forecast(record.job_id)
+    if found is None:
+        raise unknown_job(record.job_id)
+    return found
+
+
+async def quote(call: Call) -> Forecast:
+    """Return when such a job would start."""
+    body: QuoteJob = call.body
+    request = body.request
+    if not call.identity.is_operator:
+        request = msgspec.structs.replace(request, user=call.identity.user)
+    problem = request_problem(request)
+    if problem is not None:
+        raise RefusalError("invalid-request", f"request: {problem}")
+    return await call.backend.quote(request)
+
+
+def change_one(name: str) -> Callable[[Call], Awaitable[Done]]:
+    """Return the handler that does something to the job in the path.
+
+    Parameters
+    ----------
+    name : str
+        Of the method of `Backend`.
+    """
+
+    async def handler(call: Call) -> Done:
+        change: _Change = getattr(call.backend, name)
+        record = await call.own_job()
+        return Done(job_ids=sorted(await change([record.job_id], origin=call.origin)))
+
+    return handler
+
+
+def change_many(name: str) -> Callable[[Call], Awaitable[Done]]:
+    """Return the handler that does something to the jobs in the body; others' are passed over, as unknown ones are.
+
+    Parameters
+    ----------
+    name : str
+        Of the method of `Backend`.
+    """
+
+    async def handler(call: Call) -> Done:
+        change: _Change = getattr(call.backend, name)
+        body: JobIds = call.body
+        most = call.parts.settings.max_jobs
+        if len(body.job_ids) > most:
+            raise RefusalError("too-many-jobs", f"{len(body.job_ids)} jobs; at most {most} in one request")
+        job_ids = sorted(set(body.job_ids))
+        call.jobs = len(job_ids)
+        if not call.identity.is_operator:
+            records = await call.backend.records(job_ids) if job_ids else []
+            job_ids = sorted(record.job_id for record in records if call.identity.sees(record.request.user))
+        done = await change(job_ids, origin=call.origin) if job_ids else []
+        return Done(job_ids=sorted(done))
+
+    return handler

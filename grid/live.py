@@ -1,0 +1,520 @@
+"""LiveGrid: the meta-scheduler with the programs of its jobs and what has become of them, as a state machine.
+
+Around a `MetaCore`, which decides, it keeps what a live grid must know beyond that. No clock, no I/O: docs/live.md.
+
+What the live grid is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from numpy.random import PCG64, Generator
+
+from gridweave.errors import InputError
+from gridweave.grid.api import Forecast
+from gridweave.grid.control.limited import LEASE_MS
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.core import MetaCore
+from gridweave.grid.explain.words import in_words, record_forecast
+from gridweave.grid.messages import (
+    FromLiveSite,
+    FromSite,
+    GridCancelled,
+    GridCommand,
+    GridEvent,
+    GridHeld,
+    GridJobCancelled,
+    GridJobHeld,
+    GridJobReleased,
+    GridJobSubmitted,
+    GridReleased,
+    GridSubmitted,
+    LiveGridCommand,
+    LiveGridEvent,
+    PathsMeasured,
+    ReportDone,
+    ReportHeld,
+    ReportRefused,
+    TellSite,
+    ToSite,
+)
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import JobData, Sends
+from gridweave.netmodel.communication import Communication
+from gridweave.netmodel.measured import Measurements
+from gridweave.site.eligibility import after_problem, past_of, pasts_of
+from gridweave.site.job import (
+    Accepted,
+    Declined,
+    DescribeJob,
+    FragmentReport,
+    JobRecord,
+    JobRequest,
+    Noted,
+    RecordUsage,
+    Traffic,
+    by_whom,
+    job_of,
+    request_problem,
+)
+from gridweave.site.launch import total_usage
+from gridweave.site.live import KeepsJobs
+from gridweave.site.messages import (
+    Answer,
+    CommitHold,
+    Ended,
+    EnqueueJob,
+    FragmentsMet,
+    Held,
+    HoldEnded,
+    HoldNodes,
+    Probed,
+    Refused,
+    Started,
+    Withdrawn,
+)
+
+
+class LiveGrid(KeepsJobs):
+    """The meta-scheduler of a grid whose sites run real programs.
+
+    Parameters
+    ----------
+    settings : GridSettings
+
+    Examples
+    --------
+    >>> from gridweave.grid.policy import GridPolicy
+    >>> from gridweave.site.job import JobRequest, Program
+    >>> grid = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site")))
+    >>> request = JobRequest(program=Program(argv=("true",)), nodes=6, limit_ms=1000)
+    >>> commands = grid.handle(0, GridSubmitted("key", request))
+    >>> [(c.site, type(c.message).__name__) for c in commands if isinstance(c, TellSite)]
+    [(0, 'DescribeJob'), (0, 'HoldNodes'), (1, 'DescribeJob'), (1, 'HoldNodes')]
+    >>> grid.records[1].places
+    (('north', 4), ('south', 2))
+    """
+
+    def __init__(self, settings: GridSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        rng = Generator(PCG64(settings.seed)) if settings.policy.selection == "random" else None
+        self.core = MetaCore(
+            [nodes for _, nodes in settings.sites],
+            settings.policy,
+            rng=rng,
+            margin_ms=settings.margin_ms,
+            retry_ms=settings.retry_ms,
+            lease_ms=settings.lease_ms,
+            network=settings.network,
+        )
+        self.measured = Measurements()
+        self._names = [name for name, _ in settings.sites]
+        self._next_id = 1
+        self._users: dict[str, int] = {}
+        # Of jobs on several sites: which have started, and where their ranks meet.
+        self._met: dict[int, set[int]] = {}
+        self._meeting: dict[int, str] = {}
+        self._now_ms = 0
+        self._inner: list[GridEvent] = []
+
+    def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
+        """Take in what has happened and return what is to be done.
+
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            None is a wakeup.
+
+        Returns
+        -------
+        list of LiveGridCommand
+            In the order in which they are to be carried out.
+
+        Raises
+        ------
+        InputError
+            If time went backwards, or a site is none of this grid; nothing has changed then.
+        """
+        told = [FromSite(event.site, Started(0, 0, 0)) for event in events if isinstance(event, FromLiveSite)]
+        self.core.check(now_ms, tuple(told))
+        self._now_ms, self._out, self._inner, self._fresh = now_ms, [], [], {}
+        for event in events:
+            self._take_in(event)
+        self._settle()
+        self._run_core()
+        while self._settle():
+            self._run_core()
+        self._out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
+        for job_id in self._fresh:
+            if self.records[job_id].state == "waiting":
+                self._out.append(Noted(job_id, "waits", "no nodes for it now, or others go first"))
+        return self._out
+
+    @property
+    def n_ended(self) -> int:
+        """Jobs that have ended, or were refused after they had waited."""
+        return self._ended.count
+
+    def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
+        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
+
+        Parameters
+        ----------
+        now_ms : int
+        job_id : int
+
+        Returns
+        -------
+        Forecast or None
+            None if the job is not known, or ended long ago.
+        """
+        forecaster = self.forecaster(now_ms, job_id)
+        return None if forecaster is None else forecaster()
+
+    def quote(self, now_ms: int, request: JobRequest) -> Forecast:
+        """Return when a job would start that were handed in now, and where; nothing changes by that."""
+        return self.quoter(now_ms, request)()
+
+    def forecaster(self, now_ms: int, job_id: int) -> Callable[[], Forecast] | None:
+        """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
+
+        The copy takes milliseconds. To work it out can take a second, which may be another thread's.
+        """
+        record = self.records.get(job_id)
+        if record is None:
+            return None
+        kept = self.eligibility.reason(job_id)
+        found = None if kept or record.state not in ("waiting", "starting") else self.core.forecaster(now_ms, job_id)
+        known = record_forecast(record, max(now_ms, self._now_ms), kept)
+        return (lambda: known) if found is None else (lambda: in_words(found(), self._names))
+
+    def quoter(self, now_ms: int, request: JobRequest) -> Callable[[], Forecast]:
+        """Return what works a quote out, from a copy of what is known now."""
+        now_ms = max(now_ms, self._now_ms)
+        refusal = request_problem(request)
+        if refusal is None:
+            job = job_of(self._next_id, request, dict(self._users))
+            try:
+                sends = None if request.traffic is None else self._sends(request.traffic)
+                found = self.core.quoter(now_ms, job, request.sensitivity, sends)
+                return lambda: in_words(found(), self._names, is_quote=True)
+            except InputError as error:
+                refusal = str(error)
+        refused = Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=refusal)
+        return lambda: refused
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+        return self.core.next_wakeup_ms()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        self.core.check_invariants()
+        open_jobs = {job_id for job_id, record in self.records.items() if record.state not in ("ended", "refused")}
+        assert set(self._met) <= open_jobs, "a job is over, and its parts are waited for"
+        self._check_kept()
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    def _take_in(self, event: LiveGridEvent) -> None:
+        match event:
+            case GridSubmitted():
+                self._submit(event)
+            case GridCancelled(job_id=job_id, origin=origin):
+                record = self._wished(job_id)
+                if record is not None:
+                    self._cancel(record, origin)
+            case GridHeld(job_ids=job_ids, origin=origin):
+                for job_id in job_ids:
+                    self._hold(job_id, origin)
+            case GridReleased(job_ids=job_ids, origin=origin):
+                for job_id in job_ids:
+                    if self._release(job_id, origin) and job_id not in self.eligibility:
+                        self._inner.append(GridJobReleased(job_id))
+            case Probed():
+                self._probed(event)
+            case FromLiveSite(site=site, message=message):
+                if isinstance(message, FragmentReport):
+                    self._reported(site, message)
+                elif self._is_asked(site, message):
+                    self._answered(site, message)
+                    self._inner.append(FromSite(site, message))
+
+    def _submit(self, event: GridSubmitted) -> None:
+        request = event.request
+        past = pasts_of(request, self.records, event.past)
+        reason = request_problem(request) or after_problem(request, past)
+        if reason is None:
+            record = JobRecord(job_id=self._next_id, request=request, submit_ms=self._now_ms)
+            try:
+                submitted = self._submission(record)
+                self.core.check(self._now_ms, (submitted,))
+                # What is kept from the queue shall not wait for what can never be.
+                reason = self.core.why_never(submitted.job)
+            except InputError as error:
+                reason = str(error)
+        if reason is not None:
+            self._out.append(Declined(event.key, reason))
+            return
+        self._next_id += 1
+        self.records[record.job_id] = record
+        self._fresh[record.job_id] = event.key
+        self._out.append(Noted(record.job_id, "submitted", f"{request.nodes} nodes{by_whom(event.origin)}"))
+        if self.eligibility.add(record.job_id, request, past):
+            self._inner.append(submitted)
+        else:
+            record.state = "held"
+
+    def _submission(self, record: JobRecord, attempt: int = 0) -> GridJobSubmitted:
+        """Return what the core is told of a job; raise InputError if no job can be so."""
+        request = record.request
+        sends = None if request.traffic is None else self._sends(request.traffic)
+        job = job_of(record.job_id, request, self._users)
+        return GridJobSubmitted(job, request.sensitivity, sends, attempt)
+
+    def _cancel(self, record: JobRecord, origin: str) -> None:
+        self._out.append(Noted(record.job_id, "cancelled", f"by wish{by_whom(origin)}"))
+        if record.job_id in self.eligibility:
+            record.reason = ""
+            self._done(record, "cancelled")
+        else:
+            self._inner.append(GridJobCancelled(record.job_id))
+
+    def _hold(self, job_id: int, origin: str) -> None:
+        """Take note that a user wants a job held that does not run."""
+        record = self._wished(job_id)
+        if record is None or record.state == "running" or self.eligibility.is_wished(job_id):
+            return
+        self._wish_held(job_id, origin)
+        if job_id not in self.eligibility:
+            self._inner.append(GridJobHeld(job_id))
+
+    def _probed(self, probe: Probed) -> None:
+        """Keep what was measured, and correct by it what is known of the links."""
+        names, at_ms = (probe.origin, probe.target), probe.at_ms
+        try:
+            self.measured.add_round_trip(*names, at_ms, probe.round_trips_ms)
+            if probe.there_bps > 0:
+                self.measured.add_bandwidth(*names, at_ms, probe.there_bps)
+            if probe.back_bps > 0:
+                self.measured.add_bandwidth(*names[::-1], at_ms, probe.back_bps)
+        except InputError:
+            # A clock that was set may show no time at all; the next probe does better.
+            return
+        if self.settings.network is not None:
+            self._inner.append(PathsMeasured(tuple(self.measured.pairs(self._now_ms, self._names))))
+
+    def _sends(self, traffic: Traffic) -> Sends:
+        """Return what a job sends; raise InputError if no job can send that."""
+        communication = Communication(
+            pattern=traffic.pattern, fraction=traffic.fraction, message_bytes=traffic.message_bytes
+        )
+        places = []
+        for site in (traffic.input_site, traffic.output_site):
+            if site and site not in self._names:
+                raise InputError(f"site {site!r:.100} of its data is none of {', '.join(self._names)}")
+            places.append(self._names.index(site) if site else 0)
+        data = JobData(
+            input_bytes=traffic.input_bytes,
+            input_site=places[0],
+            output_bytes=traffic.output_bytes,
+            output_site=places[1],
+        )
+        return Sends(communication, data)
+
+    def _reported(self, site: int, report: FragmentReport) -> None:
+        """Add what a site tells of a fragment to what is known of the job."""
+        record = self.records.get(report.job_id)
+        if record is None or record.attempt != report.attempt or record.state in ("ended", "refused"):
+            return
+        record.used = total_usage((record.used, report.used))
+        record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
+        record.agents += tuple(f"{self._names[site]}/{agent}" for agent in report.agents)
+        record.reason = record.reason or report.reason
+
+    def _is_asked(self, site: int, answer: Answer) -> bool:
+        """Return whether a site may say that: of the present attempt of a job only those that have a part of it may."""
+        job_id = getattr(answer, "job_id", None)
+        if job_id is None:
+            return True
+        record = self.records.get(job_id)
+        if record is None or record.attempt != getattr(answer, "attempt", 0):
+            return False
+        return any(name == self._names[site] for name, _ in record.places)
+
+    def _answered(self, site: int, answer: Answer) -> None:
+        """Note what a site says of a job, ahead of the core, which decides what follows."""
+        record = self.records.get(getattr(answer, "job_id", -1))
+        if record is None or record.attempt != getattr(answer, "attempt", 0) or record.state in ("ended", "refused"):
+            return
+        job_id, name = record.job_id, self._names[site]
+        match answer:
+            case Held(rendezvous=rendezvous):
+                self._meeting[job_id] = rendezvous or self._meeting.get(job_id, "")
+                self._out.append(Noted(job_id, "held", f"at {name}"))
+            case Started(start_ms=start_ms):
+                self._started(record, site, start_ms)
+            case Refused(reason=reason):
+                self._out.append(Noted(job_id, "refused", f"at {name}: {reason}"))
+                self._waits_again(record)
+            case HoldEnded() | Withdrawn():
+                self._out.append(Noted(job_id, "released", f"at {name}"))
+                self._waits_again(record)
+            case Ended(outcome=outcome):
+                self._out.append(Noted(job_id, "left", f"{name}: {outcome}"))
+                if outcome in ("lost", "unmet"):
+                    self._waits_again(record)
+                elif outcome == "cancelled":
+                    # What starts later does not meet it any more.
+                    self._met.get(job_id, set()).discard(site)
+
+    def _started(self, record: JobRecord, site: int, start_ms: int) -> None:
+        job_id = record.job_id
+        if len(record.places) > 1:
+            met = self._met.setdefault(job_id, set())
+            met.add(site)
+            if len(met) < len(record.places):
+                return
+            del self._met[job_id]
+            for other, _ in record.places:
+                self._tell(self._names.index(other), FragmentsMet(job_id, record.attempt))
+        record.state, record.start_ms = "running", start_ms
+        if self.eligibility.started(job_id):
+            self._out.append(Noted(job_id, "release", "it has started before it could be held"))
+            self._inner.append(GridJobReleased(job_id))
+        self._out.append(
+            Noted(job_id, "runs", " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places))
+        )
+
+    def _waits_again(self, record: JobRecord) -> None:
+        """Have a job wait for its next attempt, or for the rest of this one to end."""
+        if record.state != "held":
+            # What a site says late of an attempt that was given up brings no job back into the queue.
+            record.state, record.start_ms = "waiting", None
+        self._met.pop(record.job_id, None)
+        self._meeting.pop(record.job_id, None)
+
+    # -- what the core decides ----------------------------------------------------------------------------------------
+
+    def _settle(self) -> bool:
+        """Do what follows for jobs that are kept from the queue; return whether the core is to be told something."""
+        self._settle_kept()
+        return bool(self._inner)
+
+    def _let_in(self, record: JobRecord, attempt: int) -> None:
+        self._inner.append(self._submission(record, attempt))
+
+    def _end_in_vain(self, record: JobRecord, reason: str) -> None:
+        record.reason = reason
+        self._done(record, "cancelled")
+
+    def _run_core(self) -> None:
+        inner, self._inner = self._inner, []
+        self._carry_out(self.core.handle(self._now_ms, *inner))
+
+    def _carry_out(self, commands: list[GridCommand]) -> None:
+        fragments: dict[int, list[tuple[int, int]]] = {}
+        for command in commands:
+            if isinstance(command, ToSite) and isinstance(command.request, HoldNodes):
+                fragments.setdefault(command.request.job_id, []).append((command.site, command.request.width))
+        for command in commands:
+            match command:
+                case ToSite(site=site, request=HoldNodes() as request):
+                    self._describe(site, request.attempt, request.length_ms, request.job_id, fragments[request.job_id])
+                    self._tell(site, request)
+                case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
+                    self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
+                    # It waits there, until the site says that it has started.
+                    self._out.append(Noted(job.job_id, "delegated", f"to {self._names[site]}"))
+                    self.records[job.job_id].state = "waiting"
+                    self._tell(site, request)
+                case ToSite(site=site, request=CommitHold(job_id=job_id) as request):
+                    meeting = self._meeting.get(job_id, "")
+                    self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
+                case ToSite(site=site, request=request):
+                    self._tell(site, request)
+                case ReportDone(job_id=job_id, outcome=outcome):
+                    self._done(self.records[job_id], outcome)
+                case ReportRefused(job_id=job_id, reason=reason):
+                    self._refused(job_id, reason)
+                case ReportHeld(job_id=job_id, attempt=attempt):
+                    self._taken_out(self.records[job_id], attempt)
+
+    def _describe(self, site: int, attempt: int, limit_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
+        """Tell a site what it will run, and enter where the job is to be."""
+        record = self.records[job_id]
+        if record.attempt != attempt:
+            if record.attempt:
+                self._out.append(Noted(job_id, "retried", f"attempt {attempt}"))
+            record.attempt = attempt
+            record.used, record.exit_codes, record.agents, record.reason = type(record.used)(), (), (), ""
+            self._met.pop(job_id, None)
+            self._meeting.pop(job_id, None)
+        record.state = "starting" if record.state == "waiting" else record.state
+        record.places = tuple((self._names[place], nodes) for place, nodes in places)
+        one_each = record.request.program.ranks == "first-node"
+        ranks = [1 if one_each else nodes for _, nodes in places]
+        position = [place for place, _ in places].index(site)
+        sites = tuple(name for name, _ in record.places)
+        described = DescribeJob(job_id, attempt, record.request, limit_ms, sum(ranks[:position]), sum(ranks), sites)
+        self._tell(site, described)
+
+    def _tell(self, site: int, message: object) -> None:
+        self._out.append(TellSite(site, message))  # type: ignore[arg-type]
+
+    def _taken_out(self, record: JobRecord, attempt: int) -> None:
+        """Enter that a job is in the queue no more."""
+        self._waits_again(record)
+        record.state, record.reason = "held", ""
+        self.eligibility.taken_out(record.job_id, record.request, attempt)
+
+    def _done(self, record: JobRecord, outcome: str) -> None:
+        record.state, record.outcome, record.end_ms = "ended", outcome, self._now_ms
+        self._met.pop(record.job_id, None)
+        self._meeting.pop(record.job_id, None)
+        self._out.append(Noted(record.job_id, "ended", outcome + (f": {record.reason}" if record.reason else "")))
+        if outcome in ("finished", "limit") and record.start_ms is not None:
+            run_ms = self._now_ms - record.start_ms
+            self._out.append(RecordUsage(record.job_id, record.request, record.request.nodes, run_ms, record.used))
+        self._keep_ended(record)
+
+    def _refused(self, job_id: int, reason: str) -> None:
+        record = self.records[job_id]
+        record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
+        key = self._fresh.pop(job_id, None)
+        if key is not None:
+            del self.records[job_id]
+            self.eligibility.over(past_of(record), record.request)
+            self._out.append(Declined(key, reason))
+            return
+        self._out.append(Noted(job_id, "refused", reason))
+        self._keep_ended(record)
+
+
+class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the live grid is made of; as long as its journal is used, it stays the same.
+
+    Attributes
+    ----------
+    sites : tuple of (str, int)
+        Name of each site, and how many of its nodes the grid may have.
+    policy : GridPolicy
+    seed : int
+        For the selection ``random``.
+    margin_ms, retry_ms, lease_ms : int
+    network : GridNetwork, optional
+        As for `gridweave.grid.core.MetaCore`.
+    """
+
+    sites: tuple[tuple[str, int], ...]
+    policy: GridPolicy
+    seed: int = 0
+    margin_ms: int = 500
+    retry_ms: int = 10_000
+    lease_ms: int = LEASE_MS
+    network: GridNetwork | None = None

@@ -1,0 +1,443 @@
+"""A live grid as the gateway sees it, whatever carries the questions to its desks.
+
+A live grid on Ray as the gateway sees it.
+
+A site alone as its own gateway sees it: the grid behind it may be away, or there may be none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Hashable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.api import (
+    Forecast,
+    Health,
+    JobEvents,
+    JobPage,
+    JobQuery,
+    MachineInfo,
+    OutputPart,
+    Queue,
+    Scheduling,
+    SiteInfo,
+    StoryEntry,
+)
+from gridweave.grid.explain.words import of_site, record_forecast, with_site_answer
+from gridweave.grid.service.desk import Foretold
+from gridweave.site.desk_messages import JobList, SiteNames, SiteStatus
+from gridweave.site.forecast import SiteForecast
+from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.journal.records import JobFilter, Note
+from gridweave.site.machine.agent import OutputRead
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, Calls, Handles, agent_actor, site_actor
+from gridweave.site.service.desk import answer_of, question
+from gridweave.version import __version__
+
+SUBMIT_S = 60.0
+"""So long an answer to jobs that are handed in is waited for."""
+
+LOOK_S = 3.0
+"""So long it is waited for what a site or the grid says of itself."""
+
+T = TypeVar("T")
+
+
+@functools.cache
+def _decoder_of(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+class LiveBackend:
+    """A live grid, by the desks of its meta-scheduler, its sites and its machines.
+
+    Parameters
+    ----------
+    calls : Calls
+
+    Notes
+    -----
+    It implements `gridweave.grid.gateway.backend.Backend`, whose rules are said there, and knows nothing but what it is
+    told: any number of them can be made, anywhere.
+    """
+
+    home = GRID_ACTOR
+    """The actor at whose desk is asked what is asked of the whole."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._names: list[SiteNames] = []
+        self._last: dict[str, SiteInfo] = {}
+
+    async def _ask(self, actor: str, method: str, kind: type[T], *arguments: object, timeout_s: float = CALL_S) -> T:
+        """Ask something at a desk."""
+        data = await self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
+        known: Any = kind
+        try:
+            answer: T = answer_of(data, _decoder_of(known))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise UnavailableError(f"{actor}: its answer cannot be read ({error}); is it of another version?") from None
+        return answer
+
+    # -- who there is -------------------------------------------------------------------------------------------------
+
+    async def _sites(self) -> list[SiteNames]:
+        """Return of which sites the grid is made; that does not change."""
+        if not self._names:
+            self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
+        return self._names
+
+    async def _site(self, name: str) -> str:
+        """Return the actor of a site.
+
+        Raises
+        ------
+        InputError
+            If there is no such site.
+        """
+        names = [site.name for site in await self._sites()]
+        if name not in names:
+            raise InputError(f"there is no site {name!r:.100}; the grid has {', '.join(names)}")
+        return site_actor(name)
+
+    async def _owner(self, job_id: int) -> str:
+        """Return the site whose own user's a job is."""
+        return (await self._sites())[job_id // OWN_IDS - 1].name
+
+    async def _desk_of(self, job_id: int) -> str | None:
+        """Return the actor at whose desk a job is known; None if there can be no such job."""
+        if job_id < OWN_IDS:
+            return GRID_ACTOR
+        sites = await self._sites()
+        number = job_id // OWN_IDS - 1
+        return site_actor(sites[number].name) if number < len(sites) else None
+
+    async def _by_desk(self, job_ids: Sequence[int]) -> dict[str, list[int]]:
+        """Return jobs by the actors at whose desks they are known."""
+        found: dict[str, list[int]] = {}
+        for job_id in dict.fromkeys(job_ids):
+            actor = await self._desk_of(job_id)
+            if actor is not None:
+                found.setdefault(actor, []).append(job_id)
+        return found
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
+    ) -> list[Accepted | Declined]:
+        """Hand in jobs with their idempotency keys, to the grid or to a site."""
+        actor = GRID_ACTOR if site is None else await self._site(site)
+        kind: Any = list[Accepted | Declined]
+        answers: list[Accepted | Declined] = await self._ask(
+            actor, "submit", kind, list(jobs), origin, timeout_s=SUBMIT_S
+        )
+        return answers
+
+    async def cancel(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """End jobs; return those that had not ended."""
+        return await self._wish("cancel", job_ids, origin)
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Keep waiting jobs from starting; return those that are held, or will be if they do not start before."""
+        return await self._wish("hold", job_ids, origin)
+
+    async def release(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Let held jobs go into the queue again; return those that it was done to."""
+        return await self._wish("release", job_ids, origin)
+
+    async def _wish(self, method: str, job_ids: Sequence[int], origin: str) -> list[int]:
+        asked = (
+            self._ask(actor, method, list[int], mine, origin) for actor, mine in (await self._by_desk(job_ids)).items()
+        )
+        return [job_id for done in await asyncio.gather(*asked) for job_id in done]
+
+    async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
+        """Return what is known of jobs, in the order in which they are asked for; unknown ones are left out."""
+        asked = (
+            self._ask(actor, "records", list[JobRecord], mine) for actor, mine in (await self._by_desk(job_ids)).items()
+        )
+        found = {record.job_id: record for records in await asyncio.gather(*asked) for record in records}
+        return [found[job_id] for job_id in dict.fromkeys(job_ids) if job_id in found]
+
+    async def _record(self, job_id: int) -> JobRecord | None:
+        return next(iter(await self.records([job_id])), None)
+
+    async def jobs(self, query: JobQuery) -> JobPage:
+        """Return the jobs that are asked for, the newest first."""
+        actor = GRID_ACTOR if not query.own else await self._site(query.own)
+        wanted = JobFilter(
+            user=query.user,
+            name=query.name,
+            array=query.array,
+            site=query.site,
+            states=query.state,
+            outcomes=query.outcome,
+            below=query.below,
+            limit=query.limit,
+        )
+        found = await self._ask(actor, "jobs", JobList, wanted)
+        return JobPage(jobs=found.jobs, below=found.below)
+
+    async def story(self, job_id: int) -> list[StoryEntry]:
+        """Return what happened to a job at the grid and at its sites, by time.
+
+        What a site knows that does not answer is left out.
+        """
+        actor = await self._desk_of(job_id)
+        if actor is None:
+            return []
+        parts = [await self._ask(actor, "story", list[Note], job_id)]
+        if parts[0] and actor == GRID_ACTOR:
+            # The record knows the sites of the last attempt alone.
+            sites = [site_actor(site.name) for site in await self._sites()]
+            asked = (self._ask(each, "story", list[Note], job_id, timeout_s=LOOK_S) for each in sites)
+            told = await asyncio.gather(*(_or_none(each) for each in asked))
+            parts += [notes for notes in told if notes]
+        notes = sorted((note for part in parts for note in part), key=lambda note: note.at_ms)
+        return [StoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
+
+    async def events(self, after: int, timeout_s: float) -> JobEvents:
+        """Return what happened to jobs of the grid after an event; wait that long for something to happen."""
+        return await self._ask(self.home, "events", JobEvents, after, timeout_s, timeout_s=timeout_s + CALL_S)
+
+    async def forecast(self, job_id: int) -> Forecast | None:
+        """Return when a job starts, and why it waits; None if it is unknown."""
+        if job_id >= OWN_IDS:
+            return await self._own_forecast(job_id)
+        told = await self._ask(GRID_ACTOR, "forecast", Foretold, job_id)
+        if told.forecast is None:
+            return None
+        said = await self._of_sites(told.sites, "forecast", job_id)
+        return functools.reduce(lambda known, name: with_site_answer(known, name, said[name]), said, told.forecast)
+
+    async def _of_sites(self, names: Sequence[str], method: str, *arguments: object) -> dict[str, SiteForecast]:
+        """Return what sites say of a job, those that answer and know it."""
+        kind: Any = SiteForecast | None
+        asked = (self._ask(site_actor(name), method, kind, *arguments, timeout_s=LOOK_S) for name in names)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found: dict[str, SiteForecast] = {}
+        for name, answer in zip(names, answers, strict=True):
+            if isinstance(answer, SiteForecast):
+                found[name] = answer
+            elif isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
+                raise answer
+        return found
+
+    async def _own_forecast(self, job_id: int) -> Forecast | None:
+        """Return what a site says of a job of its own users."""
+        record = await self._record(job_id)
+        if record is None:
+            return None
+        name = await self._owner(job_id)
+        kind: Any = SiteForecast | None
+        said: SiteForecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
+        return record_forecast(record, record.end_ms or 0, "") if said is None else of_site(name, said)
+
+    async def quote(self, request: JobRequest) -> Forecast:
+        """Return when such a job would start."""
+        told = await self._ask(GRID_ACTOR, "quote", Foretold, request)
+        assert told.forecast is not None, "a quote without an answer"
+        said = await self._of_sites(told.sites, "quote", request, True)
+        return functools.reduce(lambda known, name: with_site_answer(known, name, said[name]), said, told.forecast)
+
+    # -- output -------------------------------------------------------------------------------------------------------
+
+    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
+        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown.
+
+        Raises
+        ------
+        InputError
+            If the job has no such rank.
+        UnavailableError
+            If its machine does not answer.
+        """
+        # What is known of the job comes first: if it is over now, nothing more is written.
+        record = await self._record(job_id)
+        if record is None:
+            return None
+        is_over = record.state in OVER
+        nothing = OutputPart(data=b"", offset=offset, is_last=is_over)
+        if not record.places or not record.attempt:
+            return nothing
+        site = _site_of_rank(record, rank)
+        where = job_id, record.attempt, rank
+        problem = None
+        for machine in await self._machines_with(record, site, rank):
+            actor = agent_actor(site, machine)
+            try:
+                read = await self._ask(actor, "part", OutputRead, *where, stream, offset, limit)
+            except UnavailableError as error:
+                problem = error
+                continue
+            if read.is_here:
+                at_end = offset + len(read.data) >= read.size
+                return OutputPart(data=read.data, offset=offset, is_last=is_over and at_end)
+        if problem is not None:
+            raise problem
+        return nothing
+
+    async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
+        """Return the machines of a site that may have the output of a rank."""
+        # A record of the grid names the site as well, one of a site's own job does not.
+        ended = [agent.removeprefix(f"{site}/") for agent in record.agents if agent.startswith(f"{site}/")]
+        if record.job_id >= OWN_IDS:
+            ended = list(record.agents)
+        if ended:
+            return ended
+        actor = site_actor(site)
+        machine = await self._ask(actor, "machine_of", str, record.job_id, record.attempt, rank)
+        if machine:
+            return [machine]
+        # It has not started, or its part is over and others of the job are not.
+        return [name for each in await self._sites() if each.name == site for name in each.machines]
+
+    # -- the grid and its sites ---------------------------------------------------------------------------------------
+
+    async def sites(self) -> list[SiteInfo]:
+        """Return how the sites are, also of one that does not answer."""
+        names = await self._sites()
+        asked = (self._ask(site_actor(site.name), "status", SiteStatus, timeout_s=LOOK_S) for site in names)
+        told = await asyncio.gather(*(_or_none(each) for each in asked))
+        for site, status in zip(names, told, strict=True):
+            if status is not None:
+                self._last[site.name] = _info_of(status)
+            else:
+                away = tuple(MachineInfo(name=name, here=False) for name in site.machines)
+                last = self._last.get(site.name) or SiteInfo(name=site.name, for_grid=site.for_grid, machines=away)
+                self._last[site.name] = msgspec.structs.replace(last, answers=False)
+        return [self._last[site.name] for site in names]
+
+    async def drain(self, site: str, draining: bool) -> None:
+        """Have a site take nothing new of the grid, or take it again."""
+        await self._ask(await self._site(site), "drain", type(None), draining)
+
+    async def queue(self, limit: int) -> Queue:
+        """Return the first of the jobs that wait."""
+        return await self._ask(self.home, "queue", Queue, limit)
+
+    async def scheduling(self) -> Scheduling:
+        """Return how the grid schedules."""
+        return await self._ask(GRID_ACTOR, "scheduling", Scheduling)
+
+    async def health(self) -> Health:
+        """Return whether the grid works; raises nothing."""
+        try:
+            self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
+            sites = {site.name: site.answers for site in await self.sites()}
+        except UnavailableError:
+            sites = {site.name: False for site in self._names}
+            return Health(status="unavailable", version=__version__, sites=sites)
+        return Health(status="ok", version=__version__, sites=sites)
+
+
+async def _or_none(answer: Awaitable[T]) -> T | None:
+    """Return an answer; None if there is none."""
+    try:
+        return await answer
+    except UnavailableError:
+        return None
+
+
+def _site_of_rank(record: JobRecord, rank: int) -> str:
+    """Return at which site of the last attempt of a job a rank runs, or ran."""
+    one_each = record.request.program.ranks == "first-node"
+    counts = [(site, 1 if one_each else nodes) for site, nodes in record.places]
+    if record.job_id >= OWN_IDS and one_each:
+        counts = counts[:1]
+    first = 0
+    for site, count in counts:
+        if first <= rank < first + count:
+            return site
+        first += count
+    raise InputError(f"job {record.job_id} has no rank {rank}; it has 0 to {first - 1}")
+
+
+def _info_of(status: SiteStatus) -> SiteInfo:
+    machines = tuple(
+        MachineInfo(name=m.name, host=m.host, nodes=m.nodes, here=m.here, problem=m.problem) for m in status.machines
+    )
+    return SiteInfo(
+        name=status.name,
+        nodes=status.nodes,
+        for_grid=status.for_grid,
+        free=status.free,
+        waiting=status.waiting,
+        running=status.running,
+        draining=status.draining,
+        machines=machines,
+        policy=status.policy,
+        uplink=status.uplink,
+    )
+
+
+class RayBackend(LiveBackend):
+    """A live grid on the Ray cluster that this process is connected to, found by the names of its actors.
+
+    Parameters
+    ----------
+    namespace : str
+        Of the actors of the grid.
+    """
+
+    def __init__(self, namespace: str = NAMESPACE) -> None:
+        super().__init__(Handles(namespace))
+
+
+class SiteBackend(LiveBackend):
+    """One site, by its desk and those of its machines: the jobs of its own users.
+
+    Parameters
+    ----------
+    calls : Calls
+    site : str
+    """
+
+    def __init__(self, calls: Calls, site: str) -> None:
+        super().__init__(calls)
+        self.site = site
+        self.home = site_actor(site)
+
+    async def _desk_of(self, job_id: int) -> str | None:
+        return self.home
+
+    async def _owner(self, job_id: int) -> str:
+        return self.site
+
+    async def _site(self, name: str) -> str:
+        if name != self.site:
+            raise InputError(f"there is no site {name!r:.100} here; this gateway is that of {self.site} alone")
+        return self.home
+
+    async def submit(
+        self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
+    ) -> list[Accepted | Declined]:
+        """Hand in jobs to the site, as those of its own users."""
+        return await super().submit(jobs, site=self.site if site is None else site, origin=origin)
+
+    async def jobs(self, query: JobQuery) -> JobPage:
+        """Return the jobs that are asked for, the newest first."""
+        return await super().jobs(msgspec.structs.replace(query, own=query.own or self.site))
+
+    async def forecast(self, job_id: int) -> Forecast | None:
+        """Return when a job starts, and why it waits; None if it is unknown."""
+        return await self._own_forecast(job_id)
+
+    async def quote(self, request: JobRequest) -> Forecast:
+        """Return when such a job of an own user would start."""
+        return of_site(self.site, await self._ask(self.home, "quote", SiteForecast, request, False))
+
+    async def scheduling(self) -> Scheduling:
+        """Refuse: how the grid schedules is known there.
+
+        Raises
+        ------
+        InputError
+        """
+        raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's how the grid schedules")

@@ -1,0 +1,504 @@
+"""A whole grid on a Ray cluster: which actors there are, and where.
+
+The actors of a grid on the Ray cluster that this process is connected to: found by their names, and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.control.limited import LEASE_MS
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.live import GridSettings
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.actor import MetaActor
+from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.messages import Agent
+from gridweave.site.owner import OwnerPolicy
+from gridweave.site.policy import SitePolicy
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.actor import SiteActor
+from gridweave.site.service.agent_actor import NodeAgent
+from gridweave.site.service.calls import (
+    GRID_ACTOR,
+    MACHINE_LABEL,
+    NAMESPACE,
+    SITE_LABEL,
+    actor_options,
+    agent_actor,
+    encode,
+    site_actor,
+)
+from gridweave.site.service.driver import Clock
+from gridweave.site.service.probes.probing import ProbePlan
+
+START_S = 60.0
+"""So long an actor may take to answer."""
+
+GIVE_UP_S = 10.0
+"""So long what was made is waited for when the start of a grid has failed."""
+
+
+def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
+    """Return the names of all actors of a grid: machines, then sites, then the meta-scheduler.
+
+    Parameters
+    ----------
+    sites : sequence of (str, int)
+        Names, and how many machines each has.
+
+    Examples
+    --------
+    >>> actor_names([("north", 2), ("south", 1)])
+    ['agent:north/m0', 'agent:north/m1', 'agent:south/m0', 'site:north', 'site:south', 'grid']
+    """
+    machines = [agent_actor(name, f"m{number}") for name, count in sites for number in range(count)]
+    return [*machines, *(site_actor(name) for name, _ in sites), GRID_ACTOR]
+
+
+def find_actors(namespace: str, sites: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    """Return the actors of a grid that are there, by their names, in the order of `actor_names`.
+
+    Parameters
+    ----------
+    namespace : str
+        Of the grid.
+    sites : sequence of (str, int)
+        As for `actor_names`.
+    """
+    import ray
+
+    found = {}
+    for name in actor_names(sites):
+        with contextlib.suppress(ValueError, ray.exceptions.RayError):
+            found[name] = ray.get_actor(name, namespace=namespace)
+    return found
+
+
+def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
+    """End actors, and what they run, unless that is to go on.
+
+    Parameters
+    ----------
+    actors : mapping from str to actor handle
+    end_jobs : bool
+    timeout_s : float
+        How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
+        journal is whole at every instant.
+    """
+    import ray
+
+    machines = [name for name in sorted(actors) if name.startswith("agent:")]
+    others = [name for name in sorted(actors) if name not in machines]
+    for names, arguments in ((machines, (end_jobs,)), (others, ())):
+        with contextlib.suppress(ray.exceptions.RayError):
+            answers = [actors[name].stop.remote(*arguments) for name in names]
+            if answers:
+                ray.wait(answers, num_returns=len(answers), timeout=timeout_s)
+        for name in names:
+            ray.kill(actors[name])
+
+
+FIRST_PORT = 20_000
+PORTS_EACH = 200
+"""So many ports for the ranks of jobs to meet at are kept for each machine of the grid, from the first on."""
+
+COMPILE_S = 600.0
+"""So long the first start may take: kernels are compiled, once on a machine."""
+
+
+_AGAIN_S = 0.2
+
+Answer = Accepted | Declined
+
+
+class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A site as it is to be started.
+
+    Attributes
+    ----------
+    name : str
+    nodes : int
+    machines : int
+        On how many Ray nodes; the nodes are divided among them as evenly as possible.
+    virtual : bool
+        Whether nodes are only counted; otherwise the cores of a machine are divided among its nodes.
+    policy : SitePolicy or SharedNodes
+    owner : OwnerPolicy
+    journal : str
+        URL of its journal; empty: a file in its folder.
+    """
+
+    name: str
+    nodes: int
+    machines: int = 1
+    virtual: bool = True
+    policy: Policy = SitePolicy()
+    owner: OwnerPolicy = OwnerPolicy()
+    journal: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.machines <= self.nodes:
+            raise OptionError("machines", f"is {self.machines} at {self.name}; from 1 to its {self.nodes} nodes")
+
+
+class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A grid as it is to be started.
+
+    Attributes
+    ----------
+    folder : str
+        Where journals, jobs and their output are, on every machine.
+    sites : tuple of SitePlan
+    policy : GridPolicy
+    clock : Clock
+    namespace : str
+        Of its actors.
+    labelled : bool
+        Whether the Ray nodes carry labels that say which site they belong to; otherwise all is put anywhere.
+    journal : str
+        URL of the meta-scheduler's journal; empty: a file in the folder.
+    seed, margin_ms, retry_ms, lease_ms, network
+        As for `GridSettings`.
+    probes : ProbePlan, optional
+        How often the ways between sites are measured; None: never.
+    rendezvous_ms : int
+        As for `SiteSettings`.
+    first_port : int
+        From which on ports are kept for the ranks of jobs to meet at; grids on the same machine have others each.
+    grid_labels : dict from str to str
+        What a Ray node must have for the meta-scheduler to be there.
+    grid_host : str
+        The IP address of the machine that it must be on; empty: any.
+    """
+
+    folder: str
+    sites: tuple[SitePlan, ...]
+    policy: GridPolicy
+    clock: Clock = Clock()
+    namespace: str = NAMESPACE
+    labelled: bool = True
+    journal: str = ""
+    seed: int = 0
+    margin_ms: int = 500
+    retry_ms: int = 10_000
+    lease_ms: int = LEASE_MS
+    network: GridNetwork | None = None
+    probes: ProbePlan | None = None
+    rendezvous_ms: int = 30_000
+    first_port: int = FIRST_PORT
+    grid_labels: dict[str, str] = {}
+    grid_host: str = ""
+
+    def settings(self) -> GridSettings:
+        """Return what its meta-scheduler is made of."""
+        sites = tuple((site.name, site.owner.nodes_for_grid(site.nodes)) for site in self.sites)
+        return GridSettings(
+            sites=sites,
+            policy=self.policy,
+            seed=self.seed,
+            margin_ms=self.margin_ms,
+            retry_ms=self.retry_ms,
+            lease_ms=self.lease_ms,
+            network=self.network,
+        )
+
+    def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
+        """Return how a site of it probes, and which other sites: those after it, on their first machines."""
+        later = range(number + 1, len(self.sites))
+        return self.probes, tuple((self.sites[k].name, self.site_settings(k).agents[0].name) for k in later)
+
+    def site_settings(self, number: int) -> SiteSettings:
+        """Return what a site of it is made of."""
+        site = self.sites[number]
+        before = sum(other.machines for other in self.sites[:number])
+        return SiteSettings(
+            name=site.name,
+            number=number,
+            agents=agents_of(site, self.first_port + before * PORTS_EACH),
+            policy=site.policy,
+            owner=site.owner,
+            rendezvous_ms=self.rendezvous_ms,
+        )
+
+
+class RunningActors:
+    """Actors that run on Ray, of a grid or of a site alone.
+
+    Parameters
+    ----------
+    namespace : str
+
+    Attributes
+    ----------
+    actors : dict from str to actor handle
+    made : set of str
+        The names of those that did not run before.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.actors: dict[str, Any] = {}
+        self.made: set[str] = set()
+
+    def make(
+        self,
+        kind: type[Any],
+        name: str,
+        labels: dict[str, str],
+        *arguments: object,
+        on_host: str = "",
+        **options: Any,
+    ) -> None:
+        """Make an actor, or find it if it runs; ``on_host``: on the machine with this IP address, if any is named."""
+        import ray
+
+        try:
+            self.actors[name] = ray.get_actor(name, self.namespace)
+        except ValueError:
+            how = actor_options(name, self.namespace, labels, on_host)
+            maker = ray.remote(kind).options(get_if_exists=True, **how)
+            self.actors[name] = maker.remote(*arguments, **options)
+            self.made.add(name)
+
+    def wait_for(self, names: Sequence[str], timeout_s: float) -> None:
+        """Wait until actors can be called; if one cannot, end those that were made here.
+
+        Raises
+        ------
+        UnavailableError
+        InputError
+            If the journal of one is of another plan, or is none.
+        """
+        import ray
+
+        until = time.monotonic() + timeout_s
+        waiting = {name: self.actors[name].ready.remote() for name in names}
+        while waiting:
+            name, reference = next(iter(waiting.items()))
+            try:
+                ray.get(reference, timeout=max(0.0, until - time.monotonic()))
+                del waiting[name]
+            except ray.exceptions.ActorUnavailableError as error:
+                # Its node, or it itself, was killed just now: Ray is about to start it anew.
+                if time.monotonic() > until:
+                    self._give_up(name, timeout_s, error)
+                time.sleep(_AGAIN_S)
+                waiting[name] = self.actors[name].ready.remote()
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                self._give_up(name, timeout_s, error)
+
+    def _give_up(self, name: str, timeout_s: float, error: Exception) -> NoReturn:
+        """End what was made; what ran before is not ours to end."""
+        reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
+        self.actors = {made: self.actors[made] for made in self.made}
+        self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
+        if isinstance(error, InputError):  # what the actor has raised, as Ray hands it on
+            raise InputError(reason.partition("InputError: ")[2] or reason) from error
+        raise UnavailableError(f"actor {name} is not ready: {reason}") from error
+
+    def wait(self, timeout_s: float = START_S) -> None:
+        """Wait until all actors can be called; if one cannot, end those that were made here.
+
+        Raises
+        ------
+        UnavailableError
+        """
+        machines = [name for name in self.actors if name.startswith("agent:")]
+        # These compile nothing: one that is not there soon has no node to be on.
+        self.wait_for(machines, timeout_s)
+        self.wait_for([name for name in self.actors if name not in machines], max(timeout_s, COMPILE_S))
+
+    def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
+        """End the actors, and what they run, unless that is to go on.
+
+        Parameters
+        ----------
+        end_jobs : bool
+        timeout_s : float
+            How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
+            journal is whole at every instant.
+        """
+        stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
+        self.actors = {}
+
+
+class RunningGrid(RunningActors):
+    """A grid that runs on Ray; made by `start_grid`.
+
+    Parameters
+    ----------
+    plan : GridPlan
+    """
+
+    def __init__(self, plan: GridPlan) -> None:
+        super().__init__(plan.namespace)
+        self.plan = plan
+
+    def submit(
+        self, requests: Sequence[tuple[str, JobRequest]], *, site: str | None = None
+    ) -> list[Accepted | Declined]:
+        """Hand in jobs, to the grid or to a site as one of its own users; return what became of each.
+
+        Raises
+        ------
+        UnavailableError
+            If there was no answer; the same keys may be handed in again.
+        """
+        import ray
+
+        actor = self.actors[GRID_ACTOR if site is None else site_actor(site)]
+        try:
+            data = ray.get(actor.submit.remote(encode(list(requests))), timeout=START_S)
+        except ray.exceptions.RayError as error:
+            raise UnavailableError(
+                f"the grid does not answer: {type(error).__name__}; hand in the same again"
+            ) from error
+        return msgspec.msgpack.decode(data, type=list[Answer])
+
+    def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
+        """Return what the grid knows of jobs."""
+        import ray
+
+        from gridweave.grid.service.actor import Page
+
+        data = ray.get(self.actors[GRID_ACTOR].records.remote(list(job_ids)), timeout=START_S)
+        return msgspec.msgpack.decode(data, type=Page).jobs
+
+
+def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any] = NodeAgent) -> RunningGrid:
+    """Start the actors of a grid on the Ray cluster that this process is connected to; those that run stay.
+
+    Parameters
+    ----------
+    plan : GridPlan
+    timeout_s : float
+        How long to wait until all can be called.
+    machine : type
+        What is to be the agent of a machine.
+
+    Returns
+    -------
+    RunningGrid
+
+    Raises
+    ------
+    UnavailableError
+        If an actor is not ready in time: no node has its label, or its journal is not to be had.
+    """
+    grid = make_grid(plan, machine=machine)
+    grid.wait(timeout_s)
+    return grid
+
+
+def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
+    """Make the actors of a grid, as `start_grid`, and do not wait for them: each starts when there is a node for it.
+
+    Parameters
+    ----------
+    plan : GridPlan
+    machine : type
+
+    Returns
+    -------
+    RunningGrid
+    """
+    grid = RunningGrid(plan)
+    journal = plan.journal or str(Path(plan.folder) / "grid.journal")
+    # It takes longest to start, and so comes first.
+    machines = tuple(tuple(agent.name for agent in plan.site_settings(n).agents) for n in range(len(plan.sites)))
+    what = (plan.settings(), journal, plan.clock, plan.namespace, machines)
+    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host)
+    place = Place(folder=plan.folder, clock=plan.clock, labelled=plan.labelled)
+    for number, site in enumerate(plan.sites):
+        make_site(grid, site, plan.site_settings(number), place, machine=machine, probing=plan.probing(number))
+    return grid
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the actors of sites are made.
+
+    Attributes
+    ----------
+    folder, clock, labelled
+        As for `GridPlan`.
+    host : str
+        By which name other sites reach a machine; empty: that which Ray has.
+    """
+
+    folder: str
+    clock: Clock = Clock()
+    labelled: bool = True
+    host: str = ""
+
+
+def make_site(
+    found: RunningActors,
+    site: SitePlan,
+    settings: SiteSettings,
+    place: Place,
+    *,
+    machine: type[Any] = NodeAgent,
+    probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]] = (None, ()),
+    **options: Any,
+) -> None:
+    """Make the actors of a site: those of its machines, and its own.
+
+    Parameters
+    ----------
+    found : RunningActors
+        Gets them.
+    site : SitePlan
+    settings : SiteSettings
+    place : Place
+    machine : type
+        What is to be the agent of a machine.
+    probing : tuple
+        As of `GridPlan.probing`.
+    **options
+        Of `SiteActor`.
+    """
+    folder = Path(place.folder) / site.name
+    for agent in settings.agents:
+        probes = probing if agent is settings.agents[0] else (None, ())
+        what = (site.name, agent, str(folder / agent.name), found.namespace, site.virtual, *probes, place.clock)
+        labels = _labels(place.labelled, site, agent.name)
+        named: dict[str, Any] = {"host": place.host} if place.host else {}
+        found.make(machine, agent_actor(site.name, agent.name), labels, *what, **named)
+    journal = site.journal or str(folder / "site.journal")
+    labels = _labels(place.labelled, site, settings.agents[0].name)
+    found.make(SiteActor, site_actor(site.name), labels, settings, journal, place.clock, found.namespace, **options)
+
+
+def _labels(labelled: bool, site: SitePlan, machine: str) -> dict[str, str]:
+    """Return which labels a Ray node must have for an actor of this machine."""
+    if not labelled:
+        return {}
+    labels = {SITE_LABEL: site.name}
+    return labels | {MACHINE_LABEL: machine} if site.machines > 1 else labels
+
+
+def agents_of(site: SitePlan, first_port: int) -> tuple[Agent, ...]:
+    """Return the machines of a site, each with its nodes and ports of its own.
+
+    Parameters
+    ----------
+    site : SitePlan
+    first_port : int
+        From which on ports are kept, `PORTS_EACH` for each machine.
+    """
+    agents = []
+    for machine in range(site.machines):
+        nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
+        low = first_port + machine * PORTS_EACH
+        ports = (low, low + PORTS_EACH) if low + PORTS_EACH <= 65_536 else (0, 0)
+        agents.append(Agent(name=f"m{machine}", nodes=nodes, ports=ports))
+    return tuple(agents)

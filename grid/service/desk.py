@@ -1,0 +1,104 @@
+"""The desk of the grid: what users ask of the meta-scheduler beside handing in jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import islice
+
+import msgspec
+
+from gridweave.grid.api import Forecast, FragmentLimit, Queue, Scheduling
+from gridweave.grid.explain.words import record_forecast
+from gridweave.grid.service.driver import GridDriver
+from gridweave.site.desk_messages import SiteNames
+from gridweave.site.job import JobRequest
+from gridweave.site.service.desk import DESK_METHODS, Desk, queued
+
+GRID_METHODS = (*DESK_METHODS, "about", "queue", "forecast", "quote", "scheduling")
+"""What may be asked at the desk of the grid through a `Door`."""
+
+
+class Foretold(msgspec.Struct, frozen=True):
+    """What the meta-scheduler says of a job, if it knows it, and the sites that know more."""
+
+    forecast: Forecast | None
+    sites: tuple[str, ...] = ()
+
+
+class GridDesk(Desk[GridDriver]):
+    """What is asked of the meta-scheduler.
+
+    Parameters
+    ----------
+    driver : GridDriver
+        It has taken no turn yet.
+    machines : sequence of tuple of str
+        The machines of each site, in site order; empty: not known.
+    """
+
+    def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
+        super().__init__(driver, driver.grid, driver.journal)
+        self._machines = machines
+        # One after the other: threads are there for the journal as well.
+        self._forecasting = asyncio.Lock()
+
+    async def about(self) -> list[SiteNames]:
+        """Return of which sites the grid is made, in their order."""
+        sites = self.driver.settings.sites
+        machines = self._machines or ((),) * len(sites)
+        return [SiteNames(name, nodes, each) for (name, nodes), each in zip(sites, machines, strict=True)]
+
+    async def queue(self, limit: int) -> Queue:
+        """Return how many jobs there are in each state, and the first of those that wait."""
+        await self.driver.durable()
+        records = self._core.records
+        counts = Counter(record.state for record in records.values())
+        waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
+        first = islice((record for record in waiting if record.state == "waiting"), limit)
+        states = {state: counts[state] for state in ("waiting", "held", "starting", "running")}
+        return Queue(**states, jobs=[queued(record) for record in first])
+
+    async def forecast(self, job_id: int) -> Foretold:
+        """Return when a job starts, and why it waits."""
+        found = await self.records([job_id])
+        if not found:
+            return Foretold(None)
+        async with self._forecasting:
+            forecaster = self.driver.grid.forecaster(self.driver.clock.now_ms(), job_id)
+            if forecaster is None:
+                return Foretold(record_forecast(found[0], self.driver.clock.now_ms(), ""))
+            forecast = await asyncio.to_thread(forecaster)
+        waits_there = self._delegates and forecast.state == "waiting"
+        return Foretold(forecast, tuple(name for name, _ in forecast.places) if waits_there else ())
+
+    async def quote(self, request: JobRequest) -> Foretold:
+        """Return when such a job would start."""
+        async with self._forecasting:
+            quoter = self.driver.grid.quoter(self.driver.clock.now_ms(), request)
+            forecast = await asyncio.to_thread(quoter)
+        large_enough = (site.site for site in forecast.sites if site.nodes >= request.nodes)
+        return Foretold(forecast, tuple(large_enough) if self._delegates else ())
+
+    async def scheduling(self) -> Scheduling:
+        """Return how the grid schedules."""
+        settings = self.driver.settings
+        policy = settings.policy
+        return Scheduling(
+            now_ms=self.driver.clock.now_ms(),
+            mode=policy.mode,
+            control=policy.control,
+            order=policy.order,
+            backfill=policy.backfill,
+            selection=policy.selection,
+            overhead=policy.overheads,
+            lower_bound=policy.lower_bound,
+            max_fragments=tuple(FragmentLimit(*limit) for limit in policy.max_fragments),
+            links=settings.network is not None,
+            margin_ms=settings.margin_ms,
+        )
+
+    @property
+    def _delegates(self) -> bool:
+        """Whether jobs wait in the queues of sites."""
+        return self.driver.settings.policy.control != "full"

@@ -1,0 +1,100 @@
+"""The live grid's meta-scheduler: its core, its journal, and the connections to its sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gridweave.grid.control.limited import LEASE_MS
+from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.messages import (
+    FromLiveSite,
+    GridCancelled,
+    GridHeld,
+    GridMessage,
+    GridReleased,
+    GridSubmitted,
+    LiveGridEvent,
+    TellSite,
+)
+from gridweave.grid.service.warming import warm_up
+from gridweave.jit import one_at_a_time
+from gridweave.site.eligibility import Past
+from gridweave.site.job import Accepted, Declined, JobRequest
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.records import digest
+from gridweave.site.messages import Probed, SiteMessage
+from gridweave.site.service.driver import Clock, Driver, Send
+
+
+def configuration_of(settings: GridSettings) -> str:
+    """Return what the journal knows the settings by; of the network its links alone."""
+    # Journals from before a lease could be chosen know of none.
+    known = repr(msgspec.structs.replace(settings, network=None)).replace(f", lease_ms={LEASE_MS},", ",")
+    if settings.network is None:
+        return known
+    topology = settings.network.model.topology
+    columns = [topology.source, topology.target, topology.latency_ms, topology.bandwidth_bps, topology.node_of_site]
+    return f"{known}, links {digest([column.tolist() for column in columns]).hex()}"
+
+
+class GridDriver(Driver[Any]):
+    """Drives a `LiveGrid`.
+
+    Parameters
+    ----------
+    settings : GridSettings
+    place : str or pathlib.Path
+        Of its journal.
+    clock : Clock
+    to_site : callable
+        Carries a packet to a site, by its name.
+    """
+
+    def __init__(self, settings: GridSettings, place: str | Path, clock: Clock, *, to_site: Send) -> None:
+        self.settings = settings
+        with one_at_a_time("grid"):
+            warm_up(settings)
+        self.grid = LiveGrid(settings)
+        self._names = [name for name, _ in settings.sites]
+        journal = Journal(
+            place,
+            event_type=LiveGridEvent,
+            message_type=GridMessage,
+            answer_type=Accepted | Declined,
+            configuration=configuration_of(settings),
+            batch=0,
+        )
+        super().__init__(self.grid, journal, clock, peers=self._names, incoming=SiteMessage, send=to_site)
+        self.journal = journal
+
+    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> GridSubmitted:
+        """Return the event that a user has handed in a job."""
+        return GridSubmitted(key, request, origin, past)
+
+    def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:
+        """Return the event that a site has sent something."""
+        return FromLiveSite(self._names.index(peer), message)
+
+    def outgoing(self, command: Any) -> tuple[str, Any] | None:
+        """Return what is to be sent to a site."""
+        return (self._names[command.site], command.message) if isinstance(command, TellSite) else None
+
+    async def probed(self, probe: Probed) -> None:
+        """Take in what a site has measured of the way to another; return when that is durable."""
+        await self.told(probe)
+
+    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """End jobs, or keep them from starting; return when that is durable."""
+        await self.told(*(GridCancelled(job_id, origin) for job_id in job_ids))
+
+    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Keep jobs that wait from starting; return when that is durable."""
+        await self.told(GridHeld(tuple(job_ids), origin))
+
+    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Let held jobs go into the queue again; return when that is durable."""
+        await self.told(GridReleased(tuple(job_ids), origin))

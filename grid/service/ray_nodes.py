@@ -1,0 +1,145 @@
+"""Starting Ray nodes on this machine that outlive who asked for them: ``python -m gridweave.grid.service.ray_nodes``.
+
+Loading Ray's command takes a second of a core, so it is loaded once, and each node is a fork that goes on as
+``ray start --block``: the leader of a session of its own, in which all of its node's processes are, and with which they
+end. What to start is read from standard input, which of them runs as which process is told on standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+import msgspec
+
+from gridweave.site.machine.processes import PR_SET_NAME, control_process, process_stat
+
+HEAD_S = 60.0
+_LOOK_EVERY_S = 0.02
+
+
+class RayNode(msgspec.Struct, frozen=True):
+    """A Ray node that is to be started.
+
+    Attributes
+    ----------
+    name : str
+    options : tuple of str
+        Of ``ray start``.
+    log : str
+        The file for what it says.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    log: str
+
+
+class Launching(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be started.
+
+    Attributes
+    ----------
+    host : str
+    port : int
+        Where the head of Ray answers, or will.
+    head : RayNode, optional
+        None: it runs.
+    nodes : tuple of RayNode
+        Those that join it.
+    """
+
+    host: str
+    port: int
+    head: RayNode | None = None
+    nodes: tuple[RayNode, ...] = ()
+
+
+class Launched(msgspec.Struct, frozen=True):
+    """A node that was started: the leader of its session."""
+
+    name: str
+    pid: int
+    start_ticks: int
+
+
+def main() -> int:
+    """Start what standard input says; return 1 if the head does not come up."""
+    import ray.scripts.scripts  # noqa: F401  # here, once, before the forks, and while what is to be started is read
+
+    orders = sys.stdin.buffer.read()
+    if not orders:
+        return 0  # it was thought better of
+    task = msgspec.json.decode(orders, type=Launching)
+    head = None
+    if task.head is not None:
+        head = _launch(task.head)
+        if not _answers(task.host, task.port, head):
+            return 1
+    for node in task.nodes:
+        _launch(node)
+    return 0
+
+
+def _launch(node: RayNode) -> int:
+    """Fork a process that becomes a node; tell of it, and return its number."""
+    # Whoever ends this process hears of all that it has started.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        pid = os.fork()
+        if pid == 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _become(node)
+        stat = process_stat(pid)
+        assert stat is not None, "a child that was not waited for has a number"
+        sys.stdout.buffer.write(msgspec.json.encode(Launched(node.name, pid, stat.start_ticks)) + b"\n")
+        sys.stdout.buffer.flush()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return pid
+
+
+def _become(node: RayNode) -> NoReturn:
+    """Be a node, for as long as it runs."""
+    status = 1
+    try:
+        os.setsid()
+        with contextlib.suppress(OSError):
+            control_process(PR_SET_NAME, b"gridweave-ray")
+        empty = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(node.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for number, handle in enumerate((empty, log, log)):
+            os.dup2(handle, number)
+        sys.argv = ["ray", "start", *node.options]
+        from ray.scripts.scripts import cli
+
+        cli(["start", *node.options], prog_name="ray")
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(status)
+
+
+def _answers(host: str, port: int, head: int) -> bool:
+    """Wait until the head listens; return whether it does."""
+    until = time.monotonic() + HEAD_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 1.0):
+            return True
+        if os.waitpid(head, os.WNOHANG)[0]:
+            return False
+        time.sleep(_LOOK_EVERY_S)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

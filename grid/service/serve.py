@@ -1,0 +1,575 @@
+"""The grid's side of ``gridweave serve``: the meta-scheduler and its gateway in one process, the sites elsewhere.
+
+What both sides of ``gridweave serve`` have in common: the gateway, its tokens, and how the process ends.
+
+One site of ``gridweave serve``: its Ray, or a cluster that it joins, its actors, and its own gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import getpass
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.gateway.link import LinkDoor
+from gridweave.grid.gateway.running import log_requests
+from gridweave.grid.gateway.server import Gateway
+from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
+from gridweave.grid.live import GridSettings
+from gridweave.grid.service.actor import MetaActor
+from gridweave.grid.service.backend import LiveBackend, SiteBackend
+from gridweave.grid.service.local_gateway import GatewayPlan
+from gridweave.grid.service.ray import LOOPBACK, connected, knock
+from gridweave.grid.service.signals import ended_in_order, signals_held
+from gridweave.grid.service.site_ray import SiteRay
+from gridweave.grid.service.state import TOKEN, TOKENS, make_private, write_private
+from gridweave.grid.service.up import MARKER, kept_secret
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR, SITE_LABEL, Handles, agent_actor, site_actor
+from gridweave.site.service.driver import Clock
+from gridweave.site.service.link import Link, LinkEnd, Secrets
+
+if TYPE_CHECKING:
+    from gridweave.grid.service.cluster import RunningActors, SitePlan
+
+
+Say = Callable[[str], None]
+"""Hears what is going on, line by line."""
+
+STOP_S = 3.0
+"""So long requests may take to come to an end when the process is told to end."""
+
+
+def prepare_tokens(plan: GatewayPlan, folder: Path) -> str:
+    """See to it that there is an operator's token; return where tokens are kept.
+
+    Parameters
+    ----------
+    plan : GatewayPlan
+    folder : pathlib.Path
+        Closed to other users.
+
+    Raises
+    ------
+    OptionError
+        If the file with the operator's token cannot be used.
+    """
+    place = str(make_private(folder) / TOKENS)
+    if not plan.tokens:
+        return place
+    store = TokenStore(place)
+    try:
+        if plan.operator_token_file is not None:
+            _adopt(store, plan.operator_token_file)
+        else:
+            make_token(store, folder / TOKEN)
+    finally:
+        store.close()
+    return place
+
+
+def _adopt(store: TokenStore, file: str) -> None:
+    try:
+        text = Path(file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "is no ASCII"
+        raise OptionError("gateway.operator_token_file", f"{file}: {problem}; name a file with a token") from None
+    try:
+        store.adopt(text, "operator", "operate")
+    except OptionError as error:
+        raise OptionError("gateway.operator_token_file", f"{file}: {error.problem}") from None
+
+
+def make_token(store: TokenStore, file: Path) -> None:
+    """Make a token for the user of this process that may do everything, unless there is one that still can be used.
+
+    Parameters
+    ----------
+    store : TokenStore
+    file : pathlib.Path
+        For the token; closed to other users.
+    """
+    if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
+        return
+    write_private(file, store.create(getpass.getuser(), "operate").token + "\n")
+
+
+def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
+    """Tell which secrets go over the network for all to read."""
+    for end in ends:
+        if end.url.startswith("http:") and not is_loopback(urlsplit(end.url).hostname or ""):
+            say(f"warning: {end.url} is not encrypted: whoever is on the way can read the secret of its link")
+
+
+async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:
+    """Serve until INT or TERM, or until a work fails; at HUP the certificate is read again.
+
+    Parameters
+    ----------
+    gateway : Gateway
+    works : sequence of awaitable
+        What goes on besides; one that comes to an end without an error is no reason to end.
+    say : callable
+
+    Raises
+    ------
+    GridweaveError
+        Of a work.
+    OptionError
+        If the gateway cannot listen.
+    """
+    loop = asyncio.get_running_loop()
+    is_over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, is_over.set)
+    loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
+    waiting: set[asyncio.Future[object]] = {asyncio.ensure_future(is_over.wait())}
+    waiting |= {asyncio.ensure_future(_nothing(work)) for work in works}
+    try:
+        await gateway.start()
+        try:
+            say(f"the gateway listens at {gateway.url}")
+            while not is_over.is_set():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            say("told to end")
+        finally:
+            await gateway.stop()
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _nothing(work: Awaitable[None]) -> object:
+    await work
+    return None
+
+
+logger = logging.getLogger("gridweave.serve")
+
+
+class FarSitePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that is elsewhere.
+
+    Attributes
+    ----------
+    end : LinkEnd
+    accepts_file : str
+        Of the secrets that are expected from it.
+    machines : tuple of str
+    """
+
+    end: LinkEnd
+    accepts_file: str
+    machines: tuple[str, ...]
+
+
+class GridService(msgspec.Struct, frozen=True, kw_only=True):
+    """The grid's side as it is to run.
+
+    Attributes
+    ----------
+    folder : str
+        Of the tokens, and of the journal if that is a file.
+    settings : GridSettings
+    sites : tuple of FarSitePlan
+        In the order of the settings.
+    gateway : GatewayPlan
+    journal : str
+        Path or URL.
+    password_file : str
+        Of the password of its database; empty: there is none.
+    clock : Clock
+    """
+
+    folder: str
+    settings: GridSettings
+    sites: tuple[FarSitePlan, ...]
+    gateway: GatewayPlan
+    journal: str
+    password_file: str = ""
+    clock: Clock = Clock()
+
+
+class FarCalls:
+    """Carries calls to the meta-scheduler in this process, and over links to the sites and their machines.
+
+    Parameters
+    ----------
+    links : dict from str to Link
+        By site.
+
+    Attributes
+    ----------
+    meta : MetaActor, optional
+    """
+
+    def __init__(self, links: dict[str, Link]) -> None:
+        self._links = links
+        self.meta: MetaActor | None = None
+
+    async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
+        """Call a method of an actor by its name, as `gridweave.site.service.calls.Calls`.
+
+        Raises
+        ------
+        UnavailableError
+            If there is no answer.
+        """
+        if actor == GRID_ACTOR:
+            return await self._call_meta(method, arguments, timeout_s)
+        kind, _, place = actor.partition(":")
+        site, _, machine = place.partition("/")
+        link = self._links.get(site)
+        if link is None or kind not in ("site", "agent"):
+            raise InputError(f"there is no {actor!r:.100}; the grid has {', '.join(self._links)}")
+        if method == "packet":
+            return await link.packet(*arguments)
+        assert method == "ask", "a site is only asked at its desk"
+        question: str
+        question, data = arguments
+        return await link.ask(machine, question, data, timeout_s)
+
+    async def _call_meta(self, method: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
+        assert self.meta is not None, "called before the meta-scheduler was made"
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await getattr(self.meta, method)(*arguments)
+        except TimeoutError:
+            why = self.meta.problem or "it is busy, or starting"
+            raise UnavailableError(f"the meta-scheduler does not answer within {timeout_s:.0f} s: {why}") from None
+
+
+def serve_grid(service: GridService, say: Say) -> None:
+    """Run the grid's side until INT or TERM.
+
+    Parameters
+    ----------
+    service : GridService
+    say : callable
+
+    Raises
+    ------
+    GridweaveError
+        If it cannot be started, or its journal can never be used. Should its work end by an error, the process ends
+        with status 1: whoever supervises it starts it anew, and the journal knows all.
+    """
+    log_requests()
+    tokens = prepare_tokens(service.gateway, Path(service.folder))
+    settings = msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
+    asyncio.run(_serve_grid(service, settings, say))
+
+
+async def _serve_grid(service: GridService, settings: GatewaySettings, say: Say) -> None:
+    side = GridSide(service, settings)
+    warn_of_plain([site.end for site in service.sites], say)
+    try:
+        await serve_gateway(side.gateway, [side.ready(say)], say)
+    finally:
+        await side.stop()
+
+
+class GridSide:
+    """The parts of the grid's side, in the event loop that makes them.
+
+    Parameters
+    ----------
+    service : GridService
+    settings : GatewaySettings
+
+    Raises
+    ------
+    OptionError
+        If a file that is named cannot be used.
+    """
+
+    def __init__(self, service: GridService, settings: GatewaySettings) -> None:
+        self.links: dict[str, Link] = {}
+        accepts: dict[str, Secrets] = {}
+        for site in service.sites:
+            name = site.end.site
+            try:
+                self.links[name], accepts[name] = Link(site.end), Secrets(site.accepts_file)
+            except OptionError as error:
+                raise OptionError(f"sites.{name}", f"{error.option}: {error.problem}") from None
+        calls = FarCalls(self.links)
+        self.meta = calls.meta = MetaActor(
+            service.settings,
+            service.journal,
+            service.clock,
+            "",
+            tuple(site.machines for site in service.sites),
+            calls=calls,
+            password_file=service.password_file,
+        )
+        door = LinkDoor(accepts, self.meta.packet, wants_certificate=settings.client_ca is not None)
+        self.backend = LiveBackend(calls)
+        self.gateway = Gateway(self.backend, settings, link=door, links=self.links)
+
+    async def ready(self, say: Say) -> None:
+        """Return when the journal is open.
+
+        Raises
+        ------
+        GridweaveError
+            If it can never be.
+        """
+        await self.meta.ready()
+        say("the journal is open")
+
+    async def stop(self) -> None:
+        """Let go of the journal, and of all connections."""
+        await self.meta.stop()
+        for link in self.links.values():
+            await link.close()
+
+
+_LOCK = "serve.lock"
+_LOOK_S = 1.0
+_ACTORS_S = 6.0
+"""So long the actors on a cluster of others have to end."""
+
+
+class SiteService(msgspec.Struct, frozen=True, kw_only=True):
+    """A site as it is to run.
+
+    Attributes
+    ----------
+    folder : str
+        Of its journal, jobs and output, and of the tokens.
+    plan : SitePlan
+    settings : SiteSettings
+    namespace : str
+        Of its actors.
+    gateway : GatewayPlan
+    uplink : LinkEnd, optional
+        The grid; None: it is in none.
+    accepts_file : str
+        Of the secrets that are expected from the grid.
+    host : str
+        By which other sites reach its machine; empty: the address by which it reaches the grid, or, on a cluster that
+        it joins, that which Ray has.
+    password_file : str
+        Of the password of the journal's database; empty: there is none.
+    address : str, optional
+        Of a Ray cluster that runs; None: it gets one of its own.
+    ray_port, store_bytes : int
+        Of its own.
+    clock : Clock
+    """
+
+    folder: str
+    plan: Any  # a SitePlan; naming it here would load the cores
+    settings: SiteSettings
+    namespace: str
+    gateway: GatewayPlan
+    uplink: LinkEnd | None = None
+    accepts_file: str = ""
+    host: str = ""
+    password_file: str = ""
+    address: str | None = None
+    ray_port: int = 0
+    store_bytes: int = 80 << 20
+    clock: Clock = Clock()
+
+
+def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> None:
+    """Run a site until INT or TERM; then all that was started for it ends.
+
+    Parameters
+    ----------
+    service : SiteService
+    say : callable
+    keep_jobs : bool
+        Whether the processes of jobs go on.
+
+    Raises
+    ------
+    GridweaveError
+        If it cannot be started, or the head of its Ray has ended. Jobs go on then, as after a kill.
+    """
+    folder = make_private(Path(service.folder))
+    with _alone(folder), ended_in_order():
+        log_requests()
+        tokens = prepare_tokens(service.gateway, folder)
+        settings = msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
+        _check_files(service)
+        if service.uplink is not None:
+            warn_of_plain([service.uplink], say)
+        side = _on_cluster if service.address is not None else _on_own_ray
+        try:
+            side(service, settings, say, keep_jobs)
+        except SystemExit:
+            say("told to end while it was starting; nothing is left of it")
+
+
+def _check_files(service: SiteService) -> None:
+    """Raise OptionError if a file of the link cannot be used, before anything is started."""
+    if service.uplink is None:
+        return
+    try:
+        Link(service.uplink)
+        Secrets(service.accepts_file)
+    except OptionError as error:
+        raise OptionError("uplink", f"{error.option}: {error.problem}") from None
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep another process from serving the same site."""
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UnavailableError(
+                f"another process serves the site in {folder}; end it, or name another folder"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_jobs: bool) -> None:
+    ray = SiteRay(
+        Path(service.folder),
+        service.settings.name,
+        service.plan.machines,
+        marker=kept_secret(Path(service.folder), MARKER),
+        port=service.ray_port,
+        store_bytes=service.store_bytes,
+    )
+    say("Ray runs already; looking at the actors" if ray.head is not None else "starting Ray")
+    is_wanted = False
+    try:
+        with ray.running():
+            own = service.host or own_address(service.uplink.url if service.uplink is not None else "")
+            _make_actors(msgspec.structs.replace(service, host=own), ray.labelled, say)
+            asyncio.run(_serve_site(service, settings, say, ray))
+            is_wanted = True
+    except SystemExit:
+        is_wanted = True
+        raise
+    finally:
+        with signals_held():
+            count = ray.end(keep_jobs=keep_jobs or not is_wanted)
+            if count:
+                say(f"{count} parts of jobs {'go on' if keep_jobs or not is_wanted else 'were ended'}")
+
+
+def own_address(url: str) -> str:
+    """Return the address by which this machine reaches another one; nothing is sent.
+
+    Parameters
+    ----------
+    url : str
+        Of something there. If its name is not known now, or empty, the address of the way to anywhere.
+
+    Returns
+    -------
+    str
+        `LOOPBACK` if there is no way.
+
+    Examples
+    --------
+    >>> own_address("http://127.0.0.1:8765")
+    '127.0.0.1'
+    """
+    # The second one is kept for examples, and nobody has it.
+    for host in (urlsplit(url).hostname, "192.0.2.1"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            if host:
+                way.connect((host, 9))
+                return str(way.getsockname()[0])
+    return LOOPBACK
+
+
+def _on_cluster(service: SiteService, settings: GatewaySettings, say: Say, keep_jobs: bool) -> None:
+    address = service.address or ""
+    knock(address)
+    with connected(address) as ray:
+        there = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
+        if there and service.settings.name not in there:
+            right = "give one to the nodes of this site, or to none"
+            raise UnavailableError(
+                f"no node of the Ray cluster has the label {SITE_LABEL}={service.settings.name}; {right}"
+            )
+        found = _make_actors(service, bool(there), say)
+        is_wanted = False
+        try:
+            asyncio.run(_serve_site(service, settings, say, None))
+            is_wanted = True
+        finally:
+            with signals_held():
+                found.stop(end_jobs=is_wanted and not keep_jobs, timeout_s=_ACTORS_S)
+
+
+def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActors:
+    """Make the actors of the site, or find those that run, and wait for them."""
+    from gridweave.grid.service.cluster import Place, RunningActors, make_site
+
+    plan: SitePlan = service.plan
+    found = RunningActors(service.namespace)
+    place = Place(folder=service.folder, clock=service.clock, labelled=labelled, host=service.host)
+    make_site(found, plan, service.settings, place, uplink=service.uplink, password_file=service.password_file)
+    say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
+    found.wait()
+    return found
+
+
+async def _serve_site(service: SiteService, settings: GatewaySettings, say: Say, ray: SiteRay | None) -> None:
+    gateway = make_gateway(service, settings, Handles(service.namespace))
+    await serve_gateway(gateway, [] if ray is None else [_look_after(ray)], say)
+
+
+def make_gateway(service: SiteService, settings: GatewaySettings, calls: Any) -> Gateway:
+    """Return the gateway of a site.
+
+    Parameters
+    ----------
+    service : SiteService
+    settings : GatewaySettings
+    calls : Calls
+        To the actors of the site.
+    """
+    name = service.settings.name
+    machines = [agent.name for agent in service.settings.agents]
+
+    async def take(_site: str, data: bytes) -> str | None:
+        problem: str | None = await calls.call(site_actor(name), "packet", data)
+        return problem
+
+    async def answer(_site: str, machine: str, method: str, data: bytes) -> bytes:
+        if machine and machine not in machines:
+            raise UnavailableError(f"site {name} has no machine {machine!r:.100}; it has {', '.join(machines)}")
+        actor = agent_actor(name, machine) if machine else site_actor(name)
+        answered: bytes = await calls.call(actor, "ask", method, data)
+        return answered
+
+    link = None
+    if service.uplink is not None:
+        accepts = {name: Secrets(service.accepts_file)}
+        link = LinkDoor(accepts, take, answer, wants_certificate=settings.client_ca is not None)
+    return Gateway(SiteBackend(calls, name), settings, link=link)
+
+
+async def _look_after(ray: SiteRay) -> None:
+    """See again and again that Ray runs."""
+    while True:
+        await asyncio.to_thread(ray.mend)
+        await asyncio.sleep(_LOOK_S)

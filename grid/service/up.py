@@ -1,0 +1,434 @@
+"""Bringing up a whole grid on this machine: Ray, the actors, the gateway; what runs of it stays."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.service.cluster import GIVE_UP_S, stop_actors
+from gridweave.grid.service.down import end_all
+from gridweave.grid.service.ending import count_running, end_processes
+from gridweave.grid.service.local_gateway import GatewayPlan, start_gateway, wait_until_ready
+from gridweave.grid.service.ray import (
+    LOOPBACK,
+    MOST_NODES,
+    Launcher,
+    LocalRay,
+    Machine,
+    check_ray,
+    connected,
+    free_port,
+    knock,
+    make_ray_token,
+    make_temp,
+)
+from gridweave.grid.service.signals import ended_in_order, signals_held, uninterrupted
+from gridweave.grid.service.state import (
+    DEFAULT_NAME,
+    GATEWAY,
+    HEAD,
+    LIVE,
+    LOGS,
+    RAY_TOKEN,
+    LocalGridState,
+    LocalProcess,
+    LocalSite,
+    make_private,
+    read_grid_state,
+    working_on,
+    write_private,
+    write_state,
+)
+from gridweave.site.machine.processes import boot_id
+from gridweave.site.service.calls import GRID_LABEL, NAMESPACE, SITE_LABEL
+
+if TYPE_CHECKING:
+    from gridweave.grid.service.cluster import GridPlan, RunningGrid
+
+PROBE_SECRET, MARKER = "probe-secret", "marker"
+
+FIRST_PORT, PORTS_OF_A_GRID, GRIDS = 20_000, 1_000, 12
+"""From which port on the ranks of jobs meet, how many ports are kept for one grid, and for how many grids."""
+
+Tell = Callable[[str], None]
+"""Hears what is going on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A grid as it is to run on this machine.
+
+    Attributes
+    ----------
+    name : str
+    sites : tuple of LocalSite
+    make_plan : callable
+        Makes its plan of: the folder, the namespace, whether Ray nodes are labelled, the first port for ranks, and the
+        secret by which sites that probe know each other. It may take a while.
+    folder : str
+        Of journals, jobs and output; empty: one below that of its state.
+    gateway : GatewayPlan
+    ray_port, first_port, store_bytes : int
+        Of the local Ray; the first two 0: any.
+    address : str, optional
+        Of a Ray cluster that runs, in place of a local one.
+    file, text, base : str
+        The GRID.toml it comes from.
+    """
+
+    name: str
+    sites: tuple[LocalSite, ...]
+    make_plan: Callable[[str, str, bool, int, bytes], GridPlan]
+    folder: str = ""
+    gateway: GatewayPlan = field(default_factory=GatewayPlan)
+    ray_port: int = 0
+    first_port: int = 0
+    store_bytes: int = 80 << 20
+    address: str | None = None
+    file: str = ""
+    text: str = ""
+    base: str = ""
+
+    @property
+    def machines(self) -> list[Machine]:
+        """The machines of all sites."""
+        return [
+            Machine(site.name, f"m{number}", site.machines == 1)
+            for site in self.sites
+            for number in range(site.machines)
+        ]
+
+
+@dataclass(kw_only=True)
+class Brought:
+    """What `bring_up` came to.
+
+    Attributes
+    ----------
+    state : LocalGridState
+    was_up : bool
+        Whether some of it ran before.
+    started : list of str
+        What was started now.
+    seconds : dict from str to float
+        How long each phase took.
+    remarks : list of str
+        What people should know.
+    """
+
+    state: LocalGridState
+    was_up: bool = False
+    started: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str | None = None) -> Brought:
+    """Start a grid on this machine, or what is missing of it.
+
+    Parameters
+    ----------
+    name : str
+    read : callable
+        Returns what is wanted under this name, at this address; while it does, Ray is loaded already.
+    tell : callable
+    address : str, optional
+        Of a Ray cluster that runs, in place of a local one.
+
+    Returns
+    -------
+    Brought
+
+    Raises
+    ------
+    OptionError
+        If a grid of this name runs by another GRID.toml, or elsewhere.
+    UnavailableError
+        If something cannot be started; then nothing is left of what was.
+    """
+    with working_on(name) as folder, ended_in_order():
+        before = read_grid_state(name)
+        last_url = "" if before is None else before.url
+        if before is not None and is_broken(before):
+            if before.processes:
+                tell("Clearing away what is left of an earlier one")
+            end_all(before, keep_jobs=True)
+            before = None
+        if before is not None:
+            tell("Looking at what runs")
+        elif address is None:
+            tell("Starting Ray")
+        launcher = None
+        try:
+            if before is None and address is None:
+                check_ray()
+                make_ray_token(folder / RAY_TOKEN)
+                with uninterrupted():
+                    launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
+            wanted = read()
+            if before is not None:
+                _check_same(before, wanted)
+            work = None
+            try:
+                with uninterrupted():
+                    work = _Work(wanted, folder, before, last_url, tell)
+                work.run(launcher)
+            except BaseException:
+                if work is not None:
+                    work.undo()
+                raise
+        finally:
+            if launcher is not None:
+                launcher.close()
+        return work.done
+
+
+class _Work:
+    """One bringing up, and what has been started so far."""
+
+    def __init__(self, wanted: Wanted, folder: Path, before: LocalGridState | None, last_url: str, tell: Tell) -> None:
+        self._wanted, self._folder, self._tell = wanted, folder, tell
+        self._before, self._last_url = before, last_url
+        self._began = time.monotonic()
+        self._had_jobs = False
+        self.done = Brought(state=before or self._new_state(), was_up=before is not None)
+
+    def _new_state(self) -> LocalGridState:
+        wanted = self._wanted
+        own = wanted.address is None
+        return LocalGridState(
+            name=wanted.name,
+            marker=kept_secret(self._folder, MARKER),
+            boot=boot_id(),
+            since_ms=int(time.time() * 1000),
+            folder=wanted.folder or str(self._folder / LIVE),
+            namespace=NAMESPACE if wanted.name == DEFAULT_NAME else f"{NAMESPACE}-{wanted.name}",
+            sites=wanted.sites,
+            address=f"{LOOPBACK}:{free_port(wanted=wanted.ray_port)}" if own else (wanted.address or ""),
+            own_ray=own,
+            temp=make_temp() if own else "",
+            url=self._last_url,
+            tokens=wanted.gateway.tokens,
+            file=wanted.file,
+            text=wanted.text,
+            base=wanted.base,
+        )
+
+    def run(self, launcher: Launcher | None) -> None:
+        """Start what does not run."""
+        make_private(self._folder / LOGS)
+        make_private(Path(self.done.state.folder))
+        self._had_jobs = count_running(Path(self.done.state.folder)) > 0
+        write_state(self.done.state)
+        self._lap("read")
+        if self.done.state.own_ray:
+            self._on_own_ray(launcher)
+        else:
+            self._on_a_cluster()
+        self._tell("")
+
+    def _on_own_ray(self, launcher: Launcher | None) -> None:
+        state, machines = self.done.state, self._wanted.machines
+        # A site has a node of its own, unless there are too many sites.
+        labelled = len(machines) <= MOST_NODES
+        if not labelled:
+            self.done.remarks.append(
+                f"{len(machines)} machines share one Ray node; no more than {MOST_NODES} are started"
+            )
+            machines = []
+        token = self._folder / RAY_TOKEN
+        port = int(state.address.rpartition(":")[2])
+        ray = LocalRay(state.temp, port, token, self._folder / LOGS, state.marker, self._wanted.store_bytes)
+        missing = [one for one in machines if state.process(one.node) is None]
+        if missing or self._before is None:
+            ray.launch(missing, self._started, head=self._before is None, launcher=launcher)
+        self._lap("launch")
+        self._gateway(token)
+        plan = self._plan(labelled)
+        self._lap("plan")
+        with ray.connected():
+            self._lap("connect")
+            grid = self._make_actors(plan)
+            self._tell("Starting the Ray nodes of the sites")
+            ray.wait_for(machines, {one.name: one for one in self.done.state.processes}, self._started)
+            self._lap("nodes")
+            self._await_actors(grid)
+        self._await_gateway()
+
+    def _on_a_cluster(self) -> None:
+        address = self.done.state.address
+        self._tell("Joining Ray")
+        knock(address)
+        with connected(address) as ray:
+            self._lap("connect")
+            self._leave_lost_ray(ray.get_runtime_context().get_node_id())
+            plan = self._at_home(ray, self._plan(self._labelled(ray)))
+            before = set(self._actors_there())
+            try:
+                self._gateway(None)
+                self._await_actors(self._make_actors(plan))
+            except BaseException:
+                with signals_held():
+                    there = self._actors_there()
+                    stop_actors({name: there[name] for name in there if name not in before}, timeout_s=GIVE_UP_S)
+                raise
+        self._await_gateway()
+
+    def _leave_lost_ray(self, node: str) -> None:
+        """End a gateway that has joined a Ray that is gone: it does not find its way to the one in its place."""
+        state = self.done.state
+        if node != state.ray_node:
+            end_processes([process for process in state.alive if process.name == GATEWAY])
+            self._change(ray_node=node)
+
+    def _actors_there(self) -> dict[str, Any]:
+        from gridweave.grid.service.cluster import find_actors
+
+        return find_actors(self.done.state.namespace, [(one.name, one.machines) for one in self.done.state.sites])
+
+    def _labelled(self, ray: Any) -> bool:
+        """Return whether the nodes of a cluster say whose they are."""
+        found = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
+        missing = [site.name for site in self._wanted.sites if site.name not in found]
+        if found and missing:
+            raise UnavailableError(
+                f"no node of the Ray cluster has the label {SITE_LABEL}={missing[0]}; add such a node, or leave it out"
+            )
+        if not found:
+            self.done.remarks.append(f"no node of the Ray cluster has the label {SITE_LABEL}: sites are put anywhere")
+        return bool(found)
+
+    def _at_home(self, ray: Any, plan: GridPlan) -> GridPlan:
+        """Return a plan by which the meta-scheduler is where its journal is, also when all of Ray is started anew.
+
+        That is a node with its label; or else, if the journal is a file, this machine.
+        """
+        labels = {GRID_LABEL: self.done.state.name}
+        if any(labels.items() <= node["Labels"].items() for node in ray.nodes() if node["Alive"]):
+            return msgspec.structs.replace(plan, grid_labels=labels)
+        if "://" in plan.journal:
+            return plan
+        here = ray.get_runtime_context().get_node_id()
+        hosts = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here]
+        return msgspec.structs.replace(plan, grid_host=hosts[0]) if hosts else plan
+
+    def _plan(self, labelled: bool) -> GridPlan:
+        state, secret = self.done.state, kept_secret(self._folder, PROBE_SECRET).encode()
+        first_port = self._wanted.first_port or first_port_of(state.name)
+        return self._wanted.make_plan(state.folder, state.namespace, labelled, first_port, secret)
+
+    def _make_actors(self, plan: GridPlan) -> RunningGrid:
+        from gridweave.grid.service.cluster import make_grid
+
+        grid = make_grid(plan)
+        self.done.started += sorted(grid.made)
+        return grid
+
+    def _await_actors(self, grid: RunningGrid) -> None:
+        # The first time on a machine, compiling takes a minute.
+        self._tell("Starting the sites and the meta-scheduler (for the first time: compiling them)")
+        try:
+            grid.wait()
+        except InputError as error:
+            right = f"go back to that, or forget its jobs: gridweave up --fresh --name {self._wanted.name}"
+            raise InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}") from error
+        self._lap("actors")
+
+    def _gateway(self, ray_token: Path | None) -> None:
+        """Start the gateway, unless it runs; it looks for the actors by itself."""
+        state = self.done.state
+        if state.process(GATEWAY) is not None:
+            return
+        with uninterrupted():
+            process, url = start_gateway(self._wanted.gateway, state, self._folder, ray_token)
+            self._change(url=url, cert=self._wanted.gateway.cert or "")
+            self._started(process)
+        self._lap("gateway begun")
+
+    def _await_gateway(self) -> None:
+        process = self.done.state.process(GATEWAY)
+        if process is not None:
+            self._tell("Waiting for the gateway")
+            wait_until_ready(self.done.state.url, process, self._folder / LOGS)
+            self._lap("gateway")
+
+    def _started(self, process: LocalProcess) -> None:
+        """Write down a process at once: whoever comes after this one must find it."""
+        others = tuple(one for one in self.done.state.processes if one.name != process.name)
+        self._change(processes=(*others, process))
+        self.done.started.append(process.name)
+
+    def _change(self, **changes: Any) -> None:
+        self.done.state = msgspec.structs.replace(self.done.state, **changes)
+        write_state(self.done.state)
+
+    def _lap(self, phase: str) -> None:
+        now = time.monotonic()
+        self.done.seconds[phase] = round(now - self._began, 2)
+        self._began = now
+
+    def undo(self) -> None:
+        """End what was started; what ran before stays."""
+        with signals_held():
+            state = self.done.state
+            if self._before is None:
+                end_all(state, keep_jobs=self._had_jobs)
+                return
+            old = {(one.pid, one.start_ticks) for one in self._before.processes}
+            end_processes([one for one in state.processes if (one.pid, one.start_ticks) not in old])
+            write_state(self._before)
+
+
+def kept_secret(folder: Path, name: str) -> str:
+    """Return a random text that stays the same from one start of a grid to the next.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Of the grid's state.
+    name : str
+        Of the file in which it is kept, closed to other users.
+    """
+    path = folder / name
+    if not path.exists():
+        write_private(path, secrets.token_hex(16))
+    return path.read_text(encoding="ascii")
+
+
+def first_port_of(name: str) -> int:
+    """Return from which port on the ranks of jobs of a grid meet; it stays the same as long as its journals are used.
+
+    Parameters
+    ----------
+    name : str
+
+    Examples
+    --------
+    >>> first_port_of("default"), first_port_of("demo")
+    (20000, 28000)
+    """
+    number = 0 if name == DEFAULT_NAME else 1 + zlib.crc32(name.encode()) % (GRIDS - 1)
+    return FIRST_PORT + number * PORTS_OF_A_GRID
+
+
+def is_broken(state: LocalGridState) -> bool:
+    """Return whether what is left of a grid cannot be mended: without the head of its Ray nothing of it works."""
+    return not state.alive or (state.own_ray and state.process(HEAD) is None)
+
+
+def _check_same(state: LocalGridState, wanted: Wanted) -> None:
+    """Raise OptionError if a grid runs that is not the one that is wanted."""
+    right = "run `gridweave down` first, or give another --name"
+    if wanted.text != state.text:
+        raise OptionError(wanted.file, f"the grid {state.name!r} runs by another GRID.toml, {state.file}; {right}")
+    if (wanted.address is None) != state.own_ray or (wanted.address not in (None, state.address)):
+        where = "a Ray of its own" if state.own_ray else f"the Ray at {state.address}"
+        raise OptionError("--address", f"the grid {state.name!r} runs on {where}; {right}")
