@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import kernel
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.contention import add_job_flows, share_links
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import PART, new_filling, new_flows
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.netmodel.topology import Topology
 

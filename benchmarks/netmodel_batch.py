@@ -21,9 +21,9 @@ import networkx as nx
 import numpy as np
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.netmodel.tables import CONTENTIONS, EXCHANGES
 from gridweave.scenarios import grid_net_run, grid_simulator

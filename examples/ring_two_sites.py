@@ -27,9 +27,9 @@ import msgspec
 
 import gridweave
 from gridweave.grid.api import Forecast, SiteInfo
-from gridweave.netmodel.build import parse_network
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import parse_network
 from gridweave.site.job import JobRecord, Traffic
 
 PROGRAM = Path(__file__).with_name("ring_allreduce.py")

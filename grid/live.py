@@ -43,7 +43,7 @@ from gridweave.grid.messages import (
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.measured import Measurements
+from gridweave.netmodel.correction import Measurements
 from gridweave.site.eligibility import after_problem, past_of, pasts_of
 from gridweave.site.job import (
     Accepted,

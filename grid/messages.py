@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.grid.sends import Sends
-from gridweave.netmodel.measured import PairMeasured
+from gridweave.netmodel.correction import PairMeasured
 from gridweave.site.eligibility import Past
 from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Noted, RecordEnded, RecordUsage
 from gridweave.site.messages import Answer, FragmentsMet, Probed, Request, SiteMessage

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gridweave.netmodel.geography import fibre_latency_ms, great_circle_km
 from gridweave.netmodel.problems import Path, Reporter
 from gridweave.netmodel.tables import AttachTable
-from gridweave.netmodel.topology import Topology, named
+from gridweave.netmodel.topology import Topology, fibre_latency_ms, great_circle_km, named
 from gridweave.netmodel.units import show_bandwidth, speed_of
 
 

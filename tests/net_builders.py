@@ -5,10 +5,10 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.scenarios.workload import Workload
 

@@ -17,9 +17,8 @@ from gridweave.grid.sends import Sends
 from gridweave.jit import prepared
 from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.correction import correct
+from gridweave.netmodel.correction import PairMeasured, correct
 from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays
-from gridweave.netmodel.measured import PairMeasured
 from gridweave.netmodel.model import NetworkModel, new_choice
 
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.build import build_topology
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.problems import Problems
+from gridweave.netmodel.reading import build_topology
 from gridweave.netmodel.tables import NetTable
 from gridweave.netmodel.topology import Topology
 from gridweave.scenarios.communication_columns import with_communication

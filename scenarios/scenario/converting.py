@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
 
+from gridweave.netmodel.reading import read_table
 from gridweave.netmodel.tables import NetTable
-from gridweave.netmodel.written import read_table
 from gridweave.scenarios.scenario.problems import Below, Report
 from gridweave.scenarios.scenario.structs import SITE_NAME
 from gridweave.scenarios.scenario.toml_lines import KeyPath

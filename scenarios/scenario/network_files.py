@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gridweave.errors import InputError
 from gridweave.netmodel.problems import Problems
+from gridweave.netmodel.reading import read_table
 from gridweave.netmodel.tables import NetTable
-from gridweave.netmodel.written import read_table
 from gridweave.scenarios.scenario.catalogue import scenario_names
 from gridweave.scenarios.scenario.networks import read_network
 from gridweave.scenarios.scenario.reader import read_draft
@@ -40,7 +40,7 @@ def network_of_file(name: str) -> tuple[NetTable, Topology]:
     InputError
         If there is no such file, or no network in it.
     """
-    from gridweave.netmodel.build import parse_network
+    from gridweave.netmodel.reading import parse_network
 
     if name in scenario_names() and not Path(name).exists():
         return _of_scenario(name)
@@ -67,7 +67,7 @@ def _of_scenario(source: str | Path) -> tuple[NetTable, Topology]:
 
 
 def _of_table(raw: dict[str, Any], name: str, folder: Path) -> tuple[NetTable, Topology]:
-    from gridweave.netmodel.build import build_topology
+    from gridweave.netmodel.reading import build_topology
 
     problems = Problems(name)
     table = read_table(raw, problems)

@@ -58,7 +58,7 @@ def read_network(draft: Draft) -> Network | None:
     Network or None
         None if the scenario has none, or there is no telling what was meant.
     """
-    from gridweave.netmodel.build import build_topology
+    from gridweave.netmodel.reading import build_topology
 
     scenario, report = draft.scenario, draft.report
     if scenario.net is None or not all(isinstance(site, Site) for site in scenario.sites):

@@ -13,8 +13,8 @@ import platformdirs
 
 from gridweave.errors import InputError
 from gridweave.netmodel.problems import Path as Keys
+from gridweave.netmodel.reading import read_table
 from gridweave.netmodel.tables import DETOUR, NetTable
-from gridweave.netmodel.written import read_table
 from gridweave.scenarios.scenario.reader import beside
 
 FOLDER_VARIABLE = "GRIDWEAVE_TOPOLOGIES"

@@ -19,9 +19,9 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
-from gridweave.netmodel.build import parse_network
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import parse_network
 from gridweave.site.job import Job
 from gridweave.site.messages import Ended, Held, HoldNodes
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.bounds import first_parts_factor, may_grow_by
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import PART
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 
 

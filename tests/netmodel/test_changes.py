@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import OptionError, ScenarioError
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.changes import Change, Timetable, all_changes, random_changes, written_changes
 from gridweave.netmodel.problems import Problems
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.tables import ChangeTable, FailureTable, NetTable
 from gridweave.netmodel.topology import Topology
 

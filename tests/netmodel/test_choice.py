@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import is_more_than, split_factor
 from gridweave.netmodel.kernels.state import MASTER_WORKERS, PART
 from gridweave.netmodel.model import ROUNDS, STARTS, NetworkModel, Placement, new_choice
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 
 communications = st.builds(

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.contention import (
@@ -25,6 +24,7 @@ from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import Flows, new_filling, new_flows
 from gridweave.netmodel.kernels.transfers import shared_transfer_ms
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 
 HALF = Communication(fraction=0.5, message_bytes=1e6, pattern="all-to-all")

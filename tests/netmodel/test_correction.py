@@ -11,11 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.correction import correct, measured_model
-from gridweave.netmodel.measured import PairMeasured
+from gridweave.netmodel.correction import PairMeasured, correct, measured_model
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 
 RING = Communication(fraction=0.25, message_bytes=1e6, pattern="ring")

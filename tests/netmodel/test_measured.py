@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
-from gridweave.netmodel.measured import Measurements, PairMeasured
+from gridweave.netmodel.correction import Measurements, PairMeasured
 
 
 def test_what_is_known_of_a_pair() -> None:

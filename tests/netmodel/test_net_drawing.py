@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.drawing import draw_topology
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.topology import Topology
 
 

@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.netmodel.build import parse_network, topology_of_graph
+from gridweave.netmodel.reading import parse_network, topology_of_graph
 from gridweave.netmodel.topology import Topology
 
 ZOO = """\

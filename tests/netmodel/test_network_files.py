@@ -13,11 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.netmodel.build import parse_network, topology_of_graph
-from gridweave.netmodel.generators import known_generators
-from gridweave.netmodel.geography import FIBRE_KM_PER_MS, fibre_latency_ms, great_circle_km
+from gridweave.netmodel.reading import known_generators, parse_network, topology_of_graph
 from gridweave.netmodel.tables import AttachTable, NetTable
-from gridweave.netmodel.topology import Topology
+from gridweave.netmodel.topology import FIBRE_KM_PER_MS, Topology, fibre_latency_ms, great_circle_km
 from gridweave.netmodel.units import parse_bandwidth, show_bandwidth
 
 ZOO = """\

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import OptionError
-from gridweave.netmodel.build import topology_of_graph
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import best_routes, find_paths, stream_bandwidth_bps
 from gridweave.netmodel.topology import Topology
 

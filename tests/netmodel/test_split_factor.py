@@ -13,11 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import GRIDS_BY_NAME, PATTERNS, Communication, rank_grid
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import PART, with_own_room
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from net_builders import drawn_model
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.communication import GRIDS_BY_NAME, Communication, job_records, rank_grid
 from gridweave.netmodel.kernels.overhead import BACK, OUT, count_messages
 from gridweave.netmodel.kernels.state import PART
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 
 ONE_EXCHANGE = ["all-to-all", *GRIDS_BY_NAME]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 
 

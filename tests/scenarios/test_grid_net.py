@@ -11,10 +11,10 @@ import pytest
 from builders import random_jobs, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.scenarios.grid_net import GridNet
 from gridweave.scenarios.grid_simulator import GridResult, simulate_grid

@@ -8,9 +8,9 @@ import pytest
 
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.build import topology_of_graph
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.scenarios.grid_net import GridNet
 from gridweave.scenarios.grid_simulator import GridResult, simulate_grid

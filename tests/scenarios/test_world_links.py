@@ -10,10 +10,10 @@ import pytest
 from builders import random_jobs, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.build import parse_network
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.reading import parse_network
 from gridweave.scenarios.grid_net import GridNet
 from gridweave.scenarios.workload import Workload
 from gridweave.scenarios.world.links import LinkRoutes, check_reach, merged, node_of_grid

@@ -13,7 +13,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.messages import FromSite, GridEvent, GridJobSubmitted
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.measured import PairMeasured
+from gridweave.netmodel.correction import PairMeasured
 from gridweave.site.channel import Channel, Packet
 from gridweave.site.contract import ContractEvent
 from gridweave.site.job import Job, Resources

@@ -1,0 +1,715 @@
+"""From tables, texts and graphs to a topology, with all that is wrong told at once.
+
+Networks that are written down as tables: nodes and links one by one, with both directions of a cable.
+
+Networks out of graphs of networkx, as the Internet Topology Zoo and others write them in GML and GraphML.
+
+Networks made by the generators of networkx, for what-if questions and tests of scale.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import msgspec
+
+from gridweave.errors import InputError
+from gridweave.netmodel.assemble import LinkRow, NodeRow, Rows, assemble
+from gridweave.netmodel.changes import written_changes
+from gridweave.netmodel.problems import Path, Problems, Reporter
+from gridweave.netmodel.tables import (
+    CONTENTIONS,
+    EXCHANGES,
+    ROUTES,
+    AttachTable,
+    BackTable,
+    ChangeTable,
+    GeneratorTable,
+    LinkTable,
+    NetTable,
+    NodeTable,
+)
+from gridweave.netmodel.topology import Topology, fibre_latency_ms, named
+from gridweave.netmodel.units import PREFIXES, parse_bandwidth, speed_of
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+FORMATS = (".gml", ".graphml")
+_LATITUDE = ("latitude", "lat")
+_LONGITUDE = ("longitude", "lon", "long", "lng")
+_NODE_TAG = "{http://graphml.graphdrawing.org/xmlns}node"
+
+
+def parse_graph(text: str, suffix: str, name: str) -> nx.Graph[Any]:
+    """Read a graph.
+
+    Parameters
+    ----------
+    text : str
+        Of the file.
+    suffix : str
+        ``.gml`` or ``.graphml``.
+    name : str
+        Of the file.
+
+    Returns
+    -------
+    networkx.Graph
+        Or one of its kin: directed, or with parallel edges.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    import networkx as nx
+
+    kind = {".gml": "GML", ".graphml": "GraphML"}.get(suffix.lower())
+    if kind is None:
+        raise InputError(f"{name}: has no suffix of a graph; use {' or '.join(FORMATS)}, or a table in .toml")
+    try:
+        return _parse_gml(text) if kind == "GML" else _parse_graphml(text)
+    except (nx.NetworkXException, ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{name}: is no {kind} that can be read: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InputError(f"{name}: is no {kind} that can be read: it is nested too deeply") from None
+
+
+def _parse_gml(text: str) -> nx.Graph[Any]:
+    """Read GML; files with parallel edges often do not say that they have some."""
+    import networkx as nx
+
+    try:
+        return nx.parse_gml(text, label="id")
+    except nx.NetworkXError as error:
+        if not re.match(r"edge .* is duplicated", str(error)):
+            raise
+        return nx.parse_gml(re.sub(r"(?m)^(\s*graph\s*\[)", r"\1 multigraph 1 ", text, count=1), label="id")
+
+
+def _parse_graphml(text: str) -> nx.Graph[Any]:
+    """Read GraphML; an edge to a node that is not there would make one."""
+    import networkx as nx
+
+    declared = {element.get("id") for element in ElementTree.fromstring(text).iter(_NODE_TAG)}
+    graph = nx.parse_graphml(text)
+    for one, other in graph.edges():
+        for end in (one, other):
+            if str(end) not in declared:
+                raise InputError(f"link {one} - {other}: there is no node {end!r}")
+    return graph
+
+
+def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> Rows:
+    """Return the nodes and links of a graph; an edge without a direction is a link each way.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        Or one of its kin. Nodes may have Latitude and Longitude; edges latency_ms, bandwidth_bps (or the Topology Zoo's
+        LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
+    name : str
+        The file, or what else it came from.
+    report : Reporter
+
+    Returns
+    -------
+    Rows
+    """
+    labels = _labels(graph)
+    rows = Rows(name, fills_gaps=True, allows_parallel=True)
+    for number, (node, attributes) in enumerate(graph.nodes(data=True)):
+        lower = {str(key).lower(): value for key, value in attributes.items()}
+        latitude, longitude = (
+            _number(next((lower[key] for key in keys if key in lower), None), f"node {labels[node]}: {keys[0]}", report)
+            for keys in (_LATITUDE, _LONGITUDE)
+        )
+        rows.nodes.append(NodeRow(("nodes", number), labels[node], latitude, longitude))
+    for number, (one, other, attributes) in enumerate(graph.edges(data=True)):
+        rows.links.append(_link(number, labels[one], labels[other], attributes, report))
+        if not graph.is_directed():
+            there = rows.links[-1]
+            rows.links.append(
+                LinkRow(
+                    there.path,
+                    there.target,
+                    there.origin,
+                    number,
+                    there.name,
+                    there.latency_ms,
+                    there.bandwidth_bps,
+                    there.loss,
+                    there.jitter_ms,
+                    is_back=True,
+                )
+            )
+    if graph.is_directed():
+        _pair_cables(rows)
+    return rows
+
+
+def _pair_cables(rows: Rows) -> None:
+    """Let two links between the same nodes, one each way, be one cable, in the order in which they stand."""
+    waiting: dict[tuple[str, str], list[LinkRow]] = {}
+    for row in rows.links:
+        others = waiting.get((row.target, row.origin))
+        if others:
+            row.cable = others.pop(0).cable
+        else:
+            waiting.setdefault((row.origin, row.target), []).append(row)
+
+
+def _labels(graph: nx.Graph[Any]) -> dict[Any, str]:
+    """Return what nodes are called: their labels, with the id behind where several have the same."""
+    labels = {node: str(attributes.get("label", _plain(node))) for node, attributes in graph.nodes(data=True)}
+    often = Counter(labels.values())
+    return {node: label if often[label] == 1 else f"{label} ({_plain(node)})" for node, label in labels.items()}
+
+
+def _plain(node: object) -> str:
+    """Return the name of a node: generators number them, or give them places on a grid."""
+    return "-".join(map(str, node)) if isinstance(node, tuple) else str(node)
+
+
+def _link(number: int, origin: str, target: str, attributes: Mapping[str, Any], report: Reporter) -> LinkRow:
+    row = LinkRow(("links", number), origin, target, number)
+    if "name" in attributes:
+        row.name = str(attributes["name"])
+    label = f"link {row.label}"
+    row.latency_ms = _number(attributes.get("latency_ms"), f"{label}: latency_ms", report)
+    row.bandwidth_bps = _speed(attributes, label, report)
+    row.loss = _number(attributes.get("loss"), f"{label}: loss", report) or 0.0
+    row.jitter_ms = _number(attributes.get("jitter_ms"), f"{label}: jitter_ms", report) or 0.0
+    return row
+
+
+def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float | None:
+    """Return a link's bits per second, from the first attribute that tells; None if none does."""
+    for key in ("bandwidth_bps", "LinkSpeedRaw"):
+        if _first(attributes.get(key)) not in (None, ""):
+            return _number(attributes[key], f"{label}: {key}", report)
+    speed = _first(attributes.get("LinkSpeed"))
+    if speed not in (None, ""):
+        unit = str(_first(attributes.get("LinkSpeedUnits")) or "")
+        prefix = {"K": "k", "m": "M", "g": "G", "t": "T"}.get(unit, unit)
+        if prefix not in PREFIXES:
+            report.add((), f"{label}: LinkSpeedUnits is {unit!r}; one of K, M, G and T, for bits per second")
+            return 1.0
+        value = _number(speed, f"{label}: LinkSpeed", report)
+        return None if value is None else value * PREFIXES[prefix]
+    texts = attributes.get("bandwidth", attributes.get("LinkLabel"))
+    for text in texts if isinstance(texts, list) else [texts]:
+        try:
+            return parse_bandwidth(str(text))
+        except InputError as error:
+            if "bandwidth" in attributes:
+                report.add((), f"{label}: bandwidth: {error}")
+                return 1.0
+    return None
+
+
+def _first(value: Any) -> Any:
+    """Return the first of several values that a file gives for one attribute."""
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _number(value: Any, what: str, report: Reporter) -> float | None:
+    value = _first(value)
+    if value is None or value == "":
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        report.add((), f"{what} is {value!r}; a number")
+        return 0.0 if "bps" not in what and "Speed" not in what else 1.0
+
+
+GENERATORS = (
+    "balanced_tree",
+    "barabasi_albert_graph",
+    "barbell_graph",
+    "complete_graph",
+    "connected_watts_strogatz_graph",
+    "cycle_graph",
+    "gnm_random_graph",
+    "gnp_random_graph",
+    "grid_2d_graph",
+    "hypercube_graph",
+    "internet_as_graph",
+    "path_graph",
+    "random_geometric_graph",
+    "random_regular_graph",
+    "random_internet_as_graph",
+    "star_graph",
+    "soft_random_geometric_graph",
+    "waxman_graph",
+    "wheel_graph",
+)
+"""Functions of networkx that may be named, of those that it has."""
+
+
+def known_generators() -> list[str]:
+    """Return the names of the generators that the installed networkx has.
+
+    Returns
+    -------
+    list of str
+    """
+    import networkx as nx
+
+    return [name for name in GENERATORS if hasattr(nx, name)]
+
+
+def generated_rows(table: GeneratorTable, name: str, detour: float, report: Reporter) -> Rows | None:
+    """Make a network.
+
+    Parameters
+    ----------
+    table : GeneratorTable
+    name : str
+        What the network is called.
+    detour : float
+        How many times as long as the straight line a fibre is.
+    report : Reporter
+
+    Returns
+    -------
+    Rows or None
+        None if the function is not known or refuses its arguments.
+    """
+    import networkx as nx
+
+    if table.name not in known_generators():
+        report.add(("generator", "name"), f"{table.name!r} is not known; known are {', '.join(known_generators())}")
+        return None
+    function = getattr(nx, table.name)
+    arguments = dict(table.arguments)
+    if "seed" in inspect.signature(function).parameters:
+        arguments.setdefault("seed", table.seed)
+    try:
+        graph = function(**arguments)
+    except Exception as error:  # networkx refuses arguments with errors of every kind
+        own = ("seed", "create_using", "backend", "backend_kwargs")
+        takes = [key for key in inspect.signature(function).parameters if key not in own]
+        problem = " ".join(str(error).split()) or type(error).__name__
+        report.add(("generator", "arguments"), f"{table.name} refuses them: {problem}; it takes {named(takes)}")
+        return None
+    rows = rows_of_graph(graph, name, report)
+    rows.fills_gaps = False
+    bandwidth_bps = speed_of(table.bandwidth_bps, table.bandwidth, ("generator",), report)
+    for row in rows.links:
+        row.bandwidth_bps, row.loss, row.jitter_ms = bandwidth_bps, table.loss, table.jitter_ms
+    _set_latency(table, rows, graph, detour, report)
+    return rows
+
+
+def _set_latency(table: GeneratorTable, rows: Rows, graph: Any, detour: float, report: Reporter) -> None:
+    """Give all links the latency that was said, or that of their lengths on a square."""
+    if table.latency_ms is not None:
+        if table.side_km is not None:
+            report.add(("generator", "side_km"), "stands beside latency_ms; give one of them")
+        for row in rows.links:
+            row.latency_ms = table.latency_ms
+        return
+    places = {
+        row.name: attributes.get("pos") for row, (_, attributes) in zip(rows.nodes, graph.nodes(data=True), strict=True)
+    }
+    if table.side_km is None or not 0 < table.side_km < math.inf:
+        wrong = "is missing" if table.side_km is None else f"is {table.side_km:g}"
+        report.add(("generator", "latency_ms"), f"{wrong}; give latency_ms, or side_km > 0 where nodes have positions")
+    elif any(place is None for place in places.values()):
+        report.add(("generator", "side_km"), f"{table.name} gives its nodes no positions; give latency_ms")
+    for row in rows.links:
+        one, other = places[row.origin], places[row.target]
+        length = math.dist(one, other) if one is not None and other is not None else 0.0
+        row.latency_ms = fibre_latency_ms(length * (table.side_km or 0.0), detour)
+
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+_LISTS: dict[str, type[msgspec.Struct]] = {"nodes": NodeTable, "links": LinkTable, "changes": ChangeTable}
+
+
+def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
+    """Read the table ``[net]`` of a file.
+
+    Parameters
+    ----------
+    raw : dict
+        Of plain values, as TOML gives them.
+    report : Reporter
+        Is told of what is unknown, missing or of a wrong type, element by element.
+
+    Returns
+    -------
+    NetTable
+        With what could be read; the rest is as if it had been left out. A node or a link that is refused is
+        there all the same, if its name or its ends can be read, so that nothing else is found wrong for lack of it.
+    """
+    lists: dict[str, Any] = {}
+    for key, kind in _LISTS.items():
+        listed = raw.get(key, [])
+        if not isinstance(listed, list):
+            report.add((key,), f"is {listed!r}; a list of tables, [[net.{key}]]")
+            listed = []
+        elements = [_element(value, kind, (key, number), report) for number, value in enumerate(listed)]
+        lists[key] = [element for element in elements if element is not None]
+    attach = raw.get("attach", {})
+    if isinstance(attach, dict):
+        entries = {site: _element(value, AttachTable, ("attach", site), report) for site, value in attach.items()}
+        lists["attach"] = {site: entry for site, entry in entries.items() if entry is not None}
+    known = {one.encode_name: one for one in msgspec.structs.fields(NetTable)}
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in known:
+            report.add((key,), f"is not known{_meant(key, known)}; known are {', '.join(known)}")
+        elif key not in lists:
+            alone = _element({key: value}, NetTable, (), report)
+            if alone is not None:
+                values[key] = getattr(alone, known[key].name)
+    return NetTable(**values, **lists)
+
+
+def _element(value: object, kind: type[msgspec.Struct], path: Path, report: Reporter) -> Any:
+    """Read one table; say in plain words what is wrong with it."""
+    if kind is AttachTable and isinstance(value, str):
+        return value
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at ")
+        keys = re.findall(r"[A-Za-z_]\w*", place)
+        label = ""
+        if kind is LinkTable and isinstance(value, dict):
+            label = f"link {value.get('from', '?')} - {value.get('to', '?')}: "
+        known = [one.encode_name for one in msgspec.structs.fields(kind)]
+        report.add((*path, *keys), label + _told(message, known))
+        return _stand_in(value, kind)
+
+
+def _stand_in(value: object, kind: type[msgspec.Struct]) -> NodeTable | LinkTable | None:
+    """Return what keeps the place of a node or a link that is refused, with numbers that nobody will complain of."""
+    if not isinstance(value, dict):
+        return None
+    if kind is NodeTable and isinstance(value.get("name"), str):
+        return NodeTable(name=value["name"], latitude=0.0, longitude=0.0)
+    if kind is LinkTable and isinstance(value.get("from"), str) and isinstance(value.get("to"), str):
+        name = value.get("name")
+        return LinkTable(
+            origin=value["from"],
+            target=value["to"],
+            name=name if isinstance(name, str) else "",
+            latency_ms=0.0,
+            bandwidth_bps=1.0,
+        )
+    return None
+
+
+def _told(message: str, known: list[str]) -> str:
+    """Say in plain words what msgspec says."""
+    quoted = re.findall(r"`([^`]*)`", message)
+    if "unknown field" in message:
+        return f"{quoted[0]!r} is not known{_meant(quoted[0], known)}; known are {', '.join(known)}"
+    if "missing required field" in message:
+        return f"{quoted[0]} is missing"
+    if message.startswith("Expected") and len(quoted) == 2:
+        needed = " or ".join(_TYPES.get(name, name) for name in quoted[0].split(" | ") if name != "null")
+        return f"is {_TYPES.get(quoted[1], quoted[1])}; {needed} is needed"
+    return message[:1].lower() + message[1:]
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), 1)
+    return f" (perhaps {close[0]} was meant)" if close else ""
+
+
+def rows_of(table: NetTable, name: str, report: Reporter) -> Rows:
+    """Return the nodes and links that are written in a table.
+
+    Parameters
+    ----------
+    table : NetTable
+    name : str
+        The file, or what else it came from.
+    report : Reporter
+
+    Returns
+    -------
+    Rows
+    """
+    rows = Rows(name, detour=table.detour, bandwidth_bps=speed_of(table.bandwidth_bps, table.bandwidth, (), report))
+    rows.nodes = [
+        NodeRow(("nodes", number), node.name, node.latitude, node.longitude) for number, node in enumerate(table.nodes)
+    ]
+    for number, link in enumerate(table.links):
+        rows.links += _both_ways(link, number, report)
+    return rows
+
+
+def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
+    """Return the links of a cable, one for each direction in which it is used."""
+    path: Path = ("links", number)
+    row = LinkRow(
+        path=path,
+        origin=link.origin,
+        target=link.target,
+        cable=number,
+        name=link.name,
+        latency_ms=link.latency_ms,
+        bandwidth_bps=_link_speed(link.bandwidth_bps, link.bandwidth, link, path, report),
+        loss=link.loss,
+        jitter_ms=link.jitter_ms,
+    )
+    if link.one_way:
+        if link.back is not None:
+            report.add((*path, "back"), f"link {row.label}: is one way, and has a way back; leave out one of them")
+        return [row]
+    back = link.back or BackTable()
+    back_bps = _link_speed(back.bandwidth_bps, back.bandwidth, link, (*path, "back"), report)
+    return [
+        row,
+        LinkRow(
+            path=(*path, "back") if link.back is not None else path,
+            origin=link.target,
+            target=link.origin,
+            cable=number,
+            name=link.name,
+            latency_ms=back.latency_ms if back.latency_ms is not None else row.latency_ms,
+            bandwidth_bps=back_bps if back_bps is not None else row.bandwidth_bps,
+            loss=back.loss if back.loss is not None else row.loss,
+            jitter_ms=back.jitter_ms if back.jitter_ms is not None else row.jitter_ms,
+            is_back=True,
+        ),
+    ]
+
+
+def _link_speed(bps: float | None, text: str | None, link: LinkTable, path: Path, report: Reporter) -> float | None:
+    return speed_of(bps, text, path, report, f"link {link.origin} - {link.target}: ")
+
+
+ReadText = Callable[[str], str]
+"""From the name of a file that a table names to its text; raises InputError if it cannot be read."""
+
+TOML = ".toml"
+
+
+def parse_network(
+    text: str, name: str, read_text: ReadText, sites: Sequence[str] | None = None
+) -> tuple[NetTable, Topology]:
+    """Read a network out of the text of a file.
+
+    Parameters
+    ----------
+    text : str
+    name : str
+        Of the file; its suffix tells the format: .toml (with a table ``[net]``, as in a scenario), .gml or .graphml.
+    read_text : callable
+        Reads the file that a table names.
+    sites : sequence of str, optional
+        If left out: those of ``[net.attach]``, or every node.
+
+    Returns
+    -------
+    NetTable, Topology
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong with the network.
+    InputError
+        If the text is of no such format.
+
+    Examples
+    --------
+    >>> text = '''
+    ... [net]
+    ... nodes = [{name = "a"}, {name = "b"}]
+    ... links = [{from = "a", to = "b", latency_ms = 5, bandwidth = "10 Gbps"}]
+    ... '''
+    >>> table, topology = parse_network(text, "two.toml", read_text=str)
+    >>> topology.sites, topology.latency_ms.tolist(), topology.bandwidth_bps.tolist()
+    (('a', 'b'), [5.0, 5.0], [10000000000.0, 10000000000.0])
+    """
+    suffix = name[name.rfind(".") :].lower() if "." in name else ""
+    problems = Problems(name)
+    if suffix == TOML:
+        table = _parsed_table(text, name, problems)
+    elif suffix in FORMATS:
+        table = NetTable(file=name)
+        given, read_text = text, lambda _: given
+    else:
+        raise InputError(f"{name}: has no suffix of a network; use {TOML}, {' or '.join(FORMATS)}")
+    topology = build_topology(table, name, read_text, problems, sites)
+    problems.raise_if_any()
+    assert topology is not None
+    return table, topology
+
+
+def _parsed_table(text: str, name: str, problems: Problems) -> NetTable:
+    try:
+        raw: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: is no TOML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw.get("net"), dict):
+        raise InputError(f"{name}: has no table [net]")
+    return read_table(raw["net"], problems)
+
+
+def topology_of_graph(
+    graph: nx.Graph[Any],
+    *,
+    name: str = "graph",
+    sites: Sequence[str] | None = None,
+    attach: Mapping[str, str] | None = None,
+    detour: float | None = None,
+    bandwidth_bps: float | None = None,
+) -> Topology:
+    """Return the topology of a graph of networkx.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        Or one of its kin, with the attributes that `gridweave.netmodel.reading.rows_of_graph` reads.
+    name : str
+        For messages.
+    sites : sequence of str, optional
+        If left out: those of ``attach``, or every node.
+    attach : mapping from str to str, optional
+        Site to node.
+    detour, bandwidth_bps : float, optional
+        As in `gridweave.netmodel.tables.NetTable`.
+
+    Returns
+    -------
+    Topology
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> graph = nx.cycle_graph(["a", "b", "c"])
+    >>> nx.set_edge_attributes(graph, 5.0, "latency_ms")
+    >>> topology_of_graph(graph, bandwidth_bps=1e9).sites
+    ('a', 'b', 'c')
+    """
+    problems = Problems(name)
+    table = NetTable(attach=dict(attach or {}), bandwidth_bps=bandwidth_bps)
+    rows = rows_of_graph(graph, name, problems)
+    rows.detour = table.detour if detour is None else detour
+    rows.bandwidth_bps = bandwidth_bps
+    topology = assemble(rows, sites, table.attach, problems)
+    problems.raise_if_any()
+    assert topology is not None
+    return topology
+
+
+def build_topology(
+    table: NetTable, name: str, read_text: ReadText, report: Reporter, sites: Sequence[str] | None = None
+) -> Topology | None:
+    """Return the topology of a table.
+
+    Parameters
+    ----------
+    table : NetTable
+    name : str
+        The file, or what else it came from.
+    read_text : callable
+        Reads the file that the table names.
+    report : Reporter
+        Is told of every problem; paths are those within the table.
+    sites : sequence of str, optional
+        If left out: those of ``attach``, or every node.
+
+    Returns
+    -------
+    Topology or None
+        None if there is no telling what was meant.
+    """
+    check_settings(table, report)
+    rows = _source_rows(table, name, read_text, report)
+    if rows is None:
+        return None
+    rows.detour = table.detour
+    rows.bandwidth_bps = speed_of(table.bandwidth_bps, table.bandwidth, (), report)
+    topology = assemble(rows, sites, table.attach, report)
+    if topology is not None:
+        written_changes(table.changes, topology, report)
+    return topology
+
+
+def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Reporter) -> Rows | None:
+    """Return what the one source of a network says."""
+    sources = [key for key in ("file", "generator", "nodes") if getattr(table, key)]
+    if table.links and not table.nodes:
+        sources.append("links")
+    if len(sources) != 1:
+        wrong = f"has {' and '.join(sources)}" if sources else "has no source"
+        report.add((), f"{wrong}; a network comes from one of file, generator, and nodes with links")
+        return None
+    if sources == ["links"]:
+        report.add(("links",), "stand without nodes; name the nodes in [[net.nodes]]")
+        return None
+    if table.generator is not None:
+        return generated_rows(table.generator, name, table.detour, report)
+    if table.file is None:
+        return rows_of(table, name, report)
+    try:
+        text = read_text(table.file)
+        graph = parse_graph(text, table.file[max(0, table.file.rfind(".")) :], table.file)
+    except InputError as error:
+        report.add(("file",) if table.file != name else (), str(error).removeprefix(f"{name}: "))
+        return None
+    return rows_of_graph(graph, name, report)
+
+
+def check_settings(table: NetTable, report: Reporter) -> None:
+    """Check what a table says beside its nodes and links.
+
+    Parameters
+    ----------
+    table : NetTable
+    report : Reporter
+    """
+    for key, known in (("routes", ROUTES), ("exchange", EXCHANGES), ("contention", CONTENTIONS)):
+        if getattr(table, key) not in known:
+            report.add((key,), f"{getattr(table, key)!r} is not known; one of {', '.join(known)}")
+    for key, low, right in (
+        ("detour", 1.0, "a factor, from 1 up"),
+        ("local_latency_ms", 0.0, "milliseconds, from 0 up"),
+        ("local_bandwidth_bps", 1.0, "bits per second, from 1 up"),
+        ("segment_bytes", 1, "bytes, from 1 up"),
+        ("k", 1, "routes, from 1 up"),
+    ):
+        value = getattr(table, key)
+        if not low <= value < math.inf:
+            report.add((key,), f"is {value:g}; {right}")
+    if table.failures is not None:
+        for key in ("mean_up_ms", "mean_down_ms"):
+            value = getattr(table.failures, key)
+            if not 0 < value < math.inf:
+                report.add(("failures", key), f"is {value:g}; milliseconds, above 0")
+        if not 0 <= table.failures.factor < 1:
+            report.add(
+                ("failures", "factor"), f"is {table.failures.factor:g}; a part of the bandwidth, from 0 to below 1"
+            )
