@@ -24,14 +24,14 @@ import numpy as np
 
 from gridweave.errors import TraceError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios import grid_simulator
+from gridweave.scenarios.batch import grid as grid_simulator
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.kernels.grid_batch import run_grid_batch
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.kernels.grid_batch import run_grid_batch
-from gridweave.scenarios.load import find_trace
 from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, EXTRACTS, GridRuns
-from gridweave.scenarios.transform import split
+from gridweave.scenarios.traces.load import find_trace
+from gridweave.scenarios.workload.transform import split
 
 RESULTS = Path(__file__).parent / "results" / "grid.json"
 TRACE = "CTC-SP2-1996-3.1-cln"

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from gridweave.scenarios.coscheduling import SharedResult, simulate_shared
+from gridweave.scenarios.batch.shared import SharedResult, simulate_shared
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
 from gridweave.scenarios.published.lomarc_runs import ALPHAS, JOBS, NODES, READINGS
-from gridweave.scenarios.resources import assign_resources
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.columns import assign_resources
+from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.lomarc import VARIANTS
 from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 

@@ -26,13 +26,14 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.netmodel.tables import CONTENTIONS, EXCHANGES
-from gridweave.scenarios import grid_net_run, grid_simulator
+from gridweave.scenarios.batch import grid as grid_simulator
+from gridweave.scenarios.batch import grid_network as grid_net_run
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.grid_network import SPLITS, GridNet
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
-from gridweave.scenarios.grid_net import SPLITS, GridNet
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
 from gridweave.scenarios.published.grid_runs import CONFIGURATIONS
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 
 RESULTS = Path(__file__).parent / "results" / "netmodel_batch.json"
 M128 = CONFIGURATIONS["m128"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 
 
 def plain_easy(workload: Workload, nodes: int) -> list[int]:

@@ -25,15 +25,15 @@ import numpy as np
 from plain_easy import plain_easy
 
 from gridweave.errors import TraceError
+from gridweave.scenarios.batch.simulate import BatchRun, simulate_policy
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
-from gridweave.scenarios.load import load_workload
-from gridweave.scenarios.simulator import BatchRun, simulate_policy
 from gridweave.scenarios.sweep.plan import PlannedRun, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
-from gridweave.scenarios.swf import write_swf
-from gridweave.scenarios.transform import shrink
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.traces.swf import write_swf
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.workload.transform import shrink
 from gridweave.site.policy import SitePolicy
 
 TRACE, NODES = "CTC-SP2-1996-3.1-cln", 430

@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 
 from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 
 RESULTS = Path(__file__).parent / "results" / "world.json"

@@ -18,7 +18,7 @@ from reference.model import DAY, Job, Limit, Reservation, Window
 from reference.ordering import ORDERS
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.workload import Workload
+    from gridweave.scenarios.workload.table import Workload
 
 HOUR = DAY // 24
 WEIGHTS = (0.5, 1.0, 1.0, 2.0, 3.0)
@@ -202,7 +202,7 @@ def random_jobs(
 
 def to_workload(jobs: Sequence[Job], *, nodes: int | None = None) -> Workload:
     """Return the same jobs as the package's job table, in the table's order; an unknown user is -1 there."""
-    from gridweave.scenarios.workload import Workload
+    from gridweave.scenarios.workload.table import Workload
 
     ordered = sorted(jobs, key=lambda job: (job.submit, job.id))
     return Workload(

@@ -45,7 +45,7 @@ def trace_path() -> TracePath:
 @pytest.fixture
 def no_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Look for traces in an empty folder alone, and return it."""
-    from gridweave.scenarios import load
+    from gridweave.scenarios.traces import load
 
     folder = tmp_path / "traces"
     folder.mkdir()

@@ -37,16 +37,16 @@ from gridweave.cli.main import app
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, GridCancelled, GridHeld, GridReleased, GridSubmitted, TellSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.coscheduling import simulate_shared
-from gridweave.scenarios.grid_net import GridNet
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.job_messages import job_messages
-from gridweave.scenarios.results import NEVER
-from gridweave.scenarios.running_work import RunningWork
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.shared import simulate_shared
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.batch.stepped import job_messages
+from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.scenario.run import run_scenario
-from gridweave.scenarios.simulator import simulate
-from gridweave.scenarios.workload import IntArray, Workload
-from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.scenarios.world.connections import Faults, Network
+from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.lomarc import VARIANTS, NodeKind, SharedNodes

@@ -10,7 +10,7 @@ from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 
 PATTERN_NAMES = tuple(PATTERNS)
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind
 from gridweave.site.disciplines.slowdown_tables import TABLE_3, SlowdownModel, rows_of
 from reference.lomarc import Job, Kind, Options

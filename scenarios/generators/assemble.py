@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.conversion import check_nodes
 from gridweave.scenarios.generators.moments import check_positive
-from gridweave.scenarios.workload import MAX_TIME_MS, BoolArray, IntArray, Workload
+from gridweave.scenarios.traces.convert import check_nodes
+from gridweave.scenarios.workload.table import MAX_TIME_MS, BoolArray, IntArray, Workload
 
 FloatArray = npt.NDArray[np.float64]
 

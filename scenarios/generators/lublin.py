@@ -5,11 +5,21 @@ Journal of Parallel and Distributed Computing 63(11), 2003. Sizes are two-stage 
 powers of two, run times hyper-gamma in their logarithm and longer for wider jobs, gaps gamma in their logarithm on a
 clock that goes at the pace of the day. All jobs may be of one type, or interactive and batch jobs may be two types with
 parameters and arrivals of their own. The parameters are those published; docs/generators.md lists them.
+
+Arrivals of the Lublin and Feitelson model: gaps that are paid in points, and a daily cycle that prices the time.
+
+The gap between two jobs is drawn in *points*. A second in a bucket of the day with weight w is worth w points, so
+points pass quickly in the rush hours and slowly at night. With W(t) the points of the time up to t, job k arrives when
+W(t) is the sum of the first k gaps: the arrivals are a renewal process on a clock that goes at the pace of the day.
+
+One type of jobs of the Lublin and Feitelson model: its parameters, and how sizes and run times are drawn.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -18,17 +28,373 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.generators.assemble import assemble, check_request
-from gridweave.scenarios.generators.lublin_arrivals import (
-    DailyCycle,
-    FloatArray,
-    daily_cycle,
-    draw_gaps,
-    factor_for_span,
-)
-from gridweave.scenarios.generators.lublin_jobs import LublinJobs, draw_jobs
+from gridweave.scenarios.generators.hyper_erlang import Width
 from gridweave.scenarios.generators.moments import Name
-from gridweave.scenarios.generators.size_class import Width
-from gridweave.scenarios.workload import MAX_TIME_MS, MS_PER_S, IntArray, Workload
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MS_PER_S, IntArray, Workload
+
+FloatArray = npt.NDArray[np.float64]
+
+BUCKETS = 48
+DAY_S = 86_400.0
+BUCKET_S = DAY_S / BUCKETS
+
+FIRST_BUCKET = 11
+"""The cycle starts here, with buckets counted from 1: bucket 1 is the half hour after midnight."""
+
+MAX_LOG_GAP = 13.0
+"""Gaps above e^13 points, five days, are drawn again."""
+
+CHUNK = 4096
+"""Gaps and jobs are drawn so many at a time. Fixed, so that a longer workload begins with the shorter one."""
+
+# Below this share of the mean a bucket lets in less than one job of a billion; the day could not be turned around.
+_LEAST_WEIGHT = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class DailyCycle:
+    """The points that time is worth, over one day.
+
+    Parameters
+    ----------
+    weights : numpy.ndarray of float64, shape (48,)
+        Points per second in each half hour from midnight on; their mean is 1.
+    points : numpy.ndarray of float64, shape (49,)
+        Points from midnight up to each edge between half hours, from 0 to those of a whole day.
+    """
+
+    weights: FloatArray
+    points: FloatArray
+
+    def time_s(self, points: npt.ArrayLike) -> FloatArray:
+        """Return the times at which so many points have passed since a midnight.
+
+        Parameters
+        ----------
+        points : array_like of float, shape (n,)
+            Points, >= 0.
+
+        Returns
+        -------
+        numpy.ndarray of float64, shape (n,)
+            Seconds since that midnight.
+        """
+        days, rest = np.divmod(np.asarray(points, np.float64), self.points[-1])
+        time_s: FloatArray = days * DAY_S + np.interp(rest, self.points, _EDGES_S)
+        return time_s
+
+    def points_at(self, time_s: npt.ArrayLike) -> FloatArray:
+        """Return the points that have passed since a midnight: the inverse of `time_s`.
+
+        Parameters
+        ----------
+        time_s : array_like of float, shape (n,)
+            Seconds since that midnight, >= 0.
+
+        Returns
+        -------
+        numpy.ndarray of float64, shape (n,)
+        """
+        days, rest = np.divmod(np.asarray(time_s, np.float64), DAY_S)
+        points: FloatArray = days * self.points[-1] + np.interp(rest, _EDGES_S, self.points)
+        return points
+
+
+_EDGES_S = np.arange(BUCKETS + 1) * BUCKET_S
+
+
+def daily_cycle(anum: float, bnum: float) -> DailyCycle:
+    """Return the cycle that a gamma distribution over the half hours of a day makes.
+
+    Parameters
+    ----------
+    anum, bnum : float
+        Shape and scale in buckets, > 0. Bucket i, from 11 to 58 and wrapped around the day, gets the mass between
+        i - 0.5 and i + 0.5.
+
+    Returns
+    -------
+    DailyCycle
+
+    Raises
+    ------
+    InputError
+        If the distribution leaves some half hour of the day without arrivals.
+
+    Examples
+    --------
+    The whole sample is busiest in the half hour from 13:30 on:
+
+    >>> int(daily_cycle(8.1737, 3.9631).weights.argmax()) / 2
+    13.5
+    """
+    from scipy.special import gammainc
+
+    bucket = np.arange(FIRST_BUCKET, FIRST_BUCKET + BUCKETS)
+    mass = gammainc(anum, (bucket + 0.5) / bnum) - gammainc(anum, (bucket - 0.5) / bnum)
+    weights = np.zeros(BUCKETS)
+    weights[(bucket - 1) % BUCKETS] = mass
+    mean = float(weights.mean())
+    if not weights.min() > _LEAST_WEIGHT * mean:
+        raise InputError(f"anum {anum} and bnum {bnum} leave a half hour of the day without arrivals; widen the cycle")
+    weights /= mean
+    return DailyCycle(weights, np.concatenate([[0.0], np.cumsum(weights * BUCKET_S)]))
+
+
+def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw gaps between arrivals.
+
+    Parameters
+    ----------
+    shape, scale : float
+        Of the gamma distribution of their logarithm; the shape is aarr * arar.
+    size : int
+        How many, >= 1.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    numpy.ndarray of float64, shape (size,)
+        In points, 1 to e^13: seconds of a day in which all hours are alike. Fewer gaps are the first of more.
+    """
+    parts = []
+    for _ in range(-(-size // CHUNK)):
+        log_gap = rng.gamma(shape, scale, CHUNK)
+        rows = np.flatnonzero(log_gap > MAX_LOG_GAP)
+        while len(rows):
+            log_gap[rows] = rng.gamma(shape, scale, len(rows))
+            rows = rows[log_gap[rows] > MAX_LOG_GAP]
+        parts.append(np.exp(log_gap))
+    return np.concatenate(parts)[:size]
+
+
+def factor_for_span(cycles: Sequence[DailyCycle], points: Sequence[FloatArray], span_s: float) -> float:
+    """Return what all gaps must be multiplied by for the jobs to be submitted over a certain time.
+
+    Parameters
+    ----------
+    cycles : sequence of DailyCycle
+        One per arrival process.
+    points : sequence of numpy.ndarray of float64
+        Arrivals of each process in points, ascending; at least two arrivals in all, not all at one instant.
+    span_s : float
+        Wanted time from the first arrival of all to the last, > 0.
+
+    Returns
+    -------
+    float
+        The factor. The cycle of the day is not stretched with the gaps, so the span is not in proportion to it; it goes
+        from nothing to any length without a jump, and one factor that gives this span is found.
+    """
+    from scipy.optimize import brentq
+
+    ends = [(cycle, np.array([own[0], own[-1]])) for cycle, own in zip(cycles, points, strict=True) if len(own)]
+
+    def excess(log_factor: float) -> float:
+        times = np.array([cycle.time_s(own * np.exp(log_factor)) for cycle, own in ends])
+        return float(times.max() - times.min()) - span_s
+
+    low = high = float(np.log(span_s / max(own[1] for _, own in ends)))
+    while excess(low) > 0:
+        low -= 1.0
+    while excess(high) < 0:
+        high += 1.0
+    return float(np.exp(brentq(excess, low, high, xtol=1e-15, rtol=1e-14)))
+
+
+MAX_LOG_RUN = 12.0
+"""Run times above e^12 s, about two days, are drawn again."""
+
+# The published values lie well within; a shape far above has no spread left, and is a slip in a model file.
+_MAX_SHAPE = 1e6
+
+
+class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of one type of jobs, under their published names; gamma(a, b) has the mean a * b.
+
+    Parameters
+    ----------
+    serial : float
+        Probability of a job of one node.
+    pow2 : float
+        Probability, of all jobs, of one whose size is made a power of two; serial + pow2 <= 1.
+    low : float
+        Least log2 of the size of a parallel job, before it is rounded.
+    med_offset : float
+        How far the break of the two-stage distribution lies below its top: med = hi - med_offset.
+    hi_offset : float
+        How far the top lies below the machine: hi = log2(nodes) - hi_offset.
+    prob : float
+        Probability of a size between low and med.
+    a1, b1, a2, b2 : float
+        The two gamma distributions of ln(run time in seconds), > 0, with means of at most 12.
+    pa, pb : float
+        A job of n nodes has the first of the two with the probability pa * n + pb, cut to 0 and 1.
+    aarr, barr : float
+        Gamma distribution of ln(gap in points) in the rush hours, > 0. LOMARC's alpha is aarr.
+    arar : float
+        Ratio of all hours to the rush hours, > 0: the shape used is aarr * arar, and its mean with barr at most 13.
+    anum, bnum : float
+        Gamma distribution of the arrivals over the half hours of the day, > 0.
+    job_class : int, optional
+        What stands in the column ``job_class`` of these jobs: SWF's queue, 0 for interactive and 1 for batch jobs.
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of its bounds.
+    """
+
+    serial: float
+    pow2: float
+    low: float
+    med_offset: float
+    hi_offset: float
+    prob: float
+    a1: float
+    b1: float
+    a2: float
+    b2: float
+    pa: float
+    pb: float
+    aarr: float
+    barr: float
+    anum: float
+    bnum: float
+    arar: float
+    job_class: Annotated[int, msgspec.Meta(ge=0, le=2**31)] | None = None
+
+    def __post_init__(self) -> None:
+        for names, low, high in (
+            (("serial", "pow2", "prob"), 0.0, 1.0),
+            (("low", "med_offset", "hi_offset"), 0.0, 24.0),
+            (("pa", "pb"), -1e6, 1e6),
+        ):
+            for name in names:
+                if not low <= getattr(self, name) <= high:
+                    raise InputError(f"{name} {getattr(self, name)} is not within {low:g} to {high:g}")
+        for name in ("a1", "b1", "a2", "b2", "aarr", "barr", "arar", "anum", "bnum"):
+            if not 0 < getattr(self, name) <= _MAX_SHAPE:
+                raise InputError(f"{name} {getattr(self, name)} is not above 0 and up to {_MAX_SHAPE:g}")
+        if self.serial + self.pow2 > 1:
+            raise InputError(f"serial {self.serial} and pow2 {self.pow2} are more than 1 together")
+        # At least half of the draws are below the mean, so drawing again comes to an end.
+        for names_of, mean, limit in (
+            ("a1 * b1", self.a1 * self.b1, MAX_LOG_RUN),
+            ("a2 * b2", self.a2 * self.b2, MAX_LOG_RUN),
+            ("aarr * arar * barr", self.aarr * self.arar * self.barr, MAX_LOG_GAP),
+        ):
+            if mean > limit:
+                raise InputError(f"{names_of} is {mean:.6g}; above {limit:g} most values would be drawn again")
+        daily_cycle(self.anum, self.bnum)
+
+    def size_range(self, nodes: int) -> tuple[float, float, float]:
+        """Return low, med and hi for a machine.
+
+        Parameters
+        ----------
+        nodes : int
+            Size of the machine, >= 2.
+
+        Returns
+        -------
+        low, med, hi : float
+            In log2 of nodes, ascending. On a small machine med is no less than hi / 2.
+        """
+        hi = max(math.log2(nodes) - self.hi_offset, self.low)
+        return self.low, min(max(hi - self.med_offset, hi / 2, self.low), hi), hi
+
+
+def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> IntArray:
+    """Draw sizes of jobs: serial, a power of two, or any.
+
+    Parameters
+    ----------
+    jobs : LublinJobs
+    nodes : int
+        Size of the machine, >= 1.
+    size : int
+        How many.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (size,)
+        Within 1 to `nodes`.
+    """
+    kind, stage, place = rng.random((3, size))
+    if nodes == 1:
+        return np.ones(size, np.int64)
+    low, med, hi = jobs.size_range(nodes)
+    exponent = np.where(stage < jobs.prob, low + place * (med - low), med + place * (hi - med))
+    # Rounding up must not lead beyond a machine whose size is no power of two.
+    power = np.minimum(np.floor(exponent + 0.5), nodes.bit_length() - 1)
+    exponent = np.where(kind < jobs.serial + jobs.pow2, power, exponent)
+    width: IntArray = np.minimum(np.floor(np.exp2(exponent) + 0.5).astype(np.int64), nodes)
+    width[kind < jobs.serial] = 1
+    return width
+
+
+def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> FloatArray:
+    """Draw run times, which depend on the sizes.
+
+    Parameters
+    ----------
+    jobs : LublinJobs
+    width : numpy.ndarray of int64, shape (n,)
+        Nodes of each job.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    numpy.ndarray of float64, shape (n,)
+        Whole seconds, 1 to 162754 (e^12, rounded down).
+
+    Notes
+    -----
+    A value above e^12 is drawn again with the choice between the two distributions.
+    """
+    first = np.clip(jobs.pa * width + jobs.pb, 0.0, 1.0)
+    log_run = np.empty(len(width))
+    rows = np.arange(len(width))
+    while len(rows):
+        is_first = rng.random(len(rows)) < first[rows]
+        shape = np.where(is_first, jobs.a1, jobs.a2)
+        log_run[rows] = rng.standard_gamma(shape) * np.where(is_first, jobs.b1, jobs.b2)
+        rows = rows[log_run[rows] > MAX_LOG_RUN]
+    return np.floor(np.exp(log_run))
+
+
+def draw_jobs(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
+    """Draw sizes and run times; those of fewer jobs are the first of those of more.
+
+    Parameters
+    ----------
+    jobs : LublinJobs
+    nodes : int
+        Size of the machine, >= 1.
+    size : int
+        How many.
+    rng : numpy.random.Generator
+        Two streams are spawned from it.
+
+    Returns
+    -------
+    width : numpy.ndarray of int64, shape (size,)
+        As of `draw_widths`.
+    run_s : numpy.ndarray of float64, shape (size,)
+        As of `draw_run_s`.
+    """
+    for_widths, for_runs = rng.spawn(2)
+    chunks = -(-size // CHUNK)
+    width = np.empty(chunks * CHUNK, np.int64)
+    run_s = np.empty(chunks * CHUNK)
+    for start in range(0, chunks * CHUNK, CHUNK):
+        rows = slice(start, start + CHUNK)
+        width[rows] = draw_widths(jobs, nodes, CHUNK, for_widths)
+        run_s[rows] = draw_run_s(jobs, width[rows], for_runs)
+    return width[:size], run_s[:size]
+
 
 PUBLISHED_NODES = 128
 """The machine that the published values of med and hi are for."""

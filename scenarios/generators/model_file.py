@@ -11,8 +11,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.scenarios.generators.registry import GENERATORS, Model, kind_of
-from gridweave.scenarios.trace_text import open_trace
-from gridweave.scenarios.trace_writing import write_file
+from gridweave.scenarios.traces.text import open_trace, write_file
 
 FORMAT = "gridweave-workload-model"
 VERSION = 1

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.conversion import check_nodes
-from gridweave.scenarios.workload import MS_PER_S, Workload
+from gridweave.scenarios.traces.convert import check_nodes
+from gridweave.scenarios.workload.table import MS_PER_S, Workload
 
 # What stands in a model file as its name: one line for people.
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]

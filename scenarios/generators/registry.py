@@ -14,7 +14,7 @@ from gridweave.errors import OptionError
 from gridweave.scenarios.generators.histogram import HistogramModel, generate_histogram, learn_histogram
 from gridweave.scenarios.generators.hyper_erlang import HyperErlangModel, generate_hyper_erlang, learn_hyper_erlang
 from gridweave.scenarios.generators.lublin import LublinModel, generate_lublin, lublin_model, with_alpha
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 
 
 class Model(Protocol):

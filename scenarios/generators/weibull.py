@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.workload import MAX_TIME_MS
+from gridweave.scenarios.workload.table import MAX_TIME_MS
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from gridweave.errors import InputError
 from gridweave.scenarios.grid_file.structs import GridFile, LiveSite
-from gridweave.scenarios.scenario.checks import check_fragments, check_sites, grid_policy, site_policy
-from gridweave.scenarios.scenario.converting import BROKEN, convert_table
-from gridweave.scenarios.scenario.network_checks import check_network
+from gridweave.scenarios.scenario.checks import check_fragments, check_network, check_sites, grid_policy, site_policy
 from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.reader import Draft, parse_toml, text_of_file
-from gridweave.scenarios.scenario.structs import Header, Scenario, WorkloadTable
+from gridweave.scenarios.scenario.read import BROKEN, Draft, convert_table, parse_toml, text_of_file
+from gridweave.scenarios.scenario.tables import Header, Scenario, WorkloadTable
 
 if TYPE_CHECKING:
     from gridweave.grid.service.cluster import GridPlan
@@ -222,7 +220,7 @@ def plan_of(grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
     from gridweave.grid.control.links import GridNetwork
     from gridweave.grid.service.cluster import GridPlan, SitePlan
     from gridweave.netmodel.model import NetworkModel
-    from gridweave.scenarios.grid_net import STAGINGS
+    from gridweave.scenarios.batch.grid_network import STAGINGS
     from gridweave.scenarios.scenario.build import owner_policy
     from gridweave.site.service.probes.probing import ProbePlan
 

@@ -15,9 +15,8 @@ from gridweave.scenarios.grid_file.reading import ReadGrid, checked_grid, file_t
 from gridweave.scenarios.grid_file.serve_structs import EndTable, FarSite, GridSide, OwnSite, ServedGateway, SiteSide
 from gridweave.scenarios.grid_file.structs import GridFile, LiveGridTable, LiveSite, MetaTable
 from gridweave.scenarios.grid_file.wanted import placed
-from gridweave.scenarios.scenario.converting import BROKEN, convert_table
 from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.reader import parse_toml
+from gridweave.scenarios.scenario.read import BROKEN, convert_table, parse_toml
 from gridweave.site.service.calls import NAMESPACE
 from gridweave.site.service.link import LinkEnd
 

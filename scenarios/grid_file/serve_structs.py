@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gridweave.netmodel.tables import NetTable
 from gridweave.scenarios.grid_file.structs import GatewayTable, LiveSite, MetaTable, Ms, RayTable, Table
-from gridweave.scenarios.scenario.structs import Nodes, SiteName
+from gridweave.scenarios.scenario.tables import Nodes, SiteName
 
 _MOST_SITES = 1_000
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.netmodel.tables import NetTable
-from gridweave.scenarios.scenario.structs import GridTable, Nodes, Site, SiteName
+from gridweave.scenarios.scenario.tables import GridTable, Nodes, Site, SiteName
 
 Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 _Seconds = Annotated[float, Meta(gt=0)]

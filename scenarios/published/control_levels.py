@@ -16,9 +16,9 @@ from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, GridRuns
 from gridweave.scenarios.published.report import OURS, Conclusion, Report, Row, Section, Value, Verdict
-from gridweave.scenarios.scenario.homes import assign_homes, home_of
-from gridweave.scenarios.transform import split
-from gridweave.scenarios.workload import BoolArray
+from gridweave.scenarios.workload.homes import assign_homes, home_of
+from gridweave.scenarios.workload.table import BoolArray
+from gridweave.scenarios.workload.transform import split
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.site.owner import OwnerPolicy
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.load import load_workload
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.published.thesis_runs import THESIS_TRACES
-from gridweave.scenarios.transform import cut, split
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.workload.transform import cut, split
 
 CONFIGURATIONS: dict[str, tuple[int, ...]] = {
     "m64": (*[64] * 4, *[32] * 6, *[8] * 8),

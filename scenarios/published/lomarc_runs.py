@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.coscheduling import simulate_shared
+from gridweave.scenarios.batch.shared import simulate_shared
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
 from gridweave.scenarios.published.thesis_runs import Progress
-from gridweave.scenarios.resources import assign_resources
-from gridweave.scenarios.workload import MS_PER_S, Workload
+from gridweave.scenarios.workload.columns import assign_resources
+from gridweave.scenarios.workload.table import MS_PER_S, Workload
 from gridweave.site.disciplines.lomarc import VARIANTS
 from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 

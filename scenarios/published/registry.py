@@ -154,13 +154,13 @@ def _network(runs: GridRuns) -> Report:
 
 
 def _draw_network(bench: Bench) -> dict[str, Figure]:
-    from gridweave.scenarios.published.network_plots import plot_network
+    from gridweave.scenarios.plots.published_network import plot_network
 
     return {} if bench.grid is None else plot_network(bench.grid)
 
 
 def _draw_months(bench: Bench) -> dict[str, Figure]:
-    from gridweave.scenarios.published.plots import plot_months
+    from gridweave.scenarios.plots.published import plot_months
 
     return plot_months(bench.thesis)
 
@@ -176,7 +176,7 @@ def _zhang(figure: str) -> Callable[[Bench], Report]:
 
 def _draw_zhang(figure: str) -> Callable[[Bench], dict[str, Figure]]:
     def draw(bench: Bench) -> dict[str, Figure]:
-        from gridweave.scenarios.published.plots import plot_figure
+        from gridweave.scenarios.plots.published import plot_figure
 
         return {} if bench.zhang is None else plot_figure(figure, bench.zhang)
 
@@ -198,7 +198,7 @@ def _lomarc_entry(number: int, section: str, title: str, *, draws: bool = True) 
         return report_lomarc(entry, bench.lomarc)
 
     def draw(bench: Bench) -> dict[str, Figure]:
-        from gridweave.scenarios.published.lomarc_plots import plot_lomarc
+        from gridweave.scenarios.plots.published_lomarc import plot_lomarc
 
         return plot_lomarc(entry, bench.lomarc)
 

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.estimates import perfect
-from gridweave.scenarios.grid_results import job_of_fragments
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, GridRuns
 from gridweave.scenarios.published.report import OURS, Conclusion, Report, Row, Section, Value, Verdict
-from gridweave.scenarios.workload import IntArray
+from gridweave.scenarios.results.grid import job_of_fragments
+from gridweave.scenarios.workload.estimates import perfect
+from gridweave.scenarios.workload.table import IntArray
 
 EXTRACT = "10_20k_org"
 MACHINES = ("m128", "m384")

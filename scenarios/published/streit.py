@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from gridweave.scenarios.metrics import Metrics, compute_by_class
 from gridweave.scenarios.published.report import EACH, OURS, Conclusion, Report, Row, Section, Value, Verdict
 from gridweave.scenarios.published.streit_data import (
     POLICIES,
@@ -30,7 +29,8 @@ from gridweave.scenarios.published.thesis_runs import (
     ThesisJobs,
     ThesisRuns,
 )
-from gridweave.scenarios.workload import MS_PER_S, BoolArray, IntArray
+from gridweave.scenarios.results.metrics import Metrics, compute_by_class
+from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
 
 PLANNED, EASY = "planned FCFS", "FCFS queue, EASY"
 

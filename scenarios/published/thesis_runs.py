@@ -1,6 +1,6 @@
 """The traces of the thesis as the thesis reads them, and their simulations, each run once.
 
-The conversion of the thesis (section 3.6) differs from that of `gridweave.scenarios.conversion` in one point: a record
+The conversion of the thesis (section 3.6) differs from that of `gridweave.scenarios.traces.convert` in one point: a record
 with a negative estimate is not converted, where gridweave takes the run time as the estimate. Both readings are kept
 here. The dates are those that the monthly tables of the thesis are made with (docs/reproduction.md, "The dates").
 """
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.conversion import ConversionReport
-from gridweave.scenarios.job_classes import JobClasses, classes_by_month
-from gridweave.scenarios.load import find_trace
-from gridweave.scenarios.swf import read_records, read_swf
-from gridweave.scenarios.workload import MS_PER_S, IntArray, Workload
+from gridweave.scenarios.traces.convert import ConversionReport
+from gridweave.scenarios.traces.load import find_trace
+from gridweave.scenarios.traces.swf import read_records, read_swf
+from gridweave.scenarios.workload.columns import JobClasses, classes_by_month
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.results import SimulationResult
+    from gridweave.scenarios.results.schedule import SimulationResult
 
 Progress = Callable[[int, int, str], None]
 
@@ -30,7 +30,7 @@ LEFT_OUT = "records without an estimate left out"
 """The reading of the thesis."""
 
 FILLED = "run time taken as the estimate"
-"""The reading of `gridweave.scenarios.conversion`."""
+"""The reading of `gridweave.scenarios.traces.convert`."""
 
 _S_PER_H = 3600
 _FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", "requested_s")
@@ -316,7 +316,7 @@ class ThesisRuns:
         -------
         SimulationResult
         """
-        from gridweave.scenarios.simulator import simulate_policy
+        from gridweave.scenarios.batch.simulate import simulate_policy
         from gridweave.site.policy import SitePolicy
 
         jobs = self.jobs(key)

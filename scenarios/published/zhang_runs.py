@@ -22,23 +22,23 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.estimates import with_estimates
 from gridweave.scenarios.generators.hyper_erlang import (
+    HyperErlang,
     HyperErlangModel,
     generate_hyper_erlang,
     learn_hyper_erlang,
     rescale,
 )
-from gridweave.scenarios.generators.hyper_erlang_law import HyperErlang
-from gridweave.scenarios.job_classes import NARROW_UP_TO
 from gridweave.scenarios.published.thesis_runs import THESIS_TRACES, Progress
-from gridweave.scenarios.swf import read_swf
-from gridweave.scenarios.workload import MS_PER_S, Workload
+from gridweave.scenarios.traces.swf import read_swf
+from gridweave.scenarios.workload.columns import NARROW_UP_TO
+from gridweave.scenarios.workload.estimates import with_estimates
+from gridweave.scenarios.workload.table import MS_PER_S, Workload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gridweave.scenarios.results import SimulationResult
+    from gridweave.scenarios.results.schedule import SimulationResult
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -84,7 +84,7 @@ class Setting(NamedTuple):
     order : str
         Order of the queue, as in `gridweave.site.policy.SitePolicy`.
     estimates : str
-        As in `gridweave.scenarios.estimates.with_estimates`.
+        As in `gridweave.scenarios.workload.estimates.with_estimates`.
     """
 
     order: str
@@ -352,7 +352,7 @@ def _means(grid: list[list[_Point]], place: int) -> FloatArray:
 
 
 def _simulate(workload: Workload, setting: Setting, discipline: str, seed: int) -> _Point:
-    from gridweave.scenarios.simulator import simulate_policy
+    from gridweave.scenarios.batch.simulate import simulate_policy
     from gridweave.site.policy import SitePolicy
 
     estimated = with_estimates(workload, setting.estimates, np.random.default_rng([seed, 1]))

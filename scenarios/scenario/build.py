@@ -12,31 +12,29 @@ import numpy as np
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.topology import named
-from gridweave.scenarios import transform
-from gridweave.scenarios.communication_columns import with_communication, with_data
-from gridweave.scenarios.estimates import with_estimates
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
-from gridweave.scenarios.load import find_trace, load_workload
-from gridweave.scenarios.network_use import policy_label
-from gridweave.scenarios.scenario.checks import checked, grid_policy, site_policy, sites_of
-from gridweave.scenarios.scenario.homes import assign_homes, home_of, split_at_home
+from gridweave.scenarios.results.grid import policy_label
+from gridweave.scenarios.scenario.checks import checked, grid_policy, site_policy, sites_of, with_resources
 from gridweave.scenarios.scenario.networks import grid_net, read_network
-from gridweave.scenarios.scenario.overrides import Overrides
 from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.reader import Draft, beside, read_draft
-from gridweave.scenarios.scenario.sharing import with_resources
-from gridweave.scenarios.scenario.structs import Scenario, Site, Transformation
-from gridweave.scenarios.workload import BoolArray, IntArray, Workload
+from gridweave.scenarios.scenario.read import Draft, Overrides, beside, read_draft
+from gridweave.scenarios.scenario.tables import Scenario, Site, Transformation
+from gridweave.scenarios.traces.load import find_trace, load_workload
+from gridweave.scenarios.workload import transform
+from gridweave.scenarios.workload.columns import with_communication, with_data
+from gridweave.scenarios.workload.estimates import with_estimates
+from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
+from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.links import check_reach, node_of_grid
-from gridweave.scenarios.world.network import Faults, Network
 from gridweave.site.disciplines.lomarc import SharedNodes
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
-    from gridweave.scenarios.grid_net import GridNet
+    from gridweave.scenarios.batch.grid_network import GridNet
 
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
@@ -125,7 +123,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     Parameters
     ----------
     source, overrides
-        As for `gridweave.scenarios.scenario.reader.read_scenario`.
+        As for `gridweave.scenarios.scenario.read.read_scenario`.
 
     Returns
     -------

@@ -1,35 +1,303 @@
-"""What a scenario must fulfil beyond the types of its keys, as far as no workload is needed to tell."""
+"""What a scenario must fulfil beyond the types of its keys, as far as no workload is needed to tell.
+
+What a scenario must fulfil to have a network between its sites, as far as its text alone tells.
+
+Sites whose nodes are shared, and what their jobs need: the tables of a scenario that docs/lomarc.md is behind.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
-from gridweave.scenarios.estimates import with_estimates
-from gridweave.scenarios.metrics import Metrics
-from gridweave.scenarios.scenario.network_checks import check_network
-from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.sharing import shared_nodes
-from gridweave.scenarios.scenario.structs import (
+from gridweave.netmodel.tables import CONTENTIONS
+from gridweave.scenarios.results.metrics import Metrics
+from gridweave.scenarios.scenario.problems import KeyPath, Report
+from gridweave.scenarios.scenario.tables import (
+    DATA,
     FRAGMENT_TABLES,
     HOMES,
+    NET_KEYS,
+    SITES_OF_SPLITS,
     SPLITS,
+    DataTable,
+    FaultsTable,
     GridTable,
+    NetworkTable,
     Scenario,
     SharingTable,
     Site,
     Transformation,
     WorkloadTable,
 )
-from gridweave.scenarios.workload import MAX_WIDTH, Workload
-from gridweave.scenarios.world.network import Faults, Network
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.scenarios.traces.resources import read_resources
+from gridweave.scenarios.workload.columns import (
+    AT_HOME,
+    assign_resources,
+    check_bytes,
+    check_fraction,
+    check_pattern,
+    check_site,
+)
+from gridweave.scenarios.workload.estimates import with_estimates
+from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
+from gridweave.scenarios.world.connections import Faults, Network
+from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, SharedNodes
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+
+IDLE = "the network is left out: no job is split and no data is moved under mode {}"
+
+
+def contention_of(scenario: Scenario) -> str:
+    """Return what jobs on the same links do to each other: what ``[grid]`` says, or else ``[net]``."""
+    if scenario.grid.contention is not None:
+        return scenario.grid.contention
+    return "none" if scenario.net is None else scenario.net.contention
+
+
+def without_idle_network(scenario: Scenario, report: Report) -> Scenario:
+    """Leave out a network that nothing would use since the mode was changed from outside: one file compares modes.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    report : Report
+        Knows which keys were changed from outside.
+
+    Returns
+    -------
+    Scenario
+        Under a mode that splits no job and moves no data without ``[net]`` and all that is for it.
+    """
+    if scenario.net is None or ("grid", "mode") not in report.typed or not _is_idle(scenario):
+        return scenario
+    if not report.is_clean(("net",), ("workload", "communication"), ("workload", "data")):
+        return scenario
+    default = GridTable()
+    grid = msgspec.structs.replace(scenario.grid, **{key: getattr(default, key) for key in NET_KEYS})
+    sites = [msgspec.structs.replace(site, at=None) if isinstance(site, Site) else site for site in scenario.sites]
+    workload = msgspec.structs.replace(scenario.workload, communication=None, data=None)
+    return msgspec.structs.replace(scenario, net=None, grid=grid, sites=sites, workload=workload)
+
+
+def check_network(scenario: Scenario, report: Report) -> None:
+    """Check what a scenario says of its network, and whether the rest goes together with it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    report : Report
+        Is told of every problem. The links themselves are looked at where they are read.
+    """
+    grid = scenario.grid
+    for key, known in (("split", SITES_OF_SPLITS), ("contention", CONTENTIONS), ("data", DATA)):
+        value = getattr(grid, key)
+        if value is not None and value not in known:
+            report.add(("grid", key), f"{value!r} is not known; one of {', '.join(known)}")
+    _check_communication(scenario, report)
+    _check_data(scenario, report)
+    if not report.is_clean(("net",)):
+        return
+    if scenario.net is None:
+        for path, text in _without_net(scenario):
+            report.add(path, text)
+        return
+    for path, text in _against_net(scenario):
+        report.add(path, text)
+
+
+def _is_idle(scenario: Scenario) -> bool:
+    """Whether nothing would cross the network."""
+    grid = scenario.grid
+    if grid.mode == "local":
+        data = scenario.workload.data or DataTable()
+        return grid.data == "none" or (data.input_site == AT_HOME and data.output_site == AT_HOME)
+    return grid.mode == "sharing" and grid.data == "none" and not is_in_world(scenario)
+
+
+def _without_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    """Yield what a scenario without a network cannot have."""
+    default = GridTable()
+    for key in NET_KEYS:
+        value = getattr(scenario.grid, key)
+        if value not in (getattr(default, key), "none"):
+            yield ("grid", key), f"is {value!r}, and there is no network; add the table [net], or leave this out"
+    for key in ("communication", "data"):
+        if getattr(scenario.workload, key) is not None:
+            yield ("workload", key), "is of no use without a network; add the table [net], or leave this out"
+    for number, site in enumerate(scenario.sites):
+        if isinstance(site, Site) and site.at is not None:
+            yield ("sites", number, "at"), "is a node of no network; add the table [net], or leave this out"
+
+
+def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    """Yield what contradicts a network."""
+    grid, net = scenario.grid, scenario.net
+    assert net is not None
+    if grid.mode == "local" and grid.data != "none":
+        yield ("grid", "data"), f"is {grid.data!r}, and mode local moves no data: each site is by itself; say 'none'"
+    elif _is_idle(scenario):
+        right = "leave it out, or choose the mode multi-site or adaptive"
+        yield ("net",), f"is of no use under mode {grid.mode}, which splits no job, with no data to move; {right}"
+    if grid.mode == "local" and grid.at is not None:
+        yield ("grid", "at"), f"is {grid.at!r}, and under mode local there is no grid to be there; leave it out"
+    if grid.overhead != GridTable().overhead:
+        yield (
+            ("grid", "overhead"),
+            "stands beside [net], from which the overhead of each split follows; leave out one of them",
+        )
+    if grid.contention is not None and net.contention not in ("none", grid.contention):
+        yield (
+            ("grid", "contention"),
+            f"is {grid.contention!r}, and that of [net] is {net.contention!r}; leave out one of them",
+        )
+    if grid.data in ("blocking", "prefetch") and grid.backfill == "conservative":
+        yield (
+            ("grid", "data"),
+            f"is {grid.data!r}, which does not go with reserved starts; backfill is easy or none",
+        )
+    if grid.data in ("blocking", "prefetch") and grid.control == "none" and grid.mode != "local":
+        yield ("grid", "data"), f"is {grid.data!r}, and control 'none' knows of no links; say 'none' here too"
+    if grid.data in ("blocking", "prefetch") and scenario.workload.data is None:
+        yield ("grid", "data"), f"is {grid.data!r}, and jobs have no data; add [workload.data], or say 'none'"
+    for number, site in enumerate(scenario.sites):
+        if isinstance(site, Site) and site.at is not None and site.name in net.attach:
+            yield ("sites", number, "at"), f"stands beside net.attach.{site.name}; leave out one of them"
+
+
+def is_in_world(scenario: Scenario) -> bool:
+    """Whether messages are sent between the grid and its sites when a scenario is run, and so cross its network.
+
+    Parameters
+    ----------
+    scenario : Scenario
+
+    Returns
+    -------
+    bool
+        What `gridweave.scenarios.scenario.build.Built.needs_world` comes to, as far as the text alone tells.
+    """
+    if scenario.grid.mode == "local":
+        return False
+    sites = [site for site in scenario.sites if isinstance(site, Site)]
+    tables: tuple[tuple[msgspec.Struct, msgspec.Struct], ...] = (
+        (scenario.network, NetworkTable()),
+        (scenario.faults, FaultsTable()),
+    )
+    return (
+        scenario.grid.control != "full"
+        or scenario.grid.at is not None
+        or scenario.workload.to_grid != 1
+        or any(site.grid_share != 1 or site.own_users_first or site.discipline == "lomarc" for site in sites)
+        or any(
+            # What lasts how long is of no account where nothing fails.
+            getattr(table, key) != getattr(default, key) and not key.endswith("_lasts_ms")
+            for table, default in tables
+            for key in table.__struct_fields__
+        )
+    )
+
+
+def _check_communication(scenario: Scenario, report: Report) -> None:
+    table = scenario.workload.communication
+    if table is None:
+        return
+    place = ("workload", "communication")
+    _tell(report, place, partial(check_pattern, table.pattern))
+    _tell(report, place, partial(check_fraction, table.fraction))
+    _tell(report, place, partial(check_bytes, "message_bytes", table.message_bytes))
+
+
+def _check_data(scenario: Scenario, report: Report) -> None:
+    table = scenario.workload.data
+    if table is None:
+        return
+    place = ("workload", "data")
+    names = [site.name for site in scenario.sites if isinstance(site, Site)]
+    sites_are_known = bool(names) and len(names) == len(scenario.sites)
+    for key in ("input", "output"):
+        size, site = getattr(table, f"{key}_bytes"), getattr(table, f"{key}_site")
+        _tell(report, place, partial(check_bytes, f"{key}_bytes", size))
+        if sites_are_known:
+            _tell(report, place, partial(check_site, f"{key}_site", site, names))
+
+
+def _tell(report: Report, place: KeyPath, check: Callable[[], object]) -> None:
+    """Report what a check refuses."""
+    try:
+        check()
+    except OptionError as error:
+        report.add((*place, error.option), error.problem)
+
+
+def shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:
+    """Return how a site schedules on nodes that are shared.
+
+    Parameters
+    ----------
+    table : SharingTable
+    nodes : int
+        Nodes of the site.
+    backfill : str
+        Of the site.
+
+    Returns
+    -------
+    SharedNodes
+
+    Raises
+    ------
+    OptionError
+        If a name is not known, or an option does not go with another.
+    """
+    if table.variant not in VARIANTS:
+        raise OptionError("variant", f"{table.variant!r} is not known; one of {', '.join(VARIANTS)}")
+    plain = VARIANTS[table.variant]
+    policy: LomarcPolicy = msgspec.structs.replace(
+        plain, backfill=backfill, max_slowdown=table.max_slowdown, cpu=table.cpu or plain.cpu
+    )
+    kind = NodeKind(count=nodes, cores=table.cores, threads=table.threads, memory=table.memory, cpu=policy.cpu)
+    return SharedNodes(sharing=policy, kinds=(kind,), formula=table.formula)
+
+
+def with_resources(
+    workload: Workload, resources: str, file: Path | None, rng: np.random.Generator, report: Report
+) -> Workload:
+    """Return a workload whose jobs say what they need beside nodes.
+
+    Parameters
+    ----------
+    workload : Workload
+    resources : str
+        A mix, or a file as ``gridweave trace resources`` writes one.
+    file : pathlib.Path or None
+        The file that is meant, if it lies beside the scenario.
+    rng : numpy.random.Generator
+    report : Report
+        Takes what is wrong, at ``workload.resources``; the workload is unchanged then.
+
+    Returns
+    -------
+    Workload
+    """
+    try:
+        if Path(resources).suffix:
+            return read_resources(file or resources, workload)
+        return assign_resources(workload, resources, rng)
+    except OptionError as error:
+        report.add(("workload", "resources"), error.problem)
+    except InputError as error:
+        report.add(("workload", "resources"), str(error))
+    return workload
+
 
 T = TypeVar("T", Network, Faults)
 S = TypeVar("S", GridPolicy, Network, Faults)

@@ -11,9 +11,8 @@ from gridweave.netmodel.problems import Problems
 from gridweave.netmodel.reading import read_table
 from gridweave.netmodel.tables import NetTable
 from gridweave.scenarios.scenario.catalogue import scenario_names
-from gridweave.scenarios.scenario.networks import read_network
-from gridweave.scenarios.scenario.reader import read_draft
-from gridweave.scenarios.scenario.topology_files import TOML, find_topology, text_of, with_source_of
+from gridweave.scenarios.scenario.networks import TOML, find_topology, read_network, text_of, with_source_of
+from gridweave.scenarios.scenario.read import read_draft
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
@@ -26,7 +25,7 @@ def network_of_file(name: str) -> tuple[NetTable, Topology]:
     ----------
     name : str
         A file in GML or GraphML, or in TOML with a table ``[net]``; it, and the file that its table names, are looked
-        for as `gridweave.scenarios.scenario.topology_files.find_topology` does. TOML with more tables is a scenario:
+        for as `gridweave.scenarios.scenario.networks.find_topology` does. TOML with more tables is a scenario:
         its sites are at the nodes that their ``at`` says. Or the name of a scenario in the catalogue.
 
     Returns

@@ -1,27 +1,188 @@
-"""The network of a scenario: where its file is found, and what a simulation takes of it."""
+"""The network of a scenario: where its file is found, and what a simulation takes of it.
+
+Files of networks: where they are found, and those of our own, written in TOML.
+"""
 
 from __future__ import annotations
 
+import importlib.resources
+import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import platformdirs
 
 from gridweave.errors import InputError
 from gridweave.netmodel.problems import Path as Keys
-from gridweave.netmodel.tables import AttachTable, NetTable
-from gridweave.scenarios.scenario.network_checks import contention_of
+from gridweave.netmodel.reading import read_table
+from gridweave.netmodel.tables import DETOUR, AttachTable, NetTable
+from gridweave.scenarios.scenario.checks import contention_of
 from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.reader import Draft
-from gridweave.scenarios.scenario.structs import Scenario, Site
-from gridweave.scenarios.scenario.topology_files import TOML, find_topology, text_of, with_source_of
+from gridweave.scenarios.scenario.read import Draft, beside
+from gridweave.scenarios.scenario.tables import Scenario, Site
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
-    from gridweave.scenarios.grid_net import GridNet
+    from gridweave.scenarios.batch.grid_network import GridNet
+
+
+FOLDER_VARIABLE = "GRIDWEAVE_TOPOLOGIES"
+MAX_BYTES = 1 << 26
+
+KNOWN_TOPOLOGIES = {"geant2012.gml": "http://www.topology-zoo.org/files/Geant2012.gml"}
+"""Files by which our scenarios name a network that is not ours to ship, and where they are published."""
+
+TOML = ".toml"
+KEYS_OF_A_FILE = ("nodes", "links", "generator", "bandwidth", "bandwidth_bps", "detour")
+
+
+def find_topology(name: str, folder: Path | None = None) -> Path:
+    """Return the file of a network.
+
+    Parameters
+    ----------
+    name : str
+        As a scenario names it: a path, or the name of a file that is looked for beside the scenario, in the working
+        directory, in ``$GRIDWEAVE_TOPOLOGIES``, in the user's cache folder, and among those that ship.
+    folder : pathlib.Path, optional
+        Of the scenario.
+
+    Returns
+    -------
+    pathlib.Path
+
+    Raises
+    ------
+    InputError
+        If there is none; the message tells how to get it.
+    """
+    own = beside(folder, name)
+    try:
+        if own is not None or Path(name).is_file():
+            return own or Path(name)
+        if Path(name).exists():
+            raise InputError(f"{name}: is not a file")
+    except (OSError, ValueError):
+        raise InputError(f"{name}: is not the name of a file") from None
+    if Path(name).name == name:  # a path with folders means just that file
+        for place in _folders():
+            found = beside(place, name)
+            if found is not None:
+                return found
+    url = KNOWN_TOPOLOGIES.get(name.casefold())
+    if url is not None:
+        raise InputError(
+            f"{name}: this topology is not at hand; get it from {url}, and put it beside the scenario or into the "
+            f"folder that ${FOLDER_VARIABLE} names"
+        )
+    raise InputError(
+        f"{name}: there is no such file, beside the scenario or in the folder that ${FOLDER_VARIABLE} names; "
+        f"of those that ship there is {', '.join(shipped_topologies())}"
+    )
+
+
+def shipped_topologies() -> list[str]:
+    """Return the names of the topologies that ship, in alphabetical order.
+
+    Returns
+    -------
+    list of str
+    """
+    return sorted(path.name for path in _shipped().iterdir() if path.suffix == TOML)
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file of a network.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is too large, or is no text.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path}: is too large for a network, which has {MAX_BYTES:,} bytes at most")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is no text in UTF-8") from None
+
+
+def with_source_of(table: NetTable, text: str) -> NetTable:
+    """Return a table with the network out of a file in TOML in the place of the file's name.
+
+    Parameters
+    ----------
+    table : NetTable
+        Its own ``detour`` and bandwidth go before those of the file.
+    text : str
+        With a table ``[net]``, of which it has only the keys `KEYS_OF_A_FILE`.
+
+    Returns
+    -------
+    NetTable
+
+    Raises
+    ------
+    InputError
+        With all that is wrong with the file, divided by semicolons.
+    """
+    try:
+        raw: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is no TOML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw.get("net"), dict):
+        raise InputError("has no table [net]")
+    wrong = _Lines()
+    others = [key for key in raw["net"] if key not in KEYS_OF_A_FILE]
+    if others:
+        wrong.add((), f"has {', '.join(others)}; a file of a topology has {', '.join(KEYS_OF_A_FILE)}")
+    written = read_table({key: raw["net"][key] for key in raw["net"] if key in KEYS_OF_A_FILE}, wrong)
+    if wrong.lines:
+        raise InputError("; ".join(wrong.lines))
+    keys = ["nodes", "links", "generator"]
+    keys += ["bandwidth", "bandwidth_bps"] * (table.bandwidth is None and table.bandwidth_bps is None)
+    keys += ["detour"] * (table.detour == DETOUR)
+    return msgspec.structs.replace(table, file=None, **{key: getattr(written, key) for key in keys})
+
+
+class _Lines:
+    """Hears problems as lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, path: Keys, text: str) -> None:
+        """Note a problem with the key at a path."""
+        name = ".".join(str(key) for key in path if not isinstance(key, int))
+        self.lines.append(f"{name}: {text}" if name else text)
+
+
+def _folders() -> list[Path]:
+    """Return the folders in which topologies are looked for by their name, in that order."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return [*([Path(folder)] if folder else []), platformdirs.user_cache_path("gridweave") / "topologies", _shipped()]
+
+
+def _shipped() -> Path:
+    return Path(str(importlib.resources.files("gridweave.scenarios") / "data"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +263,7 @@ def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.ran
     from gridweave.netmodel.changes import Timetable, all_changes
     from gridweave.netmodel.model import NetworkModel
     from gridweave.netmodel.problems import Problems
-    from gridweave.scenarios.grid_net import GridNet
+    from gridweave.scenarios.batch.grid_network import GridNet
 
     problems = Problems(network.topology.name)
     changes = all_changes(network.table, network.topology, until_ms=until_ms, rng=rng, report=problems)

@@ -9,16 +9,16 @@ import msgspec
 import numpy as np
 
 from gridweave.grid.kernels.state import FRAGMENT
-from gridweave.scenarios.coscheduling import simulate_shared
-from gridweave.scenarios.grid_results import GridRun
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.resources import RESOURCE_COLUMNS
-from gridweave.scenarios.results import NEVER, SimulationResult
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.shared import simulate_shared
+from gridweave.scenarios.batch.simulate import simulate_policy
+from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import STREAM_SELECTION, STREAM_WORLD, Built, build_scenario, rng_of
-from gridweave.scenarios.scenario.overrides import Overrides
-from gridweave.scenarios.scenario.structs import Scenario
-from gridweave.scenarios.simulator import simulate_policy
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.scenario.read import Overrides
+from gridweave.scenarios.scenario.tables import Scenario
+from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
+from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.site.disciplines.lomarc import SharedNodes
 from gridweave.site.disciplines.slowdown_tables import SlowdownModel

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import gridweave
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.scenarios.result_files import save_figure, write_all, write_json
-from gridweave.scenarios.scenario.overrides import Overrides
-from gridweave.scenarios.scenario.structs import Scenario
+from gridweave.scenarios.results.files import save_figure, write_all, write_json
+from gridweave.scenarios.scenario.read import Overrides
+from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import workload_key
-from gridweave.scenarios.sweep.plan import Plan, PlannedRun, Progress, check_workloads, make_plan
+from gridweave.scenarios.sweep.plan import Plan, PlannedRun, Progress, Seeds, Vary, check_workloads, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
-from gridweave.scenarios.sweep.store import Store
 from gridweave.scenarios.sweep.tables import run_columns, same_for_all_seeds, samples_of, summary_columns, to_frame
-from gridweave.scenarios.sweep.varying import Seeds, Vary
-from gridweave.scenarios.sweep.work import METRICS, Values
+from gridweave.scenarios.sweep.work import METRICS, Store, Values
 
 if TYPE_CHECKING:
     import pandas
@@ -149,7 +147,7 @@ class SweepResult:
         UnavailableError
             If there is nothing to draw, or more lines than can be told apart.
         """
-        from gridweave.scenarios.sweep.plots import plot_sweep
+        from gridweave.scenarios.plots.sweep import plot_sweep
 
         name = self.metrics([] if metric is None else [metric])[0]
         return plot_sweep(self.plan, self.summary, name, over=over)

@@ -13,10 +13,10 @@ import numpy as np
 import gridweave.version
 from gridweave.errors import InputError, TraceError
 from gridweave.scenarios.generators.model_file import model_names
-from gridweave.scenarios.load import find_trace
-from gridweave.scenarios.scenario.reader import beside
-from gridweave.scenarios.scenario.structs import GridTable, Header, Output, Scenario
-from gridweave.scenarios.scenario.topology_files import find_topology
+from gridweave.scenarios.scenario.networks import find_topology
+from gridweave.scenarios.scenario.read import beside
+from gridweave.scenarios.scenario.tables import GridTable, Header, Output, Scenario
+from gridweave.scenarios.traces.load import find_trace
 
 _FOLDERS = ("grid", "netmodel", "scenarios", "site")
 _APART = ("scenarios/published/", "scenarios/sweep/")  # they run scenarios, and have no part in what comes out

@@ -15,11 +15,11 @@ import numpy as np
 from gridweave.errors import GridweaveError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import Timetable, random_changes
-from gridweave.scenarios.grid_net import GridNet
+from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.scenario.build import Built
-from gridweave.scenarios.workload import IntArray, Workload
+from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.links import check_reach, merged, node_of_grid
-from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.owner import OwnerPolicy

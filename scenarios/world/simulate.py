@@ -14,17 +14,15 @@ from gridweave.errors import OptionError
 from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_net import GridNet
-from gridweave.scenarios.grid_simulator import GridResult, checked_home, checked_sensitivity
-from gridweave.scenarios.job_messages import job_messages, sends_of
-from gridweave.scenarios.results import NEVER
-from gridweave.scenarios.workload import Workload
-from gridweave.scenarios.world.lengths import Lengths, PlainLengths
-from gridweave.scenarios.world.link_world import play_links
-from gridweave.scenarios.world.network import Faults, Network
-from gridweave.scenarios.world.routes import EvenRoutes, Routes
+from gridweave.scenarios.batch.grid import GridResult, checked_home, checked_sensitivity
+from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.stepped import job_messages, sends_of
+from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.connections import EvenRoutes, Faults, Network, Routes
+from gridweave.scenarios.world.links import play_links
 from gridweave.scenarios.world.traffic import Traffic
-from gridweave.scenarios.world.works import Ran, Submission
+from gridweave.scenarios.world.works import Lengths, PlainLengths, Ran, Submission
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.dictionary import Policy
@@ -100,9 +98,9 @@ def simulate_world(
     rng : numpy.random.Generator, optional
         For the selection ``random``, delays, losses and faults; of seed 0 if left out.
     sensitivity : array_like of float, shape (n,), optional
-        As for `gridweave.scenarios.grid_simulator.simulate_grid`.
+        As for `gridweave.scenarios.batch.grid.simulate_grid`.
     net : GridNet, optional
-        The links between the sites, as for `gridweave.scenarios.grid_simulator.simulate_grid`.
+        The links between the sites, as for `gridweave.scenarios.batch.grid.simulate_grid`.
     grid_node : int, optional
         The node of the network at which the meta-scheduler is, if messages cross the links; what ``network`` says comes
         on top of that. They do not, if left out.

@@ -16,9 +16,8 @@ from gridweave.netmodel.kernels.contention import add_job_flows, all_slowdowns, 
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import PART, more_flows, new_filling, new_flows
 from gridweave.netmodel.model import NetworkModel
-from gridweave.scenarios.grid_net import communication_of, data_of
-from gridweave.scenarios.grid_net_run import why_stuck
-from gridweave.scenarios.kernels.moves import (
+from gridweave.scenarios.batch.grid_network import communication_of, data_of, why_stuck
+from gridweave.scenarios.batch.kernels.moves import (
     IN_USE,
     NEXT_MS,
     NO_MOVE,
@@ -35,9 +34,9 @@ from gridweave.scenarios.kernels.moves import (
     output_work,
     set_move_rates,
 )
-from gridweave.scenarios.results import NEVER
-from gridweave.scenarios.workload import IntArray, Workload
-from gridweave.scenarios.world.lengths import Pace, Served
+from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.scenarios.world.works import Pace, Served
 from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS
 

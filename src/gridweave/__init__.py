@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from gridweave.grid.client.job import Job
     from gridweave.grid.client.sync import SyncClient, SyncJob
     from gridweave.grid.client.transport import Patience
-    from gridweave.scenarios.load import load_workload
-    from gridweave.scenarios.results import SimulationResult
-    from gridweave.scenarios.simulator import simulate
+    from gridweave.scenarios.batch.simulate import simulate
+    from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.sweep.api import SweepResult, sweep
-    from gridweave.scenarios.workload import Workload
+    from gridweave.scenarios.traces.load import load_workload
+    from gridweave.scenarios.workload.table import Workload
     from gridweave.site.core import SiteCore
     from gridweave.site.job import After, JobRequest, Program
     from gridweave.site.launch import Call
@@ -49,7 +49,7 @@ _HOMES = {
     "Patience": "gridweave.grid.client.transport",
     "Program": "gridweave.site.job",
     "RefusedError": "gridweave.errors",
-    "SimulationResult": "gridweave.scenarios.results",
+    "SimulationResult": "gridweave.scenarios.results.schedule",
     "SiteCore": "gridweave.site.core",
     "SitePolicy": "gridweave.site.policy",
     "SweepResult": "gridweave.scenarios.sweep.api",
@@ -58,9 +58,9 @@ _HOMES = {
     "TraceError": "gridweave.errors",
     "UnavailableError": "gridweave.errors",
     "Window": "gridweave.site.policy",
-    "Workload": "gridweave.scenarios.workload",
-    "load_workload": "gridweave.scenarios.load",
-    "simulate": "gridweave.scenarios.simulator",
+    "Workload": "gridweave.scenarios.workload.table",
+    "load_workload": "gridweave.scenarios.traces.load",
+    "simulate": "gridweave.scenarios.batch.simulate",
     "sweep": "gridweave.scenarios.sweep.api",
 }
 

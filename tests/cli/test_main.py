@@ -20,7 +20,7 @@ import pytest
 from gridweave import __version__
 from gridweave.cli.progress import PATIENCE_S, delayed_progress, interruptible
 from gridweave.errors import GridweaveError, InputError, UnavailableError
-from gridweave.scenarios import load
+from gridweave.scenarios.traces import load
 
 SWF = """\
 ; MaxNodes: 8

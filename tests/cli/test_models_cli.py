@@ -16,9 +16,9 @@ from gridweave.scenarios.generators.hyper_erlang import HyperErlangModel
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.moments import measure
 from gridweave.scenarios.generators.weibull import WEIBULL_TABLE
-from gridweave.scenarios.load import load_workload
-from gridweave.scenarios.swf import write_swf
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.traces.swf import write_swf
+from gridweave.scenarios.workload.table import Workload
 
 
 def run(*arguments: object) -> Result:

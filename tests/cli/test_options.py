@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gridweave.cli.options import DAYS, named_as_typed, parse_limit, parse_time_ms, policies, split_names
 from gridweave.errors import OptionError
-from gridweave.scenarios.workload import MAX_TIME_MS
+from gridweave.scenarios.workload.table import MAX_TIME_MS
 from gridweave.site.policy import DAY_MS, Limit, SitePolicy, Window
 
 HOUR_MS = 3_600_000

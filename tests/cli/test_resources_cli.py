@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from gridweave.cli.models import register
 from gridweave.errors import GridweaveError
-from gridweave.scenarios.load import load_workload
-from gridweave.scenarios.resource_files import read_resources
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.traces.resources import read_resources
+from gridweave.scenarios.workload.table import Workload
 
 
 def run(*arguments: object) -> Result:

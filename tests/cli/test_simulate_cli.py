@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gridweave.scenarios import result_files
-from gridweave.scenarios.load import load_workload
-from gridweave.scenarios.metrics_table import metrics_table
-from gridweave.scenarios.simulator import simulate
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results import files as result_files
+from gridweave.scenarios.results.tables import metrics_table
+from gridweave.scenarios.traces.load import load_workload
 
 # Four jobs on 4 nodes. By EASY the fourth goes ahead of the third; job 1 overruns its estimate and is killed.
 SWF = """\

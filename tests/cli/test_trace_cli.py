@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from gridweave.cli.trace import app
 from gridweave.errors import GridweaveError, InputError, TraceError, UnavailableError
-from gridweave.scenarios.fetch import KNOWN_TRACES
-from gridweave.scenarios.load import load_workload
+from gridweave.scenarios.traces.fetch import KNOWN_TRACES
+from gridweave.scenarios.traces.load import load_workload
 
 # Five records: two to be dropped, one to be cut, and users to be kept.
 SWF = """\

@@ -12,8 +12,8 @@ from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.simulator import simulate
-from gridweave.scenarios.world.network import Network
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.world.connections import Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import HOUR, cases, limit_lists, planning_options, queue_options, random_jobs, to_workload
-from gridweave.scenarios.simulator import simulate_policy
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.batch.simulate import simulate_policy
+from gridweave.scenarios.workload.table import Workload
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.policy import SitePolicy
 from reference.simulation import simulate as simulate_reference
@@ -102,7 +102,7 @@ def test_limits(data: st.DataObject) -> None:
 @given(cases(max_jobs=30), queue_options(), st.integers(1, 7))
 def test_slices_do_not_show(case: Any, options: dict[str, Any], length: int) -> None:
     """The loop may be stopped after any number of submissions and taken up again."""
-    from gridweave.scenarios import simulator
+    from gridweave.scenarios.batch import simulate as simulator
 
     workload, policy = to_workload(case.jobs), site_policy(options | {"aging_ms": 3.0})
     whole = starts(workload, case.nodes, policy)

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from gridweave.errors import OptionError
 from gridweave.netmodel.communication import PATTERNS
-from gridweave.scenarios.communication_columns import (
-    AT_HOME,
-    MAX_BYTES,
-    PATTERN_NAMES,
-    with_communication,
-    with_data,
-)
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.columns import AT_HOME, MAX_BYTES, PATTERN_NAMES, with_communication, with_data
+from gridweave.scenarios.workload.table import Workload
 
 SITES = ("alpha", "beta", "gamma")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.conversion import (
+from gridweave.scenarios.traces.convert import (
     DROP_REASONS,
     ConversionReport,
     Records,
@@ -18,7 +18,7 @@ from gridweave.scenarios.conversion import (
     known_zone,
     local_datetime,
 )
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 
 NODES = 8
 GOOD = {"job": 1, "submit": 0.0, "run": 10.0, "estimate": 20.0, "width": 2, "requested": -1}

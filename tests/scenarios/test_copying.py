@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from builders import Case, cases, to_workload
 from gridweave import simulate
 from gridweave.errors import InputError
-from gridweave.scenarios.results import SimulationResult
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.workload.table import Workload
 
 Remake = Callable[[Any], Any]
 

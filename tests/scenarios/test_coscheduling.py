@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios.coscheduling import SharedResult, _prepare, read_slowdowns, simulate_shared
-from gridweave.scenarios.simulator import simulate
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.batch.shared import SharedResult, _prepare, read_slowdowns, simulate_shared
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind
 from gridweave.site.disciplines.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
 from gridweave.site.kernels.coscheduling_state import SharedSite, forget_changes, job_submitted, job_withdrawn
@@ -175,7 +175,7 @@ def test_batches_of_any_size_give_one_schedule(monkeypatch: pytest.MonkeyPatch) 
     """The loop may be interrupted after any submission."""
     workload = random_workload(np.random.default_rng(3), 6, coarse=True)
     whole = simulate_shared(workload, 6)
-    monkeypatch.setattr("gridweave.scenarios.coscheduling._SLICE", 1)
+    monkeypatch.setattr("gridweave.scenarios.batch.shared._SLICE", 1)
     calls: list[tuple[int, int]] = []
     parts = simulate_shared(workload, 6, progress=lambda done, total: calls.append((done, total)))
     assert (starts(parts), ends(parts), parts.busy_node_ms) == (starts(whole), ends(whole), whole.busy_node_ms)

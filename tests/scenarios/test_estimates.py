@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.estimates import omega, perfect, phi, with_estimates
-from gridweave.scenarios.workload import MAX_TIME_MS, Workload
+from gridweave.scenarios.workload.estimates import omega, perfect, phi, with_estimates
+from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 
 JOBS = 20_000
 

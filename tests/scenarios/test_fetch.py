@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.scenarios.fetch import ARCHIVE, KNOWN_TRACES, KnownTrace, cache_folder, fetch, resolve_name
-from gridweave.scenarios.trace_text import open_trace
+from gridweave.scenarios.traces.fetch import ARCHIVE, KNOWN_TRACES, KnownTrace, cache_folder, fetch, resolve_name
+from gridweave.scenarios.traces.text import open_trace
 
 TEXT = b"; MaxNodes: 8\n1 0 -1 10 2 -1 -1 -1 20 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
 NAME = "TEST-SP2-1999-1"

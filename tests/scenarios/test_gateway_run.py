@@ -21,18 +21,18 @@ from gridweave.errors import OptionError, ScenarioError, UnavailableError
 from gridweave.grid.api import FragmentLimit, Scheduling, SiteInfo
 from gridweave.grid.gateway import routes
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios import gateway_run
-from gridweave.scenarios.gateway_plan import (
+from gridweave.scenarios.live import gateway as gateway_run
+from gridweave.scenarios.live.gateway import (
     START_REAL_MS,
     check_grid,
     compressed,
     expanded,
+    run_on_gateway,
     short_limits,
     suitable_speed,
 )
-from gridweave.scenarios.gateway_run import run_on_gateway
 from gridweave.scenarios.scenario.build import Built, build_scenario
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 from gridweave.site.job import JobRecord
 from local_gateway import GridBehindGateway
 

@@ -14,8 +14,8 @@ from builders import grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.kernels.candidates import STRETCH
 from gridweave.grid.kernels.running import BLOCK
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.simulator import simulate
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.simulate import simulate
 from reference.grid import simulate_grid as simulate_reference
 from reference.model import Job
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.scenarios.demo import JOBS, RUN_MS, SPAN_MS, WIDE, grid_text, make_demo
 from gridweave.scenarios.grid_file.reading import default_text, grid_of_text, plan_of, read_grid
 from gridweave.scenarios.grid_file.wanted import wanted_grid
+from gridweave.scenarios.live.demo import JOBS, RUN_MS, SPAN_MS, WIDE, grid_text, make_demo
 
 SITES = '[[sites]]\nname = "x"\nnodes = 4\n\n[[sites]]\nname = "y"\nnodes = 2\n\n'
 

@@ -17,8 +17,8 @@ from gridweave.netmodel.kernels.contention import add_job_flows
 from gridweave.netmodel.kernels.state import PART, new_flows
 from gridweave.netmodel.kernels.transfers import lone_rate
 from gridweave.netmodel.model import NetworkModel
-from gridweave.scenarios.grid_net import GridNet
-from gridweave.scenarios.grid_simulator import simulate_grid
+from gridweave.scenarios.batch.grid import simulate_grid
+from gridweave.scenarios.batch.grid_network import GridNet
 from net_builders import PATTERN_NAMES, drawn_model, drawn_timetable, with_columns
 from reference.grid import Fragments
 from reference.grid_net import Data, Flow, NetRules, simulate_with_net

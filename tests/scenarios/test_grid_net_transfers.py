@@ -12,9 +12,9 @@ from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
-from gridweave.scenarios.grid_net import GridNet
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 
 POLICY = GridPolicy(mode="sharing")

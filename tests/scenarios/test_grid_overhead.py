@@ -9,10 +9,10 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_simulator import simulate_grid
+from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.scenario.checks import grid_policy
-from gridweave.scenarios.scenario.structs import GridTable
-from gridweave.scenarios.workload import MAX_TIME_MS, Workload
+from gridweave.scenarios.scenario.tables import GridTable
+from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 
 
 def jobs(*widths: int, estimate_ms: int = 1000, run_ms: int = 600) -> Workload:

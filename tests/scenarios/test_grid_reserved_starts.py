@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from builders import grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.simulator import simulate
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.simulate import simulate
 from reference.grid_conservative import simulate_reserved
 from reference.model import Job
 from reference.ordering import ORDERS

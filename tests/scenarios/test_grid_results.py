@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from builders import GridCase, grid_cases, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_results import GridRun
-from gridweave.scenarios.grid_simulator import simulate_grid
-from gridweave.scenarios.scenario.grid_tables import SITE_HEADINGS, metric_rows, site_rows
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.batch.grid import simulate_grid
+from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.tables import SITE_HEADINGS, metric_rows, site_rows
+from gridweave.scenarios.workload.table import Workload
 
 HEADER = "job_id,submit_ms,start_ms,end_ms,width,estimate_ms,run_ms,site,fragments,killed"
 

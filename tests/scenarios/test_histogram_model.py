@@ -13,12 +13,13 @@ from scipy import stats
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.generators import model_file
-from gridweave.scenarios.generators.bins import bin_edges, bin_of
 from gridweave.scenarios.generators.histogram import (
     MAX_EXACT_ESTIMATES,
     RUN_IS_ESTIMATE,
     RUN_OVERRAN,
     HistogramModel,
+    bin_edges,
+    bin_of,
     generate_histogram,
     learn_histogram,
 )
@@ -26,8 +27,8 @@ from gridweave.scenarios.generators.model_file import load_model, save_model
 from gridweave.scenarios.generators.moments import measure
 from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.generators.weibull import WEIBULL_TABLE, Weibull
-from gridweave.scenarios.load import load_workload
-from gridweave.scenarios.workload import MAX_TIME_MS, Workload
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 
 CTC = "CTC-SP2-1996-3.1-cln"
 COLUMNS = ("submit_ms", "width", "estimate_ms", "run_ms", "overran")

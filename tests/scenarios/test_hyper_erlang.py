@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.generators.hyper_erlang import (
+    HyperErlang,
     HyperErlangModel,
+    SizeClass,
+    Stream,
     generate_hyper_erlang,
     interarrival_factor_for,
     learn_hyper_erlang,
     rescale,
 )
-from gridweave.scenarios.generators.hyper_erlang_law import HyperErlang
 from gridweave.scenarios.generators.model_file import load_model, save_model
 from gridweave.scenarios.generators.moments import measure
-from gridweave.scenarios.generators.size_class import SizeClass, Stream
-from gridweave.scenarios.load import load_workload
-from gridweave.scenarios.workload import MAX_TIME_MS, Workload
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 
 CTC = "CTC-SP2-1996-3.1-cln"
 COLUMNS = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms")

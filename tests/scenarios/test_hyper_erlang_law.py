@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gridweave.errors import InputError
-from gridweave.scenarios.generators.hyper_erlang_law import MAX_ORDER, HyperErlang, fit_moments, fit_sample
+from gridweave.scenarios.generators.hyper_erlang import MAX_ORDER, HyperErlang, fit_moments, fit_sample
 
 
 def moments_of(values: list[int]) -> tuple[Fraction, Fraction, Fraction]:

@@ -13,8 +13,8 @@ import pytest
 
 from gridweave.errors import OptionError, ScenarioError, UnavailableError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.live_comparison import HEADER, LiveRun
-from gridweave.scenarios.live_plan import (
+from gridweave.scenarios.live.compare import HEADER, LiveRun
+from gridweave.scenarios.live.plan import (
     MARGIN_REAL_MS,
     check_playable,
     first_jobs,
@@ -23,7 +23,7 @@ from gridweave.scenarios.live_plan import (
     submissions,
     warming,
 )
-from gridweave.scenarios.live_run import run_on_ray
+from gridweave.scenarios.live.play import run_on_ray
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import run_built
 

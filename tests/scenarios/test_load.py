@@ -10,7 +10,7 @@ import platformdirs
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios.load import (
+from gridweave.scenarios.traces.load import (
     FOLDER_VARIABLE,
     columns_of,
     find_trace,

@@ -16,19 +16,21 @@ from scipy.stats import ks_2samp, spearmanr
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.generators.lublin import (
     BATCH_JOBS,
+    DAY_S,
     INTERACTIVE_JOBS,
     WHOLE_SAMPLE,
+    LublinJobs,
     LublinModel,
+    daily_cycle,
+    draw_gaps,
     generate_lublin,
     lublin_model,
     with_alpha,
 )
-from gridweave.scenarios.generators.lublin_arrivals import DAY_S, daily_cycle, draw_gaps
-from gridweave.scenarios.generators.lublin_jobs import LublinJobs
 from gridweave.scenarios.generators.model_file import load_model, save_model
 from gridweave.scenarios.generators.moments import measure
-from gridweave.scenarios.load import load_workload
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.workload.table import Workload
 
 COLUMNS = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms")
 TYPES = {"whole": WHOLE_SAMPLE, "batch": BATCH_JOBS, "interactive": INTERACTIVE_JOBS}

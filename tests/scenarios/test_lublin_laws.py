@@ -10,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import gamma, kstest
 
-from gridweave.scenarios.generators.lublin import BATCH_JOBS, INTERACTIVE_JOBS, WHOLE_SAMPLE
-from gridweave.scenarios.generators.lublin_arrivals import DAY_S, daily_cycle, draw_gaps, factor_for_span
-from gridweave.scenarios.generators.lublin_jobs import LublinJobs, draw_run_s, draw_widths
+from gridweave.scenarios.generators.lublin import (
+    BATCH_JOBS,
+    DAY_S,
+    INTERACTIVE_JOBS,
+    WHOLE_SAMPLE,
+    LublinJobs,
+    daily_cycle,
+    draw_gaps,
+    draw_run_s,
+    draw_widths,
+    factor_for_span,
+)
 
 TYPES = {"whole": WHOLE_SAMPLE, "batch": BATCH_JOBS, "interactive": INTERACTIVE_JOBS}
 

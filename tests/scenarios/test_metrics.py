@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.scenarios import step_functions as step_module
-from gridweave.scenarios.job_classes import JobClasses, classes_by_length, classes_by_month, classes_by_width
-from gridweave.scenarios.metrics import Metrics, compute_by_class, compute_metrics
-from gridweave.scenarios.step_functions import queue_length_seen, step_functions
+from gridweave.scenarios.results import steps as step_module
+from gridweave.scenarios.results.metrics import Metrics, compute_by_class, compute_metrics
+from gridweave.scenarios.results.steps import queue_length_seen, step_functions
+from gridweave.scenarios.workload.columns import JobClasses, classes_by_length, classes_by_month, classes_by_width
 
 S = 1000
 Job = tuple[int, int, int, int]  # submit, start, end, width

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from gridweave.errors import InputError
-from gridweave.scenarios.metrics_table import ACROSS_AT_MOST, metrics_table
-from gridweave.scenarios.results import SimulationResult
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.tables import ACROSS_AT_MOST, metrics_table
+from gridweave.scenarios.workload.table import Workload
 
 
 def make_result(label: str, delay_s: int = 0, name: str = "big") -> SimulationResult:

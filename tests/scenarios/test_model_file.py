@@ -16,7 +16,7 @@ from gridweave.scenarios.generators import model_file
 from gridweave.scenarios.generators.histogram import HistogramModel, learn_histogram
 from gridweave.scenarios.generators.model_file import load_model, model_names, save_model
 from gridweave.scenarios.generators.registry import GENERATORS, Generator, generate, kind_of
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 
 
 def workload_of(

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios.mupsie import read_mupsie, write_mupsie
-from gridweave.scenarios.swf import read_swf
-from gridweave.scenarios.workload import MAX_TIME_MS, MAX_WIDTH, Workload
+from gridweave.scenarios.traces.mupsie import read_mupsie, write_mupsie
+from gridweave.scenarios.traces.swf import read_swf
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
 
 # The beginning of the PC2-2001 trace, as thesis section 3.8 prints it.
 PC2_2001 = """\

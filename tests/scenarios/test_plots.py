@@ -14,11 +14,12 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios import plots, schedule_view
-from gridweave.scenarios.plot_parts import NICE_MS, TimeAxis
-from gridweave.scenarios.results import SimulationResult
-from gridweave.scenarios.step_functions import step_functions
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.plots import results as plots
+from gridweave.scenarios.plots import schedule as schedule_view
+from gridweave.scenarios.plots.parts import NICE_MS, TimeAxis
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.steps import step_functions
+from gridweave.scenarios.workload.table import Workload
 
 DAY = 86_400_000
 

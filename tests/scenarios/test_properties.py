@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import Case, cases, planning_options, queue_options, reservation_lists, to_workload
-from gridweave.scenarios.results import SimulationResult
-from gridweave.scenarios.simulator import simulate_policy
+from gridweave.scenarios.batch.simulate import simulate_policy
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.site.core import SiteCore
 from gridweave.site.messages import CloseReservation, JobFinished, JobSubmitted, OpenReservation, StartJob
 from reference.model import Job

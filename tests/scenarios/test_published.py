@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError, TraceError
-from gridweave.scenarios.fetch import KNOWN_TRACES
 from gridweave.scenarios.published import streit
 from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench, resolve
 from gridweave.scenarios.published.streit_data import POLICIES, TABLE_3_4, TABLE_3_6, TABLE_5_1, TABLES_A, TRACES
@@ -23,6 +22,7 @@ from gridweave.scenarios.published.thesis_runs import (
     ThesisRuns,
     read_thesis_jobs,
 )
+from gridweave.scenarios.traces.fetch import KNOWN_TRACES
 
 TracePath = Callable[[str], Path]
 
@@ -279,7 +279,7 @@ def test_each_simulation_is_run_once(small_kth: Path) -> None:
 
 def test_figure_of_the_months(small_kth: Path) -> None:
     """There is one panel for each trace at hand, with a published and one of our series for each policy."""
-    from gridweave.scenarios.published.plots import plot_months
+    from gridweave.scenarios.plots.published import plot_months
 
     (axes,) = plot_months(ThesisRuns())["streit-A"].axes
     assert len(axes.lines) == 2 * len(POLICIES)

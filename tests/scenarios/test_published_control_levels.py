@@ -15,7 +15,7 @@ from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.published.control_levels import LEVELS, OWNERS, OWNERS_RUNS, control_levels, parties
 from gridweave.scenarios.published.grid_runs import GridRuns
 from gridweave.scenarios.published.report import Report
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from reference.model import Job
 

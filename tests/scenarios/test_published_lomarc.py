@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.published.lomarc import SHOWN, TITLES, report_lomarc, settings_of
-from gridweave.scenarios.published.lomarc_claims import CLAIMS, View, judge
-from gridweave.scenarios.published.lomarc_data import LOADS, TABLE_5
-from gridweave.scenarios.published.lomarc_plots import plot_lomarc
+from gridweave.scenarios.plots.published_lomarc import plot_lomarc
+from gridweave.scenarios.published.lomarc import (
+    CLAIMS,
+    LOADS,
+    SHOWN,
+    TABLE_5,
+    TITLES,
+    View,
+    judge,
+    report_lomarc,
+    settings_of,
+)
 from gridweave.scenarios.published.lomarc_runs import (
     ALPHAS,
     COLUMNS,
@@ -24,7 +32,7 @@ from gridweave.scenarios.published.lomarc_runs import (
     load_of,
 )
 from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.lomarc import VARIANTS
 
 JOBS = 60

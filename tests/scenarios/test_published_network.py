@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gridweave.scenarios.published.grid_runs import GridRuns
-from gridweave.scenarios.published.network import by_period
-from gridweave.scenarios.published.network_runs import (
+from gridweave.scenarios.published.network import (
     PLACES,
     SENDING,
     Case,
     NetworkRuns,
+    by_period,
     overheads_of,
     weighted_overhead,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from builders import to_workload
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_simulator import simulate_grid
+from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.published.grid_runs import GridRuns
 from gridweave.scenarios.published.report import Report
 from gridweave.scenarios.published.reserved_starts import lateness_ms, reserved_starts

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.estimates import omega, perfect, phi
-from gridweave.scenarios.generators.hyper_erlang import HyperErlangModel, generate_hyper_erlang
-from gridweave.scenarios.generators.hyper_erlang_law import HyperErlang
+from gridweave.scenarios.generators.hyper_erlang import HyperErlang, HyperErlangModel, SizeClass, generate_hyper_erlang
 from gridweave.scenarios.generators.moments import Moments
-from gridweave.scenarios.generators.size_class import SizeClass
-from gridweave.scenarios.published import zhang_claims as claims
-from gridweave.scenarios.published.plots import plot_figure
+from gridweave.scenarios.plots.published import plot_figure
+from gridweave.scenarios.published import zhang as claims
 from gridweave.scenarios.published.report import Verdict
 from gridweave.scenarios.published.zhang import FIGURES, curves_of, panels_of, report_figure, values_of
 from gridweave.scenarios.published.zhang_runs import (
@@ -30,7 +27,8 @@ from gridweave.scenarios.published.zhang_runs import (
     estimator_class,
     with_large_share,
 )
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.estimates import omega, perfect, phi
+from gridweave.scenarios.workload.table import Workload
 
 JOBS = 150
 

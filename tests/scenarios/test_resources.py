@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios.resource_files import read_resources, write_resources
-from gridweave.scenarios.resources import (
+from gridweave.scenarios.traces.resources import read_resources, write_resources
+from gridweave.scenarios.workload.columns import (
     CACHE_BYTES,
     CPU_FLOAT,
     MIXES,
@@ -21,7 +21,7 @@ from gridweave.scenarios.resources import (
     assign_resources,
     mix_named,
 )
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
 
 TIME_COLUMNS = ("cpu_fraction", "network_fraction", "disk_fraction")
 HEADER = "job_id,cpu_fraction,network_fraction,disk_fraction,memory_fraction"

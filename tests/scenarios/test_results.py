@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from gridweave.errors import InputError, OptionError, UnavailableError
-from gridweave.scenarios import plots, result_files
-from gridweave.scenarios.metrics import compute_metrics
-from gridweave.scenarios.result_files import JOBS_HEADER, folder_name, write_comparison, write_jobs_csv
-from gridweave.scenarios.results import SimulationResult
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.plots import results as plots
+from gridweave.scenarios.results import files as result_files
+from gridweave.scenarios.results.files import JOBS_HEADER, folder_name, write_comparison, write_jobs_csv
+from gridweave.scenarios.results.metrics import compute_metrics
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.workload.table import Workload
 
 HEADER_LINE = "job_id,submit_ms,start_ms,end_ms,width,estimate_ms,run_ms,site,fragments,killed"
 PLOTS = ("utilisation.png", "waits.png", "schedule.png")
@@ -246,7 +247,7 @@ def test_an_error_leaves_nothing_half_written(
     def fail(result: SimulationResult, **window: int) -> Figure:
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr("gridweave.scenarios.schedule_view.plot_schedule", fail)
+    monkeypatch.setattr("gridweave.scenarios.plots.schedule.plot_schedule", fail)
     folder = tmp_path / "a" / "b"
     if there_before:
         folder.mkdir(parents=True)

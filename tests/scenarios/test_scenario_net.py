@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.scenarios.scenario import topology_files
+from gridweave.scenarios.scenario import networks as topology_files
 from gridweave.scenarios.scenario.build import build_scenario
-from gridweave.scenarios.scenario.reader import read_draft, read_scenario
-from gridweave.scenarios.scenario.structs import json_schema
-from gridweave.scenarios.scenario.topology_files import FOLDER_VARIABLE, find_topology, shipped_topologies
+from gridweave.scenarios.scenario.networks import FOLDER_VARIABLE, find_topology, shipped_topologies
+from gridweave.scenarios.scenario.read import read_draft, read_scenario
+from gridweave.scenarios.scenario.tables import json_schema
 from gridweave.scenarios.sweep.identity import resolve_files, run_key, workload_key
 
 GOOD = """\

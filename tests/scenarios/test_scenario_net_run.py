@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 
 from gridweave.cli.main import app
 from gridweave.errors import InputError
-from gridweave.scenarios.grid_results import GridRun
-from gridweave.scenarios.network_use import COLUMNS, network_columns, policy_label
-from gridweave.scenarios.published.network_runs import overheads_of
-from gridweave.scenarios.results import NEVER
+from gridweave.scenarios.published.network import overheads_of
+from gridweave.scenarios.results.grid import COLUMNS, GridRun, network_columns, policy_label
+from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.catalogue import scenario_names
 from gridweave.scenarios.scenario.run import run_built, run_scenario, run_world

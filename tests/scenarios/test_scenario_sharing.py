@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError, ScenarioError
-from gridweave.scenarios.metrics import compute_metrics
-from gridweave.scenarios.resource_files import write_resources
+from gridweave.scenarios.results.metrics import compute_metrics
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
+from gridweave.scenarios.traces.resources import write_resources
 from gridweave.scenarios.world.simulate import WorldResult
 from gridweave.site.disciplines.lomarc import SharedNodes
 

@@ -13,14 +13,14 @@ from typer.testing import CliRunner, Result
 from gridweave.cli.run import run_scenario as run_command
 from gridweave.errors import ScenarioError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_simulator import simulate_grid
-from gridweave.scenarios.load import save_workload
+from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.scenario.build import Built, build_scenario
-from gridweave.scenarios.scenario.reader import read_scenario
+from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.scenario.run import run_scenario, run_world
-from gridweave.scenarios.scenario.structs import Scenario, Site, WorkloadTable, json_schema
-from gridweave.scenarios.workload import Workload
-from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.scenario.tables import Scenario, Site, WorkloadTable, json_schema
+from gridweave.scenarios.traces.load import save_workload
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios import core_run, simulator
-from gridweave.scenarios.load import load_workload, save_workload
-from gridweave.scenarios.result_files import JOBS_HEADER
-from gridweave.scenarios.results import SimulationResult
-from gridweave.scenarios.simulator import DRIVERS, simulate, simulate_policy, week_offset_ms
-from gridweave.scenarios.workload import MAX_TIME_MS, MAX_WIDTH, Workload
+from gridweave.scenarios.batch import simulate as simulator
+from gridweave.scenarios.batch import stepped as core_run
+from gridweave.scenarios.batch.simulate import DRIVERS, simulate, simulate_policy, week_offset_ms
+from gridweave.scenarios.results.files import JOBS_HEADER
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.traces.load import load_workload, save_workload
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
 from gridweave.site.messages import ReservationRequested
 from gridweave.site.policy import Limit, SitePolicy, Window
 

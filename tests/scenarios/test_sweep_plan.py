@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.scenarios.load import save_workload
-from gridweave.scenarios.scenario.reader import read_scenario
+from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.sweep.identity import workload_key
-from gridweave.scenarios.sweep.plan import check_workloads, make_plan
-from gridweave.scenarios.sweep.varying import derive_seeds, parse_seeds, read_axes, toml_text
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.sweep.plan import check_workloads, derive_seeds, make_plan, parse_seeds, read_axes, toml_text
+from gridweave.scenarios.traces.load import save_workload
+from gridweave.scenarios.workload.table import Workload
 
 PLAIN = st.recursive(
     st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(max_size=5)),

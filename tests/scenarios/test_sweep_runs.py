@@ -14,14 +14,14 @@ import pytest
 import gridweave
 from gridweave.errors import InputError, OptionError, ScenarioError, UnavailableError
 from gridweave.grid.service.ray import knock
-from gridweave.scenarios.load import save_workload
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.sweep import identity, runner, work
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import make_plan
 from gridweave.scenarios.sweep.runner import carry_out
 from gridweave.scenarios.sweep.work import Work, perform
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.traces.load import save_workload
+from gridweave.scenarios.workload.table import Workload
 
 VARY = {"p": [0, 0.5], "grid.mode": ["multi-site", "adaptive"]}
 SMALL = {"workload.jobs": 60}

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.scenarios.sweep.api import SweepResult
-from gridweave.scenarios.sweep.naming import naming_of
 from gridweave.scenarios.sweep.plan import make_plan
-from gridweave.scenarios.sweep.tables import mean_interval
+from gridweave.scenarios.sweep.tables import mean_interval, naming_of
 from gridweave.scenarios.sweep.work import METRICS, Values
 
 VARY = {"p": [0.3, 0, 0.1], "grid.mode": ["multi-site", "adaptive"]}

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios.swf import SWF_FIELDS, SwfHeader, read_records, read_swf
-from gridweave.scenarios.trace_text import MAX_WHOLE
+from gridweave.scenarios.traces.swf import SWF_FIELDS, SwfHeader, read_records, read_swf
+from gridweave.scenarios.traces.text import MAX_WHOLE
 
 NAMES = [field.name for field in SWF_FIELDS]
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.scenarios.swf import read_swf, write_swf
-from gridweave.scenarios.trace_text import MAX_WHOLE
-from gridweave.scenarios.workload import MAX_TIME_MS, MAX_WIDTH, Workload
+from gridweave.scenarios.traces.swf import read_swf, write_swf
+from gridweave.scenarios.traces.text import MAX_WHOLE
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
 
 
 def same(left: Workload, right: Workload) -> None:

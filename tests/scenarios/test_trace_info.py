@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.scenarios.load import load_workload
-from gridweave.scenarios.trace_info import Spread, TraceInfo, describe
-from gridweave.scenarios.trace_plots import plot_trace
-from gridweave.scenarios.workload import MAX_TIME_MS, MAX_WIDTH, Workload
+from gridweave.scenarios.plots.traces import plot_trace
+from gridweave.scenarios.traces.info import Spread, TraceInfo, describe
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
 
 
 def workload(**changes: Any) -> Workload:
@@ -234,7 +234,7 @@ def test_no_window_and_no_state_of_pyplot() -> None:
     import subprocess
     import sys
 
-    code = "import sys, gridweave.scenarios.trace_plots; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, gridweave.scenarios.plots.traces; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.transform import cut, shrink, split, split_stride, stretch
-from gridweave.scenarios.workload import MAX_TIME_MS, MAX_WIDTH, Workload
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
+from gridweave.scenarios.workload.transform import cut, shrink, split, split_stride, stretch
 
 
 @st.composite

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.scenarios.workload import repeated_id
+from gridweave.scenarios.workload.table import repeated_id
 
 
 @given(st.lists(st.integers(0, 12), max_size=8))

@@ -10,11 +10,11 @@ import pytest
 from builders import random_grid_jobs, to_workload
 from gridweave.errors import OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_simulator import GridResult, simulate_grid
-from gridweave.scenarios.results import NEVER
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
-from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy

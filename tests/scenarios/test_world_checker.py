@@ -17,11 +17,11 @@ from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.messages import ReportDone, ToSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.scenarios.world.network import Faults, Network
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
-from gridweave.scenarios.world.watchdog import LOOK_EVERY, PATIENCE_INSTANTS, PATIENCE_MS, Watchdog
+from gridweave.scenarios.world.world import LOOK_EVERY, PATIENCE_INSTANTS, PATIENCE_MS, Watchdog
 from gridweave.site.allocation import NodePool
 from gridweave.site.contract import ContractCore
 from gridweave.site.messages import CommitHold, Ended, HoldEnded, ToGrid

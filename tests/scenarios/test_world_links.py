@@ -14,11 +14,10 @@ from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import parse_network
-from gridweave.scenarios.grid_net import GridNet
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network
 from gridweave.scenarios.world.links import LinkRoutes, check_reach, merged, node_of_grid
-from gridweave.scenarios.world.network import Network
-from gridweave.scenarios.world.routes import GRID_END, SITE_END
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.owner import OwnerPolicy
 

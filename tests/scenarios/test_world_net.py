@@ -9,9 +9,9 @@ import pytest
 
 from builders import random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.grid_net import GridNet
-from gridweave.scenarios.grid_simulator import simulate_grid
-from gridweave.scenarios.workload import Workload
+from gridweave.scenarios.batch.grid import simulate_grid
+from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.site.policy import SitePolicy

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.core_run import run_core
-from gridweave.scenarios.coscheduling import simulate_shared
+from gridweave.scenarios.batch.shared import simulate_shared
+from gridweave.scenarios.batch.stepped import run_core
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
-from gridweave.scenarios.resources import assign_resources
-from gridweave.scenarios.workload import Workload
-from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.workload.columns import assign_resources
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.lomarc import VARIANTS, NodeKind, SharedNodes
 from gridweave.site.disciplines.slowdown_tables import SlowdownModel

@@ -14,8 +14,8 @@ from gridweave.cli.progress import Report, delayed_progress, interruptible
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.coscheduling import SharedResult
-    from gridweave.scenarios.workload import Workload
+    from gridweave.scenarios.batch.shared import SharedResult
+    from gridweave.scenarios.workload.table import Workload
     from gridweave.site.disciplines.lomarc import LomarcPolicy
     from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 
@@ -112,7 +112,7 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Lomarc
 
 
 def _model(slowdowns: str | None) -> SlowdownModel:
-    from gridweave.scenarios.coscheduling import read_slowdowns
+    from gridweave.scenarios.batch.shared import read_slowdowns
     from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 
     return SlowdownModel() if slowdowns is None else SlowdownModel("measured", table=read_slowdowns(slowdowns))
@@ -124,9 +124,9 @@ def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple
 
     import numpy as np
 
-    from gridweave.scenarios.load import load_workload
-    from gridweave.scenarios.resource_files import read_resources
-    from gridweave.scenarios.resources import assign_resources
+    from gridweave.scenarios.traces.load import load_workload
+    from gridweave.scenarios.traces.resources import read_resources
+    from gridweave.scenarios.workload.columns import assign_resources
 
     workload, report = load_workload(trace, nodes=nodes)
     if Path(resources).suffix:
@@ -144,7 +144,7 @@ def _simulated(
     report: Report,
 ) -> list[SharedResult]:
     from gridweave.errors import InputError
-    from gridweave.scenarios.coscheduling import simulate_shared
+    from gridweave.scenarios.batch.shared import simulate_shared
     from gridweave.site.disciplines.lomarc import NodeKind
 
     count = nodes if nodes is not None else workload.nodes
@@ -212,7 +212,7 @@ def _write(results: list[SharedResult], out: str) -> int:
     from functools import partial
     from pathlib import Path
 
-    from gridweave.scenarios.result_files import write_all, write_jobs_csv, write_json
+    from gridweave.scenarios.results.files import write_all, write_jobs_csv, write_json
 
     files = {
         f"jobs-{re.sub(r'[^A-Za-z0-9=._-]+', '-', result.schedule.label)}.csv": partial(write_jobs_csv, result.schedule)

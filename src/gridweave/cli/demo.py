@@ -15,7 +15,7 @@ from gridweave.cli.run_live import print_live_run
 from gridweave.cli.up import progress
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.demo_play import Played
+    from gridweave.scenarios.live.demo import Played
     from gridweave.site.job import JobRecord
 
 NAME = "demo"
@@ -33,7 +33,7 @@ def demo(
     """
     folder = check_folder(out)
     folder.mkdir(parents=True, exist_ok=True)
-    from gridweave.scenarios.demo_play import grid_of_its_own
+    from gridweave.scenarios.live.demo import grid_of_its_own
 
     began = time.monotonic()
     with grid_of_its_own(NAME, lambda what: None):
@@ -46,10 +46,9 @@ def demo(
 
 def _show(folder: Path) -> None:
     from gridweave.grid.service.up import bring_up
-    from gridweave.scenarios.demo import end_forecast, forecast_begun, grid_text, make_demo
-    from gridweave.scenarios.demo_play import play
     from gridweave.scenarios.grid_file.reading import grid_of_text
     from gridweave.scenarios.grid_file.wanted import wanted_grid
+    from gridweave.scenarios.live.demo import end_forecast, forecast_begun, grid_text, make_demo, play
 
     (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")
     with progress() as tell:

@@ -13,7 +13,7 @@ from gridweave.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from gridweave.scenarios.generators.moments import Moments
-    from gridweave.scenarios.workload import Workload
+    from gridweave.scenarios.workload.table import Workload
 
 DEFAULT_MODEL = "ctc-sp2"
 
@@ -60,7 +60,7 @@ def learn(
     """Learn a workload model from a trace and keep it as a small file."""
     from gridweave.scenarios.generators.model_file import save_model
     from gridweave.scenarios.generators.registry import GENERATORS
-    from gridweave.scenarios.load import load_workload
+    from gridweave.scenarios.traces.load import load_workload
 
     entry = GENERATORS.get(model)
     if entry is None or entry.learn is None:
@@ -136,13 +136,13 @@ def generate(
     """Generate a workload from a model."""
     import numpy as np
 
-    from gridweave.scenarios.estimates import with_estimates
     from gridweave.scenarios.generators.model_file import load_model
     from gridweave.scenarios.generators.registry import generate as generate_from
     from gridweave.scenarios.generators.registry import with_settings
-    from gridweave.scenarios.load import save_workload
-    from gridweave.scenarios.resource_files import write_resources
-    from gridweave.scenarios.resources import assign_resources
+    from gridweave.scenarios.traces.load import save_workload
+    from gridweave.scenarios.traces.resources import write_resources
+    from gridweave.scenarios.workload.columns import assign_resources
+    from gridweave.scenarios.workload.estimates import with_estimates
 
     _check_seed(seed)
     if resources_out is not None and mix is None:
@@ -182,9 +182,9 @@ def resources(
     """Draw what the jobs of a trace need of CPU, network, disk and memory."""
     import numpy as np
 
-    from gridweave.scenarios.load import load_workload
-    from gridweave.scenarios.resource_files import write_resources
-    from gridweave.scenarios.resources import assign_resources
+    from gridweave.scenarios.traces.load import load_workload
+    from gridweave.scenarios.traces.resources import write_resources
+    from gridweave.scenarios.workload.columns import assign_resources
 
     _check_seed(seed)
     _check_csv("OUT", out)

@@ -207,7 +207,7 @@ def _save_picture(topology: Topology, out: str, kind: str) -> None:
     import io
 
     from gridweave.netmodel.drawing import draw_topology
-    from gridweave.scenarios.trace_writing import write_file
+    from gridweave.scenarios.traces.text import write_file
 
     picture = io.BytesIO()
     draw_topology(topology).savefig(picture, format=kind)

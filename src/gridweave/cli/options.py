@@ -12,7 +12,7 @@ from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.reservations import Request
+    from gridweave.scenarios.workload.reservations import Request
     from gridweave.site.policy import Limit, SitePolicy, Window
 
 __all__ = [

@@ -14,7 +14,7 @@ from gridweave.cli.run_live import check_where, run_live
 from gridweave.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.grid_results import GridRun
+    from gridweave.scenarios.results.grid import GridRun
 
 Source = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of one that ships.")]
 Overrides = Annotated[
@@ -114,7 +114,7 @@ def problems_as_lines() -> Iterator[None]:
 
 
 def _print(done: GridRun) -> None:
-    from gridweave.scenarios.scenario.grid_tables import SITE_HEADINGS, metric_rows, network_rows, site_rows
+    from gridweave.scenarios.results.tables import SITE_HEADINGS, metric_rows, network_rows, site_rows
 
     print_table(site_rows(done), headings=SITE_HEADINGS, title=f"{done.name}: {done.label}")
     print_table(metric_rows(done), headings=("whole grid", "", ""))

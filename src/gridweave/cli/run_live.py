@@ -13,7 +13,7 @@ from gridweave.cli.progress import delayed_progress
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.live_comparison import LiveRun
+    from gridweave.scenarios.live.compare import LiveRun
 
 SPEED = 1000.0
 
@@ -68,12 +68,12 @@ def run_live(
     """Play a scenario and print what became of it beside what the simulation says."""
     with named_as_typed(url="--on", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"), delayed_progress("Reading") as report:
         if on == "ray":
-            from gridweave.scenarios.live_run import run_on_ray
+            from gridweave.scenarios.live.play import run_on_ray
 
             speed = SPEED if speed is None else speed
             done = run_on_ray(scenario, overrides=overrides, speed=speed, address=address, jobs=jobs, progress=report)
         else:
-            from gridweave.scenarios.gateway_run import run_on_gateway
+            from gridweave.scenarios.live.gateway import run_on_gateway
 
             url = None if on == "grid" else on
             done = run_on_gateway(scenario, url, overrides=overrides, speed=speed, jobs=jobs, progress=report)

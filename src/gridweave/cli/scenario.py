@@ -121,7 +121,7 @@ def _print_violation(violation: Violation, repeat: str | None) -> None:
 def list_catalogue(as_json: Json = False) -> None:
     """List the scenarios and the machine configurations that ship."""
     from gridweave.scenarios.scenario.catalogue import machine_configurations, scenario_names
-    from gridweave.scenarios.scenario.reader import read_scenario
+    from gridweave.scenarios.scenario.read import read_scenario
 
     scenarios = {name: read_scenario(name).header.description for name in scenario_names()}
     machines = machine_configurations()
@@ -148,6 +148,6 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a sce
 @app.command()
 def schema() -> None:
     """Print the JSON schema of scenario files, with which editors check and complete them."""
-    from gridweave.scenarios.scenario.structs import json_schema
+    from gridweave.scenarios.scenario.tables import json_schema
 
     print_json(json_schema())

@@ -16,9 +16,9 @@ from gridweave.cli.progress import Report, delayed_progress, interruptible
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.reservations import Request, ReservationAnswer
-    from gridweave.scenarios.results import SimulationResult
-    from gridweave.scenarios.workload import Workload
+    from gridweave.scenarios.results.schedule import SimulationResult
+    from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
+    from gridweave.scenarios.workload.table import Workload
     from gridweave.site.policy import SitePolicy
 
 _MIN_WIDTH = 80
@@ -119,8 +119,8 @@ def simulate(
 
     Example: gridweave simulate CTC-SP2-1996-3.1-cln --nodes 430 --discipline planning --order fcfs,sjf,ljf --out result
     """
-    from gridweave.scenarios.conversion import check_nodes
-    from gridweave.scenarios.workload import MAX_WIDTH
+    from gridweave.scenarios.traces.convert import check_nodes
+    from gridweave.scenarios.workload.table import MAX_WIDTH
 
     give_back_large_arrays()
     if out is not None:
@@ -164,9 +164,9 @@ def _prepared(
     """Read the trace and apply what the options ask for; return it with what is to be said of it."""
     import numpy as np
 
-    from gridweave.scenarios import transform
-    from gridweave.scenarios.estimates import with_estimates
-    from gridweave.scenarios.load import columns_of, load_workload
+    from gridweave.scenarios.traces.load import columns_of, load_workload
+    from gridweave.scenarios.workload import transform
+    from gridweave.scenarios.workload.estimates import with_estimates
 
     # Of the optional columns of a trace no rule but a limit for one user reads any; a million jobs have 8 MB of each.
     columns = [column for column in columns_of(trace) if by_user and column == "user"]
@@ -192,7 +192,7 @@ def _without_effect(workload: Workload, chosen: list[SitePolicy]) -> list[str]:
 def _simulated(
     workload: Workload, nodes: int | None, chosen: list[SitePolicy], requests: list[Request], report: Report
 ) -> list[SimulationResult]:
-    from gridweave.scenarios.simulator import simulate_policy
+    from gridweave.scenarios.batch.simulate import simulate_policy
 
     def run(number: int, policy: SitePolicy) -> SimulationResult:
         def progress(done: int, total: int) -> None:
@@ -207,7 +207,7 @@ def _simulated(
 def _print(results: list[SimulationResult]) -> None:
     from rich.console import Console
 
-    from gridweave.scenarios.metrics_table import metrics_table
+    from gridweave.scenarios.results.tables import metrics_table
 
     for job_id, reason in results[0].refused[:5]:
         say(f"job {job_id} is refused: {reason}")
@@ -250,7 +250,7 @@ def _as_json(result: SimulationResult) -> dict[str, object]:
 def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
     from pathlib import Path
 
-    from gridweave.scenarios.result_files import write_comparison, write_result
+    from gridweave.scenarios.results.files import write_comparison, write_result
 
     if len(results) == 1:
         return len(write_result(results[0], Path(out), plots=plots))

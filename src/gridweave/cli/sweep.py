@@ -81,10 +81,9 @@ def _planned(
     over: str | None,
 ) -> tuple[Plan, Path]:
     """Return the plan and its folder; what is wrong with the options and with the scenario is told all at once."""
-    from gridweave.scenarios.result_files import folder_name
+    from gridweave.scenarios.results.files import folder_name
     from gridweave.scenarios.sweep.api import check_metric
-    from gridweave.scenarios.sweep.plan import make_plan
-    from gridweave.scenarios.sweep.varying import parse_seeds
+    from gridweave.scenarios.sweep.plan import make_plan, parse_seeds
 
     problems: list[object] = []
     texts: list[str] = []
@@ -123,7 +122,7 @@ def _collecting(problems: list[object]) -> Iterator[None]:
 def _run(plan: Plan, folder: Path, address: str | None, workers: int | None, report: Report) -> SweepResult:
     """Run what is not finished yet; after Ctrl-C, say what is kept and how to go on."""
     from gridweave.scenarios.sweep.api import run_plan
-    from gridweave.scenarios.sweep.store import Store
+    from gridweave.scenarios.sweep.work import Store
 
     try:
         return run_plan(plan, out=folder, address=address, workers=workers, progress=report)
@@ -136,7 +135,7 @@ def _run(plan: Plan, folder: Path, address: str | None, workers: int | None, rep
 
 def _print(result: SweepResult, metrics: tuple[str, ...]) -> None:
     """Print one row per combination: what is varied, and each metric with half of its interval."""
-    from gridweave.scenarios.sweep.naming import naming_of
+    from gridweave.scenarios.sweep.tables import naming_of
 
     plan, summary = result.plan, result.summary
     names = [naming_of(metric) for metric in metrics]

@@ -13,8 +13,8 @@ from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.conversion import ConversionReport
-    from gridweave.scenarios.workload import Workload
+    from gridweave.scenarios.traces.convert import ConversionReport
+    from gridweave.scenarios.workload.table import Workload
 
 app = typer.Typer(help="Look at workload traces, convert and transform them, fetch known ones.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def info(
     plot: Annotated[str | None, typer.Option("--plot", metavar="OUT.png", help="Draw the distributions.")] = None,
 ) -> None:
     """Show what is in a trace: widths, estimates, run times, interarrival times, load and dates."""
-    from gridweave.scenarios.trace_info import describe
+    from gridweave.scenarios.traces.info import describe
 
     picture = _picture_kind(plot) if plot is not None else None
     workload, report = _load(file, nodes)
@@ -74,7 +74,7 @@ def shrink(
     as_json: Json = False,
 ) -> None:
     """Let the jobs come faster or slower: multiply their submit times."""
-    from gridweave.scenarios import transform
+    from gridweave.scenarios.workload import transform
 
     _scale(transform.shrink, file, out, factor, nodes, as_json=as_json)
 
@@ -88,7 +88,7 @@ def stretch(
     as_json: Json = False,
 ) -> None:
     """Make the jobs longer or shorter: multiply their run times and estimates."""
-    from gridweave.scenarios import transform
+    from gridweave.scenarios.workload import transform
 
     _scale(transform.stretch, file, out, factor, nodes, as_json=as_json)
 
@@ -108,7 +108,7 @@ def cut(
     as_json: Json = False,
 ) -> None:
     """Cut out a piece of a trace, by job number or by time."""
-    from gridweave.scenarios import transform
+    from gridweave.scenarios.workload import transform
 
     start_ms = None if start is None else parse_time_ms("--from", start)
     end_ms = None if end is None else parse_time_ms("--to", end)
@@ -127,7 +127,7 @@ def split(
     as_json: Json = False,
 ) -> None:
     """Cut wide jobs into parts with the same total area."""
-    from gridweave.scenarios import transform
+    from gridweave.scenarios.workload import transform
 
     workload, report = _load(file, nodes)
     with named_as_typed(max_width="--max-width"):
@@ -146,7 +146,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Get a trace from the Parallel Workloads Archive into your cache, checked by its SHA-256."""
-    from gridweave.scenarios import fetch as archive
+    from gridweave.scenarios.traces import fetch as archive
 
     if show_list:
         known = {key: archive.KNOWN_TRACES[key] for key in sorted(archive.KNOWN_TRACES)}
@@ -178,7 +178,7 @@ def _scale(
 
 def _load(file: str, nodes: int | None) -> tuple[Workload, ConversionReport]:
     """Load a workload with every optional column that its format holds, so that none is lost on the way."""
-    from gridweave.scenarios.load import columns_of, load_workload
+    from gridweave.scenarios.traces.load import columns_of, load_workload
 
     with named_as_typed():
         return load_workload(file, nodes=nodes, columns=columns_of(file))
@@ -194,7 +194,7 @@ def _save(
     file_format: str | None = None,
 ) -> None:
     """Write a workload and say what was done."""
-    from gridweave.scenarios.load import save_workload
+    from gridweave.scenarios.traces.load import save_workload
 
     with named_as_typed(file_format="--to"):
         written = save_workload(workload, out, file_format=file_format)
@@ -221,8 +221,8 @@ def _save_plot(workload: Workload, out: str, kind: str) -> None:
     """Draw a workload into a file, whole or not at all."""
     import io
 
-    from gridweave.scenarios.trace_plots import plot_trace
-    from gridweave.scenarios.trace_writing import write_file
+    from gridweave.scenarios.plots.traces import plot_trace
+    from gridweave.scenarios.traces.text import write_file
 
     picture = io.BytesIO()
     plot_trace(workload).savefig(picture, format=kind)

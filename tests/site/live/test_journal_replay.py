@@ -16,7 +16,7 @@ from gridweave.errors import InputError
 from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import GridEvent
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.world.network import Faults, Network
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.core import SiteCore

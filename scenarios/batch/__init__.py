@@ -1,0 +1,1 @@
+"""Batch simulation: a whole workload through one compiled loop."""

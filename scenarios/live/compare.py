@@ -1,0 +1,365 @@
+"""What was played live beside what was simulated: job by job, and as a whole.
+
+What was played live, by the records of its jobs, as a schedule beside the simulated one.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gridweave.grid.kernels.state import FRAGMENT
+from gridweave.scenarios.batch.grid import GridResult
+from gridweave.scenarios.results.files import write_all, write_json
+from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.scenario.build import Built
+from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
+from gridweave.site.job import JobRecord
+
+MAKESPAN_TOLERANCE = 0.03
+"""A live schedule on Ray is as the simulation says if its makespan is no further off."""
+
+BEHIND = 0.01
+"""A machine cannot keep up if jobs hold their nodes by more than such a part longer than they need them."""
+
+COMPARED = ("makespan_ms", "awt_ms", "awrt_area_ms", "sldwa", "util")
+"""The metrics that are set side by side."""
+
+HEADER = (
+    *("job_id", "submit_ms", "width", "estimate_ms", "run_ms"),
+    *("simulated_start_ms", "simulated_end_ms", "simulated_site", "simulated_fragments"),
+    *("live_submit_ms", "live_start_ms", "live_end_ms", "live_site", "live_fragments", "outcome", "attempts"),
+)
+"""Of jobs.csv."""
+
+_QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class LiveRun:
+    """A scenario as it was simulated and as it was played live.
+
+    Attributes
+    ----------
+    simulated, live : GridRun
+        Of the same jobs; all times are the scenario's.
+    speed : float
+        How many ms of the scenario passed in one.
+    submitted_ms : numpy.ndarray of int64, shape (n,)
+        When the live grid, or site, took in each job.
+    outcomes : tuple of str
+        How each job ended: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
+    attempts : numpy.ndarray of int64, shape (n,)
+        How many attempts each took; one that was withdrawn from a queue, or not agreed on in time, counts.
+    remarks : tuple of str
+        For people.
+    where : str
+        On what it was played, for people.
+    tolerance : float
+        The live schedule is as simulated if its makespan differs by no more than such a part.
+    """
+
+    simulated: GridRun
+    live: GridRun
+    speed: float
+    submitted_ms: IntArray
+    outcomes: tuple[str, ...]
+    attempts: IntArray
+    remarks: tuple[str, ...]
+    where: str = "Ray"
+    tolerance: float = MAKESPAN_TOLERANCE
+
+    @property
+    def ran(self) -> BoolArray:
+        """Which jobs ran in both, shape (n,)."""
+        both: BoolArray = (self.live.result.start_ms != NEVER) & (self.simulated.result.start_ms != NEVER)
+        return both
+
+    @property
+    def start_differences_ms(self) -> IntArray:
+        """How much later each job that ran was started live."""
+        return (self.live.result.start_ms - self.simulated.result.start_ms)[self.ran]
+
+    @property
+    def end_differences_ms(self) -> IntArray:
+        """How much later each job that ran ended live."""
+        return (self.live.result.end_ms - self.simulated.result.end_ms)[self.ran]
+
+    @property
+    def elsewhere(self) -> BoolArray:
+        """Which jobs were placed otherwise than in the simulation: on other sites, or in other parts, shape (n,)."""
+        one, other = self.simulated.result, self.live.result
+        rows = range(len(one.workload))
+        differ = [sorted(one.fragments_of(row)) != sorted(other.fragments_of(row)) for row in rows]
+        return np.array(differ, np.bool_) & self.ran
+
+    @property
+    def late_ms(self) -> IntArray:
+        """How much later each job was taken in than the scenario has it, shape (n,)."""
+        return self.submitted_ms - self.live.result.workload.submit_ms
+
+    @property
+    def longer_ms(self) -> IntArray:
+        """How much longer each job that ran held its nodes than its work takes where it was placed."""
+        result = self.live.result
+        stretch = functools.cache(result.policy.split_length_ms)
+        fragments = np.maximum(result.n_fragments, 1).tolist()
+        needed = [stretch(run, n) for run, n in zip(result.workload.run_ms.tolist(), fragments, strict=True)]
+        return (result.end_ms - result.start_ms - np.array(needed, np.int64))[self.ran]
+
+    @property
+    def behind(self) -> float:
+        """By which part of their work jobs held their nodes longer than that, weighted by width."""
+        result, ran = self.live.result, self.ran
+        held = float(((result.end_ms - result.start_ms)[ran] * result.workload.width[ran]).sum())
+        more = float((self.longer_ms * result.workload.width[ran]).sum())
+        return more / (held - more) if held > more else 0.0
+
+    @property
+    def makespan_difference(self) -> float:
+        """By which part the live makespan is longer than the simulated, both from the first submission."""
+        simulated, live = (_span_ms(run) for run in (self.simulated, self.live))
+        return (live - simulated) / simulated if simulated else 0.0
+
+    @property
+    def is_within_tolerance(self) -> bool:
+        """Whether every job came to its end, and the makespan is as simulated."""
+        ended = all(outcome in ("finished", "limit") for outcome in self.outcomes)
+        return ended and abs(self.makespan_difference) <= self.tolerance
+
+    def verdict(self) -> str:
+        """Return what came out, in one line for people."""
+        word = "yes" if self.is_within_tolerance else "no"
+        text = f"makespan within {self.tolerance:.0%} of the simulated: {word} ({self.makespan_difference:+.2%})"
+        others = Counter(outcome for outcome in self.outcomes if outcome not in ("finished", "limit"))
+        return "; ".join([text, *(f"{count:,} jobs {outcome}" for outcome, count in sorted(others.items()))])
+
+    def warnings(self) -> list[str]:
+        """Return whether the machine could keep up, and how far behind it was if not: at most one line each."""
+        lines = []
+        if self.behind > BEHIND:
+            real_ms = float(np.median(self.longer_ms)) / self.speed
+            lines.append(
+                f"the machine cannot keep up: jobs held their nodes {self.behind:.1%} longer than they worked (half of "
+                f"them {real_ms:,.0f} ms of real time or more to start and end); give a lower --speed than "
+                f"{self.speed:g}, such as {_lower(self.speed, self.behind):g}"
+            )
+        late_real_ms = float(np.quantile(self.late_ms, 0.95)) / self.speed
+        if late_real_ms > MS_PER_S:
+            lines.append(
+                f"the machine cannot keep up: one job in twenty was handed in {late_real_ms / MS_PER_S:,.1f} s of real "
+                "time late or more; give a lower --speed"
+            )
+        return lines
+
+    def metric_rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield metrics: name, simulated, live, and by how much the latter is more."""
+        simulated, live = (run.as_one().metrics().to_dict() for run in (self.simulated, self.live))
+        simulated["makespan_ms"], live["makespan_ms"] = _span_ms(self.simulated), _span_ms(self.live)
+        for name in COMPARED:
+            one, other = simulated[name], live[name]
+            if one is None or other is None:
+                continue
+            label = _LABELS[name]
+            more = f"{(other - one) / one:+.2%}" if one else "–"
+            if name.endswith("_ms"):
+                yield label, f"{one / MS_PER_S:,.0f}", f"{other / MS_PER_S:,.0f}", more
+            elif name == "util":
+                yield label, f"{one:.2%}", f"{other:.2%}", more
+            else:
+                yield label, f"{one:,.3f}", f"{other:,.3f}", more
+
+    def difference_rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield differences job by job in seconds: name, least, 5%, median, 95%, most."""
+        for name, values in (
+            ("started later", self.start_differences_ms),
+            ("ended later", self.end_differences_ms),
+            ("taken in late", self.late_ms),
+            ("held nodes longer than its work", self.longer_ms),
+        ):
+            if len(values):
+                yield (name, *(f"{value / MS_PER_S:,.1f}" for value in np.quantile(values, _QUANTILES)))
+
+    def count_rows(self) -> Iterator[tuple[str, str]]:
+        """Yield numbers of jobs."""
+        yield "jobs", f"{len(self.outcomes):,}"
+        for outcome, count in sorted(Counter(self.outcomes).items()):
+            yield f"of these {_OUTCOMES.get(outcome, outcome)}", f"{count:,}"
+        yield "on several sites, simulated", f"{int(self.simulated.result.multi_site.sum()):,}"
+        yield "on several sites, live", f"{int(self.live.result.multi_site.sum()):,}"
+        yield "placed elsewhere than simulated", f"{int(self.elsewhere.sum()):,}"
+        yield "took more than one attempt", f"{int((self.attempts > 1).sum()):,}"
+
+    def summary(self) -> dict[str, Any]:
+        """Return what ``summary.json`` says, as plain values."""
+        differences = {
+            name: dict(
+                zip(("least", "q05", "median", "q95", "most"), np.quantile(values, _QUANTILES).tolist(), strict=True)
+            )
+            for name, values in (
+                ("start_ms", self.start_differences_ms),
+                ("end_ms", self.end_differences_ms),
+                ("late_ms", self.late_ms),
+                ("longer_ms", self.longer_ms),
+            )
+            if len(values)
+        }
+        return {
+            "on": self.where,
+            "speed": self.speed,
+            "remarks": [*self.remarks, *self.warnings()],
+            "within_tolerance": self.is_within_tolerance,
+            "makespan_difference": self.makespan_difference,
+            "behind": self.behind,
+            "outcomes": dict(sorted(Counter(self.outcomes).items())),
+            "placed_elsewhere": int(self.elsewhere.sum()),
+            "several_attempts": int((self.attempts > 1).sum()),
+            "differences": differences,
+            "simulated": self.simulated.summary(),
+            "live": self.live.summary(),
+        }
+
+    def write(self, folder: str | Path, *, plots: bool = True) -> tuple[Path, ...]:
+        """Write ``jobs.csv`` and ``summary.json``, and the plots of both schedules into folders of their own.
+
+        Parameters
+        ----------
+        folder : str or pathlib.Path
+        plots : bool, optional
+
+        Returns
+        -------
+        tuple of pathlib.Path
+
+        Raises
+        ------
+        InputError
+            If the folder cannot be made or written to.
+        """
+        files = write_all(
+            Path(folder),
+            {"jobs.csv": self._write_jobs, "summary.json": lambda path: write_json(path, self.summary())},
+        )
+        for name, run in (("simulated", self.simulated), ("live", self.live)) if plots else ():
+            files += run.write(Path(folder) / name)
+        return files
+
+    def _write_jobs(self, path: Path) -> None:
+        jobs, one, other = self.live.result.workload, self.simulated.result, self.live.result
+        columns: list[list[Any]] = [
+            *(values.tolist() for values in (jobs.job_id, jobs.submit_ms, jobs.width, jobs.estimate_ms, jobs.run_ms)),
+            *(one.start_ms.tolist(), one.end_ms.tolist(), self.simulated.sites_of_jobs(), one.n_fragments.tolist()),
+            *(self.submitted_ms.tolist(), other.start_ms.tolist(), other.end_ms.tolist()),
+            *(self.live.sites_of_jobs(), other.n_fragments.tolist(), list(self.outcomes), self.attempts.tolist()),
+        ]
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(HEADER)
+            writer.writerows(zip(*columns, strict=True))
+
+
+_LABELS = {
+    "makespan_ms": "makespan, s",
+    "awt_ms": "AWT, s",
+    "awrt_area_ms": "AWRT by resource consumption, s",
+    "sldwa": "SLDwA",
+    "util": "UTIL",
+}
+_OUTCOMES = {"limit": "ended at their limit"}
+
+
+def _span_ms(run: GridRun) -> int:
+    """Return the time from the first submission to the last end."""
+    result = run.result
+    ran = result.start_ms != NEVER
+    return int(result.end_ms[ran].max()) - int(result.workload.submit_ms[0]) if ran.any() else 0
+
+
+def _lower(speed: float, behind: float) -> float:
+    """Return a round speed at which the same delays would be in bounds."""
+    wanted = speed * BEHIND / behind
+    unit = 10.0 ** np.floor(np.log10(wanted))
+    return float(max(unit * np.floor(wanted / unit), 1e-3))
+
+
+def live_run_of(
+    built: Built,
+    simulated: GridRun,
+    records: Sequence[JobRecord],
+    *,
+    origin_ms: int,
+    speed: float,
+    remarks: Sequence[str] = (),
+    where: str = "Ray",
+    tolerance: float = MAKESPAN_TOLERANCE,
+) -> LiveRun:
+    """Return what became of the jobs of a scenario beside its simulation.
+
+    Parameters
+    ----------
+    built : Built
+        What was to be played.
+    simulated : GridRun
+    records : sequence of JobRecord
+        What became of each job, in the order of the workload; times run as in the scenario.
+    origin_ms : int
+        What the clock of the records showed at time 0 of the scenario.
+    speed : float
+        How many ms of the scenario passed in one.
+    remarks : sequence of str
+    where : str
+    tolerance : float
+        As of `LiveRun`.
+
+    Returns
+    -------
+    LiveRun
+    """
+    return LiveRun(
+        simulated=simulated,
+        # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
+        live=replace(simulated, result=_schedule_of(built, records, origin_ms), shared=True),
+        speed=speed,
+        submitted_ms=np.array([record.submit_ms for record in records], np.int64) - origin_ms,
+        outcomes=tuple(record.outcome or record.state for record in records),
+        attempts=np.array([record.attempt for record in records], np.int64),
+        remarks=tuple(remarks),
+        where=where,
+        tolerance=tolerance,
+    )
+
+
+def _schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> GridResult:
+    """Return what was played as the schedule that it is, in the time of the scenario."""
+    numbers = {name: number for number, name in enumerate(built.site_names)}
+    spans = [_played_span_ms(record, origin_ms) for record in records]
+    places = [record.places if span[0] != NEVER else () for record, span in zip(records, spans, strict=True)]
+    counts = np.array([len(parts) for parts in places], np.int64)
+    fragments = [(numbers[site], nodes) for parts in places for site, nodes in parts]
+    start_ms, end_ms = np.array(spans, np.int64).reshape(-1, 2).T
+    ids = built.workload.job_id.tolist()
+    return GridResult(
+        workload=built.workload,
+        nodes=built.nodes,
+        policy=built.policy,
+        start_ms=start_ms.copy(),
+        end_ms=end_ms.copy(),
+        fragments=np.array(fragments, FRAGMENT),
+        first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
+        n_fragments=counts,
+        refused=tuple((ids[row], r.reason) for row, r in enumerate(records) if r.state == "refused"),
+    )
+
+
+def _played_span_ms(record: JobRecord, origin_ms: int) -> tuple[int, int]:
+    if record.start_ms is None or record.end_ms is None:
+        return NEVER, NEVER
+    return record.start_ms - origin_ms, record.end_ms - origin_ms

@@ -1,0 +1,407 @@
+"""What the demonstration plays: some jobs of a trace, or of the model that ships, shortened to seconds.
+
+The demonstration on a grid that is up: jobs handed in when their time has come, and what became of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.api import Forecast
+from gridweave.grid.client.client import Client
+from gridweave.grid.service.down import begin_anew, take_down
+from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held, uninterrupted
+from gridweave.grid.service.state import LocalGridState, make_private, state_folder
+from gridweave.scenarios.live.compare import LiveRun, live_run_of
+from gridweave.scenarios.live.plan import Submission, submissions
+from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.scenario.build import Built, build_scenario
+from gridweave.scenarios.scenario.run import Progress, run_built
+from gridweave.scenarios.traces.load import find_trace
+from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.site.job import JobRecord
+
+TRACE, MODEL = "KTH-SP2-1996", "ctc-sp2"
+"""Whose jobs are played: those of the trace, if it is at hand."""
+
+SITES = (("alpha", 8), ("beta", 6), ("gamma", 4))
+WIDE = 12
+"""Nodes of the job that no site has room for."""
+
+JOBS = 40
+SPAN_MS = 12_000
+"""In which all jobs are handed in."""
+
+LOAD = 1.5
+"""Their work is so much more than the nodes could do in that time."""
+
+RUN_MS = 400, 7_000
+"""The shortest and the longest job."""
+
+SLACK_MS = 2_000
+"""What a limit leaves at least beyond the run time, for processes to start on a busy machine."""
+
+_FIRST, _WIDE_ROW = 200, 12
+
+GRID = """\
+# The grid of the demonstration. A job on several sites takes a quarter longer.
+name = "demo"
+
+{sites}
+[grid]
+mode = "adaptive"
+overhead = 0.25
+
+[gateway]
+port = 0
+"""
+
+_SCENARIO = """\
+[scenario]
+name = "demo"
+
+{sites}
+[workload]
+{source}
+nodes = {largest}
+{jobs}
+
+[grid]
+mode = "adaptive"
+overhead = 0.25
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """Jobs, and the grid that they are for.
+
+    Attributes
+    ----------
+    built : Built
+        In real time.
+    source : str
+        Where the jobs are from, in words.
+    """
+
+    built: Built
+    source: str
+
+    @property
+    def submissions(self) -> list[Submission]:
+        """The jobs as they are handed in."""
+        return submissions(self.built, 1.0)
+
+    def simulated(self) -> GridRun:
+        """Return what the simulation forecasts."""
+        return run_built(self.built)
+
+    def compared(self, simulated: GridRun, records: Sequence[JobRecord], origin_ms: int) -> LiveRun:
+        """Return what became of the jobs beside the forecast.
+
+        Parameters
+        ----------
+        simulated : GridRun
+        records : sequence of JobRecord
+            In the order of the workload.
+        origin_ms : int
+            What the clock showed at its time 0.
+        """
+        return live_run_of(self.built, simulated, records, origin_ms=origin_ms, speed=1.0)
+
+
+def grid_text() -> str:
+    """Return the GRID.toml of the demonstration."""
+    return GRID.format(sites=_sites())
+
+
+def make_demo(folder: Path, jobs: int = JOBS) -> Demo:
+    """Return the jobs of the demonstration.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Where the scenario is written to, as ``demo.toml``.
+    jobs : int
+
+    Returns
+    -------
+    Demo
+    """
+    largest = max(nodes for _, nodes in SITES)
+    try:
+        trace: Path | None = find_trace(TRACE)
+    except InputError:
+        trace = None
+    if trace is None:
+        source, cut = f'generator = "{MODEL}"', f"jobs = {jobs}"
+        words = f"the model {MODEL} that ships with gridweave"
+    else:
+        source = f"trace = {str(trace)!r}"
+        cut = f"transform = [{{ cut = {{ first = {_FIRST}, last = {_FIRST + jobs - 1} }} }}]"
+        words = f"the trace {trace.name}, from its job {_FIRST} on"
+    path = folder / "demo.toml"
+    path.write_text(_SCENARIO.format(sites=_sites(), source=source, largest=largest, jobs=cut), encoding="utf-8")
+    built = build_scenario(path)
+    return Demo(replace(built, workload=shortened(built.workload)), words)
+
+
+def shortened(workload: Workload) -> Workload:
+    """Return jobs of the same widths that take seconds, one of them wider than any site.
+
+    Times between submissions and run times are shortened by their square roots: the longest of a trace is ten thousand
+    times the shortest, of which nothing would be left to see.
+
+    Parameters
+    ----------
+    workload : Workload
+
+    Returns
+    -------
+    Workload
+    """
+    gaps = np.sqrt(np.diff(workload.submit_ms, prepend=workload.submit_ms[0]).astype(np.float64))
+    submit_ms = np.floor(np.cumsum(gaps) * SPAN_MS / max(float(gaps.sum()), 1.0)).astype(np.int64)
+    width = workload.width.copy()
+    wide = min(_WIDE_ROW, len(width) - 1)
+    width[wide] = WIDE
+    wanted = LOAD * SPAN_MS * sum(nodes for _, nodes in SITES)
+    run_ms = _scaled(np.sqrt(workload.run_ms.astype(np.float64)), width, wanted)
+    run_ms[wide] = RUN_MS[1] // 2
+    estimate_ms = np.maximum(run_ms + SLACK_MS, np.minimum(workload.estimate_ms * run_ms // workload.run_ms, 20_000))
+    overran = np.zeros(len(width), np.bool_)
+    return workload.replace(submit_ms=submit_ms, run_ms=run_ms, estimate_ms=estimate_ms, width=width, overran=overran)
+
+
+def _scaled(run_ms: npt.NDArray[np.float64], width: IntArray, wanted: float) -> IntArray:
+    """Return run times between the bounds, in proportion as far as these allow, that come to so much work together."""
+    low, high = 1e-9, 1e6
+    for _ in range(60):
+        factor = (low * high) ** 0.5
+        area = float((np.clip(run_ms * factor, *RUN_MS) * width).sum())
+        low, high = (factor, high) if area < wanted else (low, factor)
+    scaled: IntArray = np.clip(run_ms * high, *RUN_MS).astype(np.int64)
+    return scaled
+
+
+@contextlib.contextmanager
+def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
+    """Have another process work out what the simulation forecasts; the first time it compiles for half a minute.
+
+    Parameters
+    ----------
+    demo : Demo
+
+    Yields
+    ------
+    subprocess.Popen
+        For `end_forecast`; it is ended after the block.
+    """
+    child = None
+    try:
+        with uninterrupted():
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "gridweave.scenarios.live.demo"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        assert child.stdin is not None
+        with child.stdin as orders:
+            orders.write(pickle.dumps(demo))
+        yield child
+    finally:
+        if child is not None:
+            child.kill()
+            child.wait()
+
+
+def end_forecast(child: subprocess.Popen[bytes]) -> GridRun:
+    """Return what `forecast_begun` has begun.
+
+    Raises
+    ------
+    UnavailableError
+        If that process has ended without it.
+    """
+    assert child.stdout is not None
+    answer = child.stdout.read()
+    if child.wait():
+        raise UnavailableError("the simulation of the demonstration has failed; see above")
+    run: GridRun = pickle.loads(answer)
+    return run
+
+
+def _sites() -> str:
+    return "\n".join(f'[[sites]]\nname = "{name}"\nnodes = {nodes}\n' for name, nodes in SITES)
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(pickle.dumps(pickle.load(sys.stdin.buffer).simulated()))
+
+
+LEAD_MS = 300
+"""From when all is ready to the first job."""
+
+PATIENCE_S = 180.0
+_LOOK_EVERY_S = 0.5
+_PLAYED = "played-by"
+
+Tell = Callable[[str], None]
+"""Hears what is going on."""
+
+
+@dataclass(kw_only=True)
+class Played:
+    """What was seen of the jobs.
+
+    Attributes
+    ----------
+    origin_ms : int
+        What the clock of the grid showed at time 0 of the demonstration.
+    records : list of JobRecord
+        Of all jobs in the order in which they were handed in, at the end.
+    waiting : Forecast or None
+        Why one of them waited, while the widest ran.
+    running : list of JobRecord
+        What ran at that time.
+    """
+
+    origin_ms: int
+    records: list[JobRecord] = field(default_factory=list)
+    waiting: Forecast | None = None
+    running: list[JobRecord] = field(default_factory=list)
+
+    @property
+    def split(self) -> list[JobRecord]:
+        """The jobs that ran on several sites."""
+        return [record for record in self.records if len(record.places) > 1]
+
+
+@contextlib.contextmanager
+def grid_of_its_own(name: str, tell: Tell) -> Iterator[None]:
+    """Have a name for a grid to oneself; whatever happens, and whoever interrupts, nothing of that grid is left.
+
+    Parameters
+    ----------
+    name : str
+    tell : callable
+
+    Raises
+    ------
+    UnavailableError
+        If another process has it.
+    """
+    folder = make_private(state_folder(name))
+    handle = os.open(folder / _PLAYED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with ended_in_order():
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UnavailableError("the demonstration is shown by another process just now; wait for it") from None
+            try:
+                _remove(name, tell)  # what one that was killed has left
+                yield
+            finally:
+                with signals_held():
+                    _remove(name, tell)
+                    shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
+def _remove(name: str, tell: Tell) -> None:
+    take_down(name, keep_jobs=False, tell=tell)
+    begin_anew(name)
+
+
+def play(state: LocalGridState, demo: Demo, report: Progress) -> Played:
+    """Play the jobs of the demonstration to their ends.
+
+    Parameters
+    ----------
+    state : LocalGridState
+        Of the grid.
+    demo : Demo
+    report : callable
+        Told now and then how far it is.
+
+    Returns
+    -------
+    Played
+
+    Raises
+    ------
+    UnavailableError
+        If they do not come to an end.
+    """
+    return run_in_order(_play(state, demo, report))
+
+
+async def _play(state: LocalGridState, demo: Demo, report: Progress) -> Played:
+    jobs = demo.submissions
+    played = Played(origin_ms=_now_ms() + LEAD_MS - jobs[0].submit_ms)
+    ids: list[int] = []
+
+    async with Client(state.url, token=state.token) as grid:
+
+        async def hand_in() -> None:
+            while len(ids) < len(jobs):
+                wait_ms = played.origin_ms + jobs[len(ids)].submit_ms - _now_ms()
+                await asyncio.sleep(max(0, wait_ms) / 1000)
+                now_ms = _now_ms() - played.origin_ms
+                due = [job for job in jobs[len(ids) :] if job.submit_ms <= now_ms] or [jobs[len(ids)]]
+                taken = await grid.submit_many([job.request for job in due], keys=[job.key for job in due])
+                ids.extend(job.id for job in taken)
+
+        handing_in = asyncio.ensure_future(hand_in())
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    await asyncio.sleep(_LOOK_EVERY_S)
+                    if handing_in.done():
+                        handing_in.result()
+                    records = {record.job_id: record async for record in grid.jobs()}
+                    over = sum(record.state in ("ended", "refused") for record in records.values())
+                    running = sum(record.state == "running" for record in records.values())
+                    report(over, len(jobs), f"{running} jobs run, {len(records) - over - running} wait, are over:")
+                    if played.waiting is None:
+                        await _ask_why(grid, records, played)
+                    if over == len(jobs):
+                        break
+        except TimeoutError:
+            raise UnavailableError(f"the jobs are not over after {PATIENCE_S:.0f} s") from None
+        finally:
+            handing_in.cancel()
+    played.records = [records[job_id] for job_id in ids]
+    return played
+
+
+async def _ask_why(grid: Client, records: dict[int, JobRecord], played: Played) -> None:
+    """Ask why a job waits, while the widest runs."""
+    if not any(record.request.nodes == WIDE and record.state == "running" for record in records.values()):
+        return
+    queue = await grid.queue(1)
+    if queue.jobs:
+        played.waiting = await grid.explain(queue.jobs[0].job_id)
+        played.running = [record for record in records.values() if record.state == "running"]
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

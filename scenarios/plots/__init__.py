@@ -1,0 +1,1 @@
+"""Every plot that gridweave draws."""

@@ -1,0 +1,197 @@
+"""Plots of a grid: the use of its sites over time, and the schedule site by site."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from gridweave.scenarios.plots.parts import BLACK, BLUE, NICE_MS, VERMILLION, TimeAxis, new_figure, tidy
+from gridweave.scenarios.plots.results import over_bins, span
+from gridweave.scenarios.plots.schedule import busiest_window, draw_queue, place_jobs
+from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.steps import step_functions
+from gridweave.scenarios.workload.table import IntArray
+
+_BINS_AT_MOST = 240
+_NAMED_AT_MOST = 40  # names that can be read beside a plot
+_LOCAL = "#C9D7E6"  # of jobs on one site: quiet, so that the others stand out
+# Paul Tol's bright scheme without its blue and grey.
+_SPLIT = ("#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#009988")
+_BORDER = "#5F7286"
+_CHAR_PT, _LINE_PT, _FONT_PT, _SLIVER_PT = 4.2, 8.0, 6.5, 2.5
+_WIDTH_IN, _HEIGHT_IN = 11.0, 7.5
+
+
+def plot_utilisation(run: GridRun) -> Figure:
+    """Draw how busy each site was over time, the whole grid, and the waiting jobs.
+
+    Parameters
+    ----------
+    run : GridRun
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Means over bins of time.
+    """
+    one = run.as_one()
+    begin_ms, until_ms = span(one)
+    edges_ms, bin_name = _bins(begin_ms, until_ms)
+    time = TimeAxis.of(one.workload, begin_ms, until_ms)
+    place = time.place(edges_ms)
+    sites = len(run.site_names)
+    figure = new_figure(10, 5.2 + 0.22 * min(sites, 24))
+    upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(1.0 + 0.22 * min(sites, 24), 1.3, 1.3))
+    rows = np.zeros((sites, len(edges_ms) - 1))
+    for site in range(sites):
+        here = run.site_result(site)
+        if len(here.workload):
+            steps = step_functions(*here.schedule())
+            rows[site] = over_bins(steps.time_ms, steps.busy, edges_ms)[0] * (100 / here.nodes)
+    mesh = upper.pcolormesh(place, np.arange(sites + 1) - 0.5, rows, cmap="cividis", vmin=0, vmax=100, rasterized=True)
+    figure.colorbar(mesh, ax=upper, label="Busy nodes", format=PercentFormatter(decimals=0), pad=0.01)
+    _name_sites(upper, run, np.arange(sites, dtype=np.float64))
+    upper.invert_yaxis()
+    steps = step_functions(*one.schedule())
+    _draw_mean(middle, steps.time_ms, steps.busy, edges_ms, place, BLUE, scale=100 / one.nodes)
+    middle.set_ylim(0, 102)
+    middle.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    middle.set_ylabel("Busy nodes,\nwhole grid")
+    most = _draw_mean(lower, steps.time_ms, steps.waiting, edges_ms, place, VERMILLION, scale=1.0)
+    lower.set_ylim(0, max(1.0, most * 1.08))
+    lower.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    lower.set_ylabel("Waiting jobs")
+    time.show(lower, begin_ms, until_ms)
+    upper.set_title(f"means of {bin_name}", fontsize="small", loc="left")
+    figure.suptitle(_title(run))
+    return figure
+
+
+def plot_schedule(run: GridRun) -> Figure:
+    """Draw the busiest time: jobs as rectangles over time and the nodes of each site, multi-site jobs in colour.
+
+    Parameters
+    ----------
+    run : GridRun
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        All fragments of one job have one colour, and a colour comes again for another job. Node numbers come from
+        replaying each site by itself, as in `gridweave.scenarios.plots.schedule`.
+    """
+    one = run.as_one()
+    steps = step_functions(*one.schedule())
+    begin_ms, until_ms = busiest_window(one, steps)
+    time = TimeAxis.of(one.workload, begin_ms, until_ms)
+    figure = new_figure(_WIDTH_IN, _HEIGHT_IN)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(7, 1))
+    floors = np.concatenate(([0], np.cumsum(run.result.nodes)))
+    several = _draw_jobs(upper, run, floors, time, begin_ms, until_ms)
+    for floor in floors[1:-1]:
+        upper.axhline(float(floor), color=BLACK, linewidth=1.0)
+    upper.set_ylim(float(floors[-1]), 0)
+    _name_sites(upper, run, (floors[:-1] + floors[1:]) / 2)
+    handles = [Patch(color=_LOCAL, label="on one site")]
+    if several:
+        handles.append(
+            Patch(color=_SPLIT[0], label=f"multi-site: one colour for all fragments of a job ({several:,} shown)")
+        )
+    upper.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize="small", ncols=2)
+    draw_queue(lower, steps, time, begin_ms, until_ms)
+    figure.suptitle(_title(run))
+    return figure
+
+
+def _title(run: GridRun) -> str:
+    nodes, sites = int(run.result.nodes.sum()), len(run.site_names)
+    where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
+    return f"{run.name}: {run.label}, {where}"
+
+
+def _bins(begin_ms: int, until_ms: int) -> tuple[IntArray, str]:
+    """Return bins of a length that people know."""
+    length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= _BINS_AT_MOST), max(NICE_MS))
+    return np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms]
+
+
+def _name_sites(axes: Axes, run: GridRun, heights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    """Write the names of the sites at the left, but for those that would cover the name above."""
+    apart = abs(float(np.diff(axes.get_ylim())[0])) / _NAMED_AT_MOST
+    named: list[int] = []
+    for site, height in enumerate(heights):
+        if not named or height - heights[named[-1]] >= apart:
+            named.append(site)
+    names = [f"{run.site_names[site]} ({run.result.nodes[site]:,})" for site in named]
+    axes.set_yticks(heights[named], names, fontsize="small")
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylabel("Site (nodes)")
+
+
+def _draw_mean(
+    axes: Axes,
+    time_ms: IntArray,
+    values: IntArray,
+    edges_ms: IntArray,
+    place: np.ndarray[tuple[int], np.dtype[np.float64]],
+    colour: str,
+    *,
+    scale: float,
+) -> float:
+    """Draw the means of a step function over bins; return the greatest."""
+    mean = over_bins(time_ms, values, edges_ms)[0] * scale if len(time_ms) else np.zeros(len(edges_ms) - 1)
+    axes.stairs(mean, place, fill=True, color=colour, alpha=0.3, linewidth=0)
+    axes.stairs(mean, place, color=colour, linewidth=1.2)
+    tidy(axes)
+    return float(mean.max())
+
+
+def _draw_jobs(axes: Axes, run: GridRun, floors: IntArray, time: TimeAxis, begin_ms: int, until_ms: int) -> int:
+    """Draw what runs in the window at every site; return the number of multi-site jobs."""
+    node_pt = _HEIGHT_IN * 72 * 0.75 / float(floors[-1])
+    corners: list[list[tuple[float, float]]] = []
+    fills: list[str] = []
+    borders: list[str] = []
+    colours = _colours(run, begin_ms, until_ms)
+    for site, floor in enumerate(floors[:-1].tolist()):
+        here = run.site_result(site)
+        if not len(here.workload):
+            continue
+        for row, intervals in place_jobs(here, step_functions(*here.schedule()), begin_ms, until_ms):
+            job_id = int(here.workload.job_id[row])
+            fill = colours.get(job_id, _LOCAL)
+            ends_ms = np.clip([here.start_ms[row], here.end_ms[row]], begin_ms, until_ms)
+            left, right = time.place(ends_ms).tolist()
+            wide_pt = float(ends_ms[1] - ends_ms[0]) / (until_ms - begin_ms) * _WIDTH_IN * 72 * 0.85
+            for low, high in intervals:
+                bottom, top = floor + low, floor + high
+                corners.append([(left, bottom), (right, bottom), (right, top), (left, top)])
+                fills.append(fill)
+                high_pt = (high - low) * node_pt
+                # The border of a sliver would hide its colour.
+                borders.append(fill if min(wide_pt, high_pt) < _SLIVER_PT else _BORDER)
+                if wide_pt > len(str(job_id)) * _CHAR_PT and high_pt > _LINE_PT:
+                    where = (left + right) / 2, (bottom + top) / 2
+                    axes.text(*where, str(job_id), ha="center", va="center", fontsize=_FONT_PT)
+    axes.add_collection(PolyCollection(corners, facecolors=fills, edgecolors=borders, linewidths=0.4))
+    axes.spines[["top", "right"]].set_visible(False)
+    return len(colours)
+
+
+def _colours(run: GridRun, begin_ms: int, until_ms: int) -> dict[int, str]:
+    """Choose a colour for each multi-site job in the window: the one that the fewest jobs beside it have."""
+    result = run.result
+    rows = np.flatnonzero(result.multi_site & (result.start_ms < until_ms) & (result.end_ms > begin_ms))
+    rows = rows[np.argsort(result.start_ms[rows], kind="stable")]
+    chosen = np.zeros(len(rows), np.int64)
+    for number, row in enumerate(rows):
+        beside = chosen[:number][result.end_ms[rows[:number]] >= result.start_ms[row]]
+        # Of equally rare ones, the next in turn.
+        taken = np.roll(np.bincount(beside, minlength=len(_SPLIT)), -number)
+        chosen[number] = (int(np.argmin(taken)) + number) % len(_SPLIT)
+    ids = result.workload.job_id[rows].tolist()
+    return {job_id: _SPLIT[colour] for job_id, colour in zip(ids, chosen.tolist(), strict=True)}

@@ -1,0 +1,212 @@
+"""What the plots of results share: figures, colours, and axes for dates and for lengths of time.
+
+Figures are made with matplotlib's objects alone: no window, and no state of pyplot. The plotting modules are imported
+only where a plot is drawn.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+import matplotlib.dates as mdates
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from gridweave.errors import InputError
+from gridweave.scenarios.workload.columns import load_zone
+from gridweave.scenarios.workload.table import MS_PER_S, Workload
+
+FloatArray = npt.NDArray[np.float64]
+
+# Okabe and Ito: people with colour vision deficiencies can tell them apart.
+BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
+GREY = "#6B6B6B"
+SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
+
+_MINUTE, _HOUR, _DAY = 60 * MS_PER_S, 3600 * MS_PER_S, 86400 * MS_PER_S
+
+NICE_MS = {
+    MS_PER_S: "1 s",
+    10 * MS_PER_S: "10 s",
+    _MINUTE: "1 min",
+    10 * _MINUTE: "10 min",
+    _HOUR: "1 h",
+    3 * _HOUR: "3 h",
+    6 * _HOUR: "6 h",
+    12 * _HOUR: "12 h",
+    _DAY: "1 day",
+    2 * _DAY: "2 days",
+    7 * _DAY: "1 week",
+    14 * _DAY: "2 weeks",
+    28 * _DAY: "4 weeks",
+    91 * _DAY: "91 days",
+    365 * _DAY: "365 days",
+    3650 * _DAY: "3650 days",
+}
+"""Lengths of time that people know, for bins and windows."""
+
+_TICKS_S = {
+    0.001: "1 ms",
+    0.01: "10 ms",
+    0.1: "0.1 s",
+    1: "1 s",
+    10: "10 s",
+    60: "1 min",
+    600: "10 min",
+    3600: "1 h",
+    6 * 3600: "6 h",
+    86400: "1 d",
+    7 * 86400: "1 wk",
+    30 * 86400: "30 d",
+    365 * 86400: "1 yr",
+    3650 * 86400: "10 yr",
+}
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure with a canvas of its own.
+
+    Parameters
+    ----------
+    width, height : float
+        In inches.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def tidy(axes: Axes) -> None:
+    """Take away the frame at the top and at the right, and draw a quiet grid.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+    """
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """How instants are shown: as dates where the workload has a start date, else as time since its beginning.
+
+    Attributes
+    ----------
+    label : str
+        For the axis, with the unit or the time zone.
+    unit_ms : float
+        One unit of the axis.
+    offset : float
+        Time zero on the axis.
+    zone : datetime.tzinfo or None
+        Of the dates; None without dates.
+    """
+
+    label: str
+    unit_ms: float
+    offset: float
+    zone: datetime.tzinfo | None
+
+    @classmethod
+    def of(cls, workload: Workload, begin_ms: int, end_ms: int) -> TimeAxis:
+        """Choose the axis for a stretch of time.
+
+        Parameters
+        ----------
+        workload : Workload
+            With or without a start date; a time zone that is not known is shown as UTC.
+        begin_ms, end_ms : int
+            What is to be seen.
+
+        Returns
+        -------
+        TimeAxis
+        """
+        start = workload.start_unix_s
+        if start is not None:
+            try:
+                zone = load_zone(workload.timezone)
+            except InputError:
+                zone = load_zone(None)
+            try:
+                for instant_ms in (begin_ms, end_ms):
+                    datetime.datetime.fromtimestamp(start + instant_ms // MS_PER_S, zone)
+                return cls(f"Date ({zone.key})", _DAY, _date_number(start), zone)
+            except (OverflowError, ValueError, OSError):
+                pass  # beyond the calendar
+        name, unit_ms = next(
+            (name, unit_ms)
+            for name, unit_ms, at_least in (
+                ("days", _DAY, 3 * _DAY),
+                ("hours", _HOUR, 3 * _HOUR),
+                ("minutes", _MINUTE, 3 * _MINUTE),
+                ("seconds", MS_PER_S, 0),
+            )
+            if end_ms - begin_ms >= at_least
+        )
+        return cls(f"Time since the start of the workload [{name}]", unit_ms, 0.0, None)
+
+    def place(self, time_ms: npt.ArrayLike) -> FloatArray:
+        """Return instants in units of the axis.
+
+        Parameters
+        ----------
+        time_ms : array_like of int
+            Instants.
+
+        Returns
+        -------
+        numpy.ndarray of float64
+        """
+        return self.offset + np.asarray(time_ms, np.float64) / self.unit_ms
+
+    def show(self, axes: Axes, begin_ms: int, end_ms: int) -> None:
+        """Set ticks, label and limits of the x axis.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes
+        begin_ms, end_ms : int
+            The limits.
+        """
+        axes.set_xlim(*self.place([begin_ms, end_ms]).tolist())
+        if self.zone is not None:
+            locator = mdates.AutoDateLocator(tz=self.zone, minticks=4, maxticks=9)  # type: ignore[no-untyped-call]
+            dates = mdates.ConciseDateFormatter(locator, tz=self.zone)  # type: ignore[no-untyped-call]
+            axes.xaxis.set_major_locator(locator)
+            axes.xaxis.set_major_formatter(dates)
+        axes.set_xlabel(self.label)
+
+
+def _date_number(unix_s: int) -> float:
+    """Return an instant as matplotlib counts dates: in days."""
+    return float(mdates.date2num(np.datetime64(unix_s, "s")))  # type: ignore[no-untyped-call]
+
+
+def log_time_axis(axes: Axes, low_s: float, high_s: float) -> None:
+    """Make the x axis logarithmic, with ticks at lengths of time that people know.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+    low_s, high_s : float
+        The limits, in seconds.
+    """
+    axes.set_xscale("log")
+    axes.set_xlim(low_s, high_s)
+    ticks = [tick for tick in _TICKS_S if low_s <= tick <= high_s]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FixedFormatter([_TICKS_S[tick] for tick in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())

@@ -1,0 +1,366 @@
+"""Plots of results: utilisation and queue over time, distributions of waits and slowdowns, results side by side."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+
+from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.plots.parts import (
+    BLACK,
+    BLUE,
+    NICE_MS,
+    SERIES,
+    VERMILLION,
+    FloatArray,
+    TimeAxis,
+    log_time_axis,
+    new_figure,
+    tidy,
+)
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.steps import Steps, step_functions
+from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_width
+from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
+
+_STEPS_AT_MOST = 1500  # more changes than this are averaged over bins
+_BINS_AT_MOST = 200
+_ROWS_AT_ONCE = 1 << 18
+_POINTS_AT_MOST = 3000  # of a distribution
+
+
+def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
+    """Draw the busy nodes and the waiting jobs over time.
+
+    Parameters
+    ----------
+    result : SimulationResult
+        What to draw.
+    start_ms, end_ms : int, optional
+        The time to show; from the first submission to the last end if left out.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Where there are too many changes to see, means over bins are drawn, and the range within each bin behind them:
+        of the waiting jobs all of it, of the busy nodes that of the middle 80% of the time.
+
+    Raises
+    ------
+    OptionError
+        If the window is empty.
+    """
+    begin_ms, until_ms = window(start_ms, end_ms, span(result))
+    steps = step_functions(*result.schedule())
+    bins = _Bins.of(steps, begin_ms, until_ms)
+    time = TimeAxis.of(result.workload, begin_ms, until_ms)
+    figure = new_figure(10, 6.4)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    percent = 100 / result.nodes
+    place = time.place(bins.edges_ms)
+    _draw_steps(upper, bins, place, (steps.time_ms, steps.busy), BLUE, scale=percent, share=0.8)
+    mean = (
+        float(np.average(over_bins(steps.time_ms, steps.busy, bins.edges_ms)[0], weights=np.diff(bins.edges_ms)))
+        * percent
+    )
+    upper.axhline(mean, color=BLACK, linewidth=1, linestyle=(0, (5, 3)), label=f"mean of the time shown: {mean:.1f}%")
+    upper.set_ylim(0, 102)
+    upper.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    upper.set_ylabel(f"Busy nodes [% of {result.nodes:,}]")
+    most = _draw_steps(lower, bins, place, (steps.time_ms, steps.waiting), VERMILLION, scale=1.0, share=1.0)
+    lower.set_ylim(0, max(1.0, most * 1.05))
+    lower.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    lower.set_ylabel("Waiting jobs")
+    for axes in (upper, lower):
+        tidy(axes)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderpad=0.1, frameon=False, fontsize="small", ncols=3)
+    time.show(lower, begin_ms, until_ms)
+    figure.suptitle(title(result))
+    return figure
+
+
+def span(result: SimulationResult) -> tuple[int, int]:
+    """Return the time from the first submission to the last end; a second if no job ran.
+
+    Parameters
+    ----------
+    result : SimulationResult
+
+    Returns
+    -------
+    tuple of (int, int)
+    """
+    submit_ms, _, end_ms, _ = result.schedule()
+    return (int(submit_ms[0]), int(end_ms.max())) if len(submit_ms) else (0, MS_PER_S)
+
+
+def title(result: SimulationResult) -> str:
+    """Return the line above a plot of one result.
+
+    Parameters
+    ----------
+    result : SimulationResult
+
+    Returns
+    -------
+    str
+    """
+    return f"{result.workload.name} on {result.nodes:,} nodes: {result.label}"
+
+
+def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -> tuple[int, int]:
+    """Return the time to show.
+
+    Parameters
+    ----------
+    start_ms, end_ms : int or None
+        As asked for.
+    default : tuple of (int, int)
+        For what was not asked for.
+
+    Returns
+    -------
+    tuple of (int, int)
+
+    Raises
+    ------
+    OptionError
+        If it is empty.
+    """
+    begin_ms = default[0] if start_ms is None else start_ms
+    until_ms = default[1] if end_ms is None else end_ms
+    if not begin_ms < until_ms:
+        raise OptionError("end_ms", f"{until_ms} is not after start_ms {begin_ms}; the window to draw is empty")
+    return begin_ms, until_ms
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Bins:
+    """A stretch of time in parts: from change to change or, where these are too many, of a length that people know."""
+
+    edges_ms: IntArray  # (k + 1,)
+    name: str  # of the length; nothing where every change is an edge
+
+    @classmethod
+    def of(cls, steps: Steps, begin_ms: int, until_ms: int) -> _Bins:
+        inside = steps.time_ms[slice(*np.searchsorted(steps.time_ms, (begin_ms + 1, until_ms)))]
+        if len(inside) <= _STEPS_AT_MOST:
+            return cls(np.concatenate(([begin_ms], inside, [until_ms])), "")
+        length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= _BINS_AT_MOST), max(NICE_MS))
+        return cls(np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms])
+
+
+def over_bins(
+    time_ms: IntArray, values: IntArray, edges_ms: IntArray, share: float = 1.0
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """Return the mean and the range of a step function within bins of time, exactly.
+
+    Parameters
+    ----------
+    time_ms, values : numpy.ndarray of int64, shape (n,)
+        Each value holds until the next instant; before the first it is zero, and the last is zero.
+    edges_ms : numpy.ndarray of int64, shape (k + 1,)
+        The bins, ascending.
+    share : float, optional
+        The middle part of the time in each bin that the range is of; 1 for all of it.
+
+    Returns
+    -------
+    mean : numpy.ndarray of float64, shape (k,)
+    low, high : numpy.ndarray of int64, shape (k,)
+    """
+    # Several bins at a time, but not so many that the working arrays outgrow the ones given.
+    pieces = np.searchsorted(time_ms, edges_ms[:-1]) // _ROWS_AT_ONCE
+    borders = [*np.flatnonzero(np.diff(pieces, prepend=-1)).tolist(), len(edges_ms) - 1]
+    parts = [
+        _over_few_bins(time_ms, values, edges_ms[first : last + 1], share)
+        for first, last in itertools.pairwise(borders)
+    ]
+    mean, low, high = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return mean, low, high
+
+
+def _over_few_bins(
+    time_ms: IntArray, values: IntArray, edges_ms: IntArray, share: float
+) -> tuple[FloatArray, IntArray, IntArray]:
+    first, last = np.searchsorted(time_ms, (edges_ms[0] + 1, edges_ms[-1]))
+    begins = np.concatenate((time_ms[first:last], edges_ms[:-1]))
+    begins.sort()  # one that stands twice holds for no time at first
+    lasts = np.diff(begins, append=edges_ms[-1])
+    known = slice(max(first - 1, 0), last)
+    held = np.concatenate(([0], values[known]))[np.searchsorted(time_ms[known], begins, side="right")]
+    bins = np.searchsorted(edges_ms, begins, side="right") - 1
+    mean = np.bincount(bins, held * lasts.astype(np.float64)) / np.diff(edges_ms)
+    order = np.argsort(bins * (np.max(held) + 1) + held)
+    passed = np.cumsum(lasts[order]) + edges_ms[0]  # up to here, with each bin's time sorted by value
+    margin = np.diff(edges_ms) * ((1 - share) / 2)
+    low = held[order[np.searchsorted(passed, edges_ms[:-1] + margin, side="right")]]
+    high = held[order[np.searchsorted(passed, edges_ms[1:] - margin, side="left")]]
+    return mean, low, high
+
+
+def _draw_steps(
+    axes: Axes,
+    bins: _Bins,
+    place: FloatArray,
+    course: tuple[IntArray, IntArray],
+    colour: str,
+    *,
+    scale: float,
+    share: float,
+) -> float:
+    """Draw a step function; over bins, its range behind it. Return the greatest value drawn."""
+    mean, low, high = (values * scale for values in over_bins(*course, bins.edges_ms, share))
+    if bins.name:
+        label = f"range within {bins.name}" if share == 1 else f"{share:.0%} of the time within {bins.name}"
+        axes.stairs(high, place, baseline=low, fill=True, color=colour, alpha=0.25, linewidth=0, label=label)
+        axes.stairs(mean, place, color=colour, linewidth=1.4, label=f"mean of {bins.name}")
+    else:
+        axes.stairs(mean, place, fill=True, color=colour, alpha=0.35, linewidth=0)
+        axes.stairs(mean, place, color=colour, linewidth=1.0, label="at every instant")
+    return float(high.max())
+
+
+def plot_waits(result: SimulationResult) -> Figure:
+    """Draw the distributions of waits and of slowdowns, of all jobs, and of narrow and wide ones.
+
+    Parameters
+    ----------
+    result : SimulationResult
+        What to draw.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Cumulative shares of jobs over logarithmic axes. The jobs that did not wait have no place on such an axis: their
+        share is where a curve begins, and the legend says it.
+    """
+    submit_ms, start_ms, end_ms, width = result.schedule()
+    wait_s = (start_ms - submit_ms) / MS_PER_S
+    slowdown = np.maximum((end_ms - submit_ms) / MS_PER_S, 10) / np.maximum((end_ms - start_ms) / MS_PER_S, 10)
+    classes: dict[str, BoolArray] = {"all": np.ones(len(width), np.bool_)}
+    wide = classes_by_width(width).of_job.astype(np.bool_)
+    narrow = ~wide
+    if narrow.any() and wide.any():
+        classes |= {f"up to {NARROW_UP_TO} nodes": narrow, f"wider than {NARROW_UP_TO} nodes": wide}
+    figure = new_figure(10, 5)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for (name, rows), colour in zip(classes.items(), (BLACK, BLUE, VERMILLION), strict=False):
+        _draw_shares(left, wait_s[rows], 0.0, colour, _waited(name, wait_s[rows]))
+        _draw_shares(right, slowdown[rows], 1.0, colour, name)
+    log_time_axis(left, *_limits(wait_s))
+    left.set_xlabel("Wait")
+    right.set_xscale("log")
+    right.set_xlim(1, max(10.0, float(slowdown.max(initial=1)) * 1.5))
+    right.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    right.set_xlabel("Slowdown, bounded by 10 s")
+    _finish_shares((left, right))
+    handles = left.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    figure.suptitle(title(result))
+    return figure
+
+
+def _waited(name: str, wait_s: FloatArray) -> str:
+    """Say of how many jobs a curve is, and how many of them are not on the axis."""
+    if not len(wait_s):
+        return f"{name}: none"
+    jobs = "1 job" if len(wait_s) == 1 else f"{len(wait_s):,} jobs"
+    return f"{name}: {jobs}, {np.mean(wait_s == 0):.1%} did not wait"
+
+
+def _limits(wait_s: FloatArray) -> tuple[float, float]:
+    """Return the ends of an axis for these waits."""
+    waits = wait_s[wait_s > 0]
+    if not len(waits):
+        return 1.0, 60.0
+    low = 1.0 if waits.min() >= 1 else 0.001
+    return low, max(float(waits.max()) * 1.5, low * 60)
+
+
+def _draw_shares(axes: Axes, values: FloatArray, floor: float, colour: str, label: str, dash: str = "-") -> None:
+    """Draw the share of jobs up to each value; what is at the floor lies at the left end."""
+    ordered = np.sort(values)
+    rows = np.arange(len(ordered))
+    if len(ordered) > _POINTS_AT_MOST:
+        rows = np.unique(np.linspace(0, len(ordered) - 1, _POINTS_AT_MOST).round().astype(np.int64))
+    at_floor = int(np.count_nonzero(ordered <= floor))
+    rows = rows[rows >= at_floor]
+    # A tiny and a huge value stand for the ends of the axis, wherever they are.
+    places = np.concatenate(([1e-9], ordered[rows], [1e30]))
+    shares = np.concatenate(([at_floor], rows + 1, [len(ordered)])) * (100 / len(ordered) if len(ordered) else np.nan)
+    axes.plot(places, shares, drawstyle="steps-post", color=colour, linestyle=dash, linewidth=1.6, label=label)
+
+
+def _finish_shares(panels: Sequence[Axes]) -> None:
+    for axes in panels:
+        axes.set_ylim(0, 101)
+        axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+        tidy(axes)
+    panels[0].set_ylabel("Jobs up to this value [%]")
+
+
+def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
+    """Draw several results side by side: SLDwA, AWT, UTIL, and the distributions of their waits.
+
+    Parameters
+    ----------
+    results : sequence of SimulationResult
+        At least one.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InputError
+        If there is no result.
+    """
+    if not results:
+        raise InputError("there is no result to draw; give at least one")
+    colours = [SERIES[row % len(SERIES)] for row in range(len(results))]
+    figure = new_figure(10, 5.4 + 0.4 * len(results))
+    heights = (1.0 + 0.36 * len(results), 4.4 + 0.04 * len(results))
+    upper, lower = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
+    metrics = [result.metrics() for result in results]
+    panels = upper.subplots(1, 3, sharey=True)
+    _draw_bars(panels[0], "SLDwA", [one.sldwa for one in metrics], "{:,.3f}", colours)
+    _draw_bars(panels[1], "AWT [s]", [one.awt_ms / MS_PER_S for one in metrics], "{:,.0f}", colours)
+    _draw_bars(panels[2], "UTIL [%]", [one.util * 100 for one in metrics], "{:.2f}", colours)
+    panels[0].set_yticks(range(len(results)), [result.label for result in results])
+    panels[0].invert_yaxis()
+    axes = lower.subplots()
+    waits = [(start_ms - submit_ms) / MS_PER_S for submit_ms, start_ms, *_ in (one.schedule() for one in results)]
+    for row, (result, wait_s) in enumerate(zip(results, waits, strict=True)):
+        dash = ("-", "--", ":", "-.")[row // len(SERIES) % 4]
+        _draw_shares(axes, wait_s, 0.0, colours[row], _waited(result.label, wait_s), dash)
+    log_time_axis(axes, *_limits(np.concatenate(waits)))
+    axes.set_xlabel("Wait")
+    _finish_shares((axes,))
+    lower.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+    grounds = dict.fromkeys(f"{result.workload.name} on {result.nodes:,} nodes" for result in results)
+    figure.suptitle(", ".join(grounds))
+    return figure
+
+
+def _draw_bars(axes: Axes, name: str, values: Sequence[float], form: str, colours: Sequence[str]) -> None:
+    """Draw one metric as bars that begin at zero, with the values written at their ends."""
+    known = [0.0 if np.isnan(value) else value for value in values]
+    bars = axes.barh(range(len(values)), known, color=colours, height=0.7)
+    axes.bar_label(
+        bars, ["–" if np.isnan(value) else form.format(value) for value in values], padding=3, fontsize="small"
+    )
+    axes.set_xlim(0, max(known) * 1.3 or 1.0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axes.set_title(name, fontsize="medium", loc="left")
+    tidy(axes)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)

@@ -1,0 +1,227 @@
+"""The schedule itself: time by nodes, with the jobs as rectangles (Streit, Figure 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from gridweave.scenarios.plots.parts import NICE_MS, VERMILLION, FloatArray, TimeAxis, new_figure, tidy
+from gridweave.scenarios.plots.results import over_bins, span, title, window
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.steps import Steps, step_functions
+from gridweave.scenarios.workload.table import IntArray
+from gridweave.site.allocation import Interval, NodePool
+
+STARTS_AT_MOST = 100
+"""More jobs than this that start in one view cannot be told apart."""
+
+# Paul Tol's light scheme: told apart also with colour vision deficiencies, and black text is legible on all of them.
+_FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00")
+_WIDTH_IN, _HEIGHT_IN = 11.0, 7.5
+_CHAR_PT, _LINE_PT, _FONT_PT, _SLIVER_PT = 4.2, 8.0, 6.5, 2.5
+
+_ROWS_AT_ONCE = 1 << 16
+_COMPARED_AT_MOST = 2000  # jobs whose neighbours are looked at for colours
+
+_Placed = tuple[int, tuple[Interval, ...]]
+
+
+def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
+    """Draw the jobs as rectangles over time and nodes, and the waiting jobs below.
+
+    Parameters
+    ----------
+    result : SimulationResult
+        What to draw.
+    start_ms, end_ms : int, optional
+        The time to show. With one of them left out, as much as is readable after or before the other; with both left
+        out, the `busiest_window`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A job on nodes that are not next to each other is several rectangles of one colour. Ids are written where there
+        is room.
+
+    Raises
+    ------
+    OptionError
+        If the window is empty.
+
+    Notes
+    -----
+    Node numbers come from a `NodePool` by replaying the schedule from its beginning: at each instant the ended jobs
+    give their nodes back, then the started jobs take the lowest free ones, in the order of the workload.
+    """
+    steps = step_functions(*result.schedule())
+    begin_ms, until_ms = _chosen_window(result, steps, start_ms, end_ms)
+    figure = new_figure(_WIDTH_IN, _HEIGHT_IN)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(6, 1))
+    time = TimeAxis.of(result.workload, begin_ms, until_ms)
+    time.show(lower, begin_ms, until_ms)
+    placed = list(place_jobs(result, steps, begin_ms, until_ms))
+    _draw_jobs(upper, result, placed, time, begin_ms, until_ms)
+    draw_queue(lower, steps, time, begin_ms, until_ms)
+    upper.set_title(f"{len(placed):,} jobs; one on scattered nodes is drawn in pieces of one colour", fontsize="small")
+    figure.suptitle(title(result))
+    return figure
+
+
+def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
+    """Choose the time to show: all of it if that is readable, else a busy stretch that is.
+
+    Parameters
+    ----------
+    result : SimulationResult
+    steps : Steps
+        Of its schedule.
+
+    Returns
+    -------
+    tuple of (int, int)
+        Begin and end, in ms.
+
+    Notes
+    -----
+    The time is narrowed from one usual length to the next (years down to a second), each time to the stretch of the
+    last one in which running and waiting jobs ask for the most node time, until at most `STARTS_AT_MOST` jobs start.
+    """
+    begin_ms, until_ms = span(result)
+    asked = np.zeros(len(steps.time_ms))  # the node time up to each row; in place, as a long schedule has many rows
+    asked[1:] = steps.time_ms[1:]
+    asked[1:] -= steps.time_ms[:-1]
+    asked[1:] *= steps.demand[:-1]
+    np.cumsum(asked, out=asked)
+
+    def asked_until(instants_ms: IntArray) -> FloatArray:
+        row = np.searchsorted(steps.time_ms, instants_ms, side="right") - 1
+        return asked[row] + steps.demand[row] * (instants_ms - steps.time_ms[row]).astype(np.float64)
+
+    starts = np.sort(result.start_ms[result.ran])
+    for length_ms in sorted(NICE_MS, reverse=True):
+        if np.diff(np.searchsorted(starts, (begin_ms, until_ms)))[0] <= STARTS_AT_MOST:
+            break
+        if length_ms < until_ms - begin_ms:
+            froms = np.append(np.arange(begin_ms, until_ms - length_ms, length_ms // 4), until_ms - length_ms)
+            begin_ms = int(froms[np.argmax(asked_until(froms + length_ms) - asked_until(froms))])
+            until_ms = begin_ms + length_ms
+    return begin_ms, until_ms
+
+
+def place_jobs(result: SimulationResult, steps: Steps, begin_ms: int, until_ms: int) -> Iterator[_Placed]:
+    """Replay a schedule and name the nodes of each job that runs in a window.
+
+    Parameters
+    ----------
+    result : SimulationResult
+        What to replay.
+    steps : Steps
+        Of its schedule.
+    begin_ms, until_ms : int
+        The window.
+
+    Yields
+    ------
+    row : int
+        Row of the workload.
+    intervals : tuple of (int, int)
+        Its nodes, half-open and ascending.
+    """
+    idle_ms = steps.time_ms[(steps.busy == 0) & (steps.time_ms <= begin_ms)]
+    since_ms = int(idle_ms[-1]) if len(idle_ms) else 0  # what was before is without effect: all nodes are free
+    rows = np.flatnonzero((result.start_ms >= since_ms) & (result.start_ms < until_ms))
+    start_ms, end_ms, width = result.start_ms[rows], result.end_ms[rows], result.workload.width[rows]
+    starts, ends = np.argsort(start_ms, kind="stable"), np.argsort(end_ms, kind="stable")
+    pool = NodePool(result.nodes)
+    held: dict[int, tuple[Interval, ...]] = {}
+    ending = _row_by_row(ends, end_ms[ends])
+    next_place, next_end_ms = next(ending, (0, 0))
+    for place, now_ms, until, wide in _row_by_row(starts, start_ms[starts], end_ms[starts], width[starts]):
+        while next_end_ms <= now_ms:
+            pool.release(held.pop(next_place))
+            next_place, next_end_ms = next(ending)
+        held[place] = pool.allocate(wide)
+        if until > begin_ms:
+            yield int(rows[place]), held[place]
+
+
+def _row_by_row(*columns: IntArray) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of a table as numbers of Python's, of which there are only some at a time."""
+    for first in range(0, len(columns[0]), _ROWS_AT_ONCE):
+        yield from zip(*(column[first : first + _ROWS_AT_ONCE].tolist() for column in columns), strict=True)
+
+
+def _chosen_window(result: SimulationResult, steps: Steps, start_ms: int | None, end_ms: int | None) -> tuple[int, int]:
+    if start_ms is not None and end_ms is not None:
+        return window(start_ms, end_ms, span(result))
+    begin_ms, until_ms = busiest_window(result, steps)
+    if start_ms is not None:
+        return start_ms, start_ms + until_ms - begin_ms
+    if end_ms is not None:
+        return end_ms - (until_ms - begin_ms), end_ms
+    return begin_ms, until_ms
+
+
+def _draw_jobs(
+    axes: Axes, result: SimulationResult, placed: list[_Placed], time: TimeAxis, begin_ms: int, until_ms: int
+) -> None:
+    """Draw the jobs that run in the window."""
+    node_pt = _HEIGHT_IN * 72 * 0.7 / result.nodes
+    corners: list[list[tuple[float, float]]] = []
+    looks: list[tuple[str, str, float]] = []
+    for (row, intervals), fill in zip(placed, _fills(result, placed), strict=True):
+        ends_ms = np.clip([result.start_ms[row], result.end_ms[row]], begin_ms, until_ms)
+        left, right = time.place(ends_ms).tolist()
+        wide_pt = float(ends_ms[1] - ends_ms[0]) / (until_ms - begin_ms) * _WIDTH_IN * 72 * 0.92
+        text = str(result.workload.job_id[row])
+        for low, high in intervals:
+            corners.append([(left, low), (right, low), (right, high), (left, high)])
+            high_pt = (high - low) * node_pt
+            # The border of a sliver would hide its colour.
+            looks.append((fill, fill, 0.5) if min(wide_pt, high_pt) < _SLIVER_PT else (fill, "#333333", 0.5))
+            if wide_pt > len(text) * _CHAR_PT and high_pt > _LINE_PT:
+                axes.text((left + right) / 2, (low + high) / 2, text, ha="center", va="center", fontsize=_FONT_PT)
+    fills, borders, lines = zip(*looks, strict=True) if looks else ((), (), ())
+    axes.add_collection(PolyCollection(corners, facecolors=fills, edgecolors=borders, linewidths=lines))
+    axes.set_ylim(0, result.nodes)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel("Node")
+    tidy(axes)
+
+
+def _fills(result: SimulationResult, placed: list[_Placed]) -> list[str]:
+    """Choose a colour for each job: one that no neighbour has, else one that few running jobs have."""
+    if len(placed) > _COMPARED_AT_MOST:
+        return [_FILLS[number % len(_FILLS)] for number in range(len(placed))]
+    chosen: list[int] = []
+    running: list[int] = []
+    for number, (row, intervals) in enumerate(placed):
+        running = [other for other in running if result.end_ms[placed[other][0]] >= result.start_ms[row]]
+        cost = [0] * len(_FILLS)
+        for other in running:
+            cost[chosen[other]] += 1000 if _touch(intervals, placed[other][1]) else 1
+        fill = min(range(len(_FILLS)), key=lambda colour: (cost[colour], (colour - number) % len(_FILLS)))
+        chosen.append(fill)
+        running.append(number)
+    return [_FILLS[fill] for fill in chosen]
+
+
+def _touch(some: tuple[Interval, ...], others: tuple[Interval, ...]) -> bool:
+    return any(low <= up and down <= high for low, high in some for down, up in others)
+
+
+def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms: int) -> None:
+    """Draw how many jobs wait."""
+    inside = (steps.time_ms > begin_ms) & (steps.time_ms < until_ms)
+    edges_ms = np.concatenate(([begin_ms], steps.time_ms[inside], [until_ms]))
+    waiting = over_bins(steps.time_ms, steps.waiting, edges_ms)[2]
+    axes.stairs(waiting, time.place(edges_ms), fill=True, color=VERMILLION, alpha=0.6)
+    axes.set_ylim(0, max(1.0, float(waiting.max()) * 1.1))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    axes.set_ylabel("Waiting\njobs")
+    tidy(axes)

@@ -1,0 +1,181 @@
+"""One figure of a workload with a panel per distribution, after Figures 3.4 to 3.6 of the thesis."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullLocator, PercentFormatter
+
+from gridweave.scenarios.traces.info import TraceInfo, describe
+from gridweave.scenarios.traces.text import FloatArray
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
+
+# Durations that people know, as the ticks of a logarithmic time axis in seconds.
+_DURATIONS = {
+    0.001: "1 ms",
+    0.01: "10 ms",
+    0.1: "0.1 s",
+    1.0: "1 s",
+    10.0: "10 s",
+    60.0: "1 min",
+    600.0: "10 min",
+    3600.0: "1 h",
+    21600.0: "6 h",
+    86400.0: "1 d",
+    604800.0: "1 wk",
+    2592000.0: "30 d",
+    31536000.0: "1 yr",
+}
+_S_PER_DAY = 86400
+_BLUE, _ORANGE, _GREY = "#1f6fb4", "#d9730d", "#8a8f98"
+
+
+def plot_trace(workload: Workload) -> Figure:
+    """Draw the distributions of a workload: widths, estimates and run times, over-estimation, arrivals.
+
+    Parameters
+    ----------
+    workload : Workload
+        At least one job.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Five panels and the figures of `describe`; save it with its ``savefig``. It belongs to no window.
+
+    Raises
+    ------
+    InputError
+        If there is no job.
+    """
+    info = describe(workload)
+    figure = Figure(figsize=(13, 8), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 3)
+    figure.suptitle(workload.name, fontsize=14, fontweight="bold")
+    _plot_widths(axes[0, 0], workload)
+    _plot_durations(axes[0, 1], workload)
+    _plot_over_estimation(axes[0, 2], workload)
+    _plot_arrivals(axes[1, 0], workload)
+    _plot_interarrivals(axes[1, 1], workload)
+    _write_figures(axes[1, 2], info)
+    return figure
+
+
+def _plot_widths(axes: Axes, workload: Workload) -> None:
+    """Draw the shares of jobs and of area by width, in classes up to each power of two."""
+    label = np.ceil(np.log2(workload.width)).astype(np.int64)
+    classes = np.arange(int(label.max()) + 1)
+    area = workload.width.astype(np.float64) * workload.run_ms
+    jobs, areas = (np.bincount(label, weights, len(classes)) for weights in (None, area))
+    jobs, areas = jobs / jobs.sum(), areas / areas.sum()
+    axes.bar(classes - 0.2, jobs, 0.4, color=_BLUE, label="jobs")
+    axes.bar(classes + 0.2, areas, 0.4, color=_ORANGE, label="area (width × run time)")
+    axes.plot(classes, np.cumsum(jobs), "o-", color=_GREY, markersize=3, linewidth=1, label="jobs, cumulative")
+    names = [_class_name(int(power)) for power in classes]
+    axes.set_xticks(classes, names, fontsize=8)
+    axes.set_xlim(-0.7, max(len(names), 6) - 0.3)
+    if len(names) > 6:
+        axes.tick_params(axis="x", labelrotation=40)
+    _finish(axes, "Width", "nodes", "share")
+    axes.legend(fontsize=8, loc="center right")
+
+
+def _class_name(power: int) -> str:
+    low, high = 2 ** (power - 1) + 1, 2**power
+    return str(high) if power < 2 else f"{low}–{high}"
+
+
+def _plot_durations(axes: Axes, workload: Workload) -> None:
+    """Draw the cumulative distributions of estimates and run times (Figures 3.5 and 3.6)."""
+    for values_ms, color, name in (
+        (workload.run_ms, _BLUE, "run time"),
+        (workload.estimate_ms, _ORANGE, "estimate"),
+    ):
+        times, share = _cumulative(values_ms / MS_PER_S)
+        axes.step(np.append(times[0], times), np.append(0.0, share), where="post", color=color, label=name)
+    _time_axis(axes, workload.run_ms, workload.estimate_ms)
+    _finish(axes, "Run time and estimate", "at most", "share of jobs")
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def _plot_over_estimation(axes: Axes, workload: Workload) -> None:
+    """Draw the cumulative distribution of estimate divided by run time, job by job."""
+    ratio, share = _cumulative(workload.estimate_ms / workload.run_ms)
+    axes.step(np.append(1.0, ratio), np.append(0.0, share), where="post", color=_BLUE)
+    axes.set_xscale("log")
+    axes.set_xlim(0.9, max(float(ratio[-1]) * 1.2, 10.0))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 1e6 else f"{value:.0e}"))
+    _finish(axes, "Over-estimation", "estimate ÷ run time at most", "share of jobs")
+
+
+def _plot_arrivals(axes: Axes, workload: Workload) -> None:
+    """Draw the share of jobs submitted by each time (Figure 3.4), beside that of a constant rate."""
+    since_s = (workload.submit_ms - workload.submit_ms[0]) / MS_PER_S
+    unit, name = (_S_PER_DAY, "days") if since_s[-1] >= 2 * _S_PER_DAY else (3600, "hours")
+    times, share = _cumulative(since_s / unit)
+    axes.step(times, share, where="post", color=_BLUE, label="submitted")
+    axes.plot([0, times[-1]], [0, 1], "--", color=_GREY, linewidth=1, label="constant rate")
+    _finish(axes, "Arrival process", f"{name} since the first submission", "share of jobs")
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def _plot_interarrivals(axes: Axes, workload: Workload) -> None:
+    """Draw the cumulative distribution of the times between submissions; those of zero are the start of the curve."""
+    gaps_ms = np.diff(workload.submit_ms)
+    positive = gaps_ms[gaps_ms > 0]
+    if len(positive):
+        zero = 1.0 - len(positive) / len(gaps_ms)
+        times, share = _cumulative(positive / MS_PER_S)
+        share = zero + share * (1.0 - zero)
+        axes.step(np.append(times[0], times), np.append(zero, share), where="post", color=_BLUE)
+        _time_axis(axes, positive)
+        _finish(axes, "Interarrival time", f"at most ({zero:.1%} are zero)", "share of gaps")
+    else:
+        _finish(axes, "Interarrival time", "all are zero", "share of gaps")
+        axes.xaxis.set_major_locator(NullLocator())
+
+
+def _write_figures(axes: Axes, info: TraceInfo) -> None:
+    """Write the main figures of the workload."""
+    axes.set_axis_off()
+    spreads = [(name, " / ".join(values)) for name, *values in info.spread_rows()]
+    rows = [*info.figure_rows(), ("", "min / avg / max"), *spreads]
+    for place, (name, value) in enumerate(rows):
+        height = 1.0 - (place + 0.5) / len(rows)
+        axes.text(0.0, height, name, fontsize=9, color="#50555c", va="center", transform=axes.transAxes)
+        axes.text(1.0, height, value, fontsize=9, va="center", ha="right", transform=axes.transAxes)
+
+
+def _cumulative(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct values, ascending, and the share of all values that are no greater."""
+    distinct, counts = np.unique(values, return_counts=True)
+    return distinct, np.cumsum(counts) / len(values)
+
+
+def _time_axis(axes: Axes, *times_ms: IntArray) -> None:
+    """Make the x-axis logarithmic, with ticks at durations that people know."""
+    low = min(float(times.min()) for times in times_ms) / MS_PER_S
+    high = max(float(times.max()) for times in times_ms) / MS_PER_S
+    axes.set_xscale("log")
+    axes.set_xlim(low / 1.3, high * 1.3)
+    axes.xaxis.set_major_locator(FixedLocator(list(_DURATIONS)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _DURATIONS.get(value, "")))
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _finish(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+    """Title the panel and make its y-axis one of shares."""
+    axes.set_title(title, fontsize=11)
+    axes.set_xlabel(x_label, fontsize=9)
+    axes.set_ylabel(y_label, fontsize=9)
+    axes.set_ylim(0, 1.03)
+    axes.yaxis.set_major_locator(MultipleLocator(0.2))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(alpha=0.3)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

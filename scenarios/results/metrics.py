@@ -1,0 +1,390 @@
+"""Metrics of a schedule, under the names and with the definitions of the literature (docs/metrics.md).
+
+A schedule is four arrays: submit, start and end time and width of every job that ran. Sources: *Streit*, A. Streit's
+thesis on self-tuning job scheduling, sections 3.4, 3.5 and 7.3; *Zhang*, Zhang, Franke, Moreira and Sivasubramaniam, A
+Comparative Analysis of Space- and Time-Sharing Techniques, section 2.3; *Stillwell*, Stillwell, Vivien and Casanova on
+dynamic fractional resource scheduling, sections 2.2 and 5.3.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError
+from gridweave.scenarios.results.steps import Steps, queue_length_seen, step_parts
+from gridweave.scenarios.workload.columns import JobClasses
+from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
+
+FloatArray = npt.NDArray[np.float64]
+
+MS_PER_H = 3600 * MS_PER_S
+
+PARTS_OF_ONE = ("util", "rho", "kappa", "loss_of_capacity", "underutilization_normalized")
+"""Metrics that people read in per cent."""
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a schedule, or one class of its jobs, amounts to.
+
+    With the notation of Streit, section 3.4: a job arrives at t^a, starts at t^s, ends at t^e and is w nodes wide; its
+    length is l = t^e - t^s, its wait t^w = t^s - t^a, its response time t^r = t^w + l, its slowdown s = t^r / l and its
+    area a = w l. N is the number of nodes; the *span* goes from the first submission to the last end. Means and
+    standard deviations (of the population) are over the m jobs. Counts are int; all else is float, and NaN where it is
+    not defined: everything for no job at all, and what speaks of the whole machine for a class of jobs.
+
+    Attributes
+    ----------
+    jobs, jobs_waited : int
+        Jobs; those of them that did not start at the instant of their submission.
+    awt_ms, wait_std_ms, wait_median_ms, wait_p95_ms, wait_max_ms : float
+        Average wait (Streit eq. 3.1), its standard deviation (Zhang's measure of fairness), quantiles (interpolated
+        linearly) and maximum.
+    art_ms, artww_ms : float
+        Average response time, plain (Streit eq. 3.2) and weighted by width (eq. 3.3).
+    awrt_width_ms, awrt_area_ms : float
+        Average weighted response time; the weight is the width (Streit eq. 7.1: the same number as ARTwW) or the
+        resource consumption, which is the area (section 7.3.3; ARTwA in chapter 5).
+    awwt_width_ms, awwt_area_ms : float
+        Average weighted wait; the weight is the width (Streit eq. 7.2) or the area.
+    slowdown, slowdown_std, sldww, sldwa : float
+        Average slowdown: plain, with its standard deviation; weighted by width; weighted by area (Streit eq. 3.4).
+    bounded_slowdown_10s, bounded_slowdown_10s_std, bounded_slowdown_60s : float
+        Average of max(t^r, G) / max(l, G) with G = 10 s (Zhang, section 2.3), its standard deviation (fairness), and
+        the average with G = 60 s (Streit, section 3.4).
+    pp_slowdown_60s : float
+        Average per-processor slowdown, max(t^r / (w max(l, 60 s)), 1) (Streit, section 3.4).
+    max_stretch : float
+        Largest slowdown bounded by 10 s (Stillwell, section 2.2).
+    mean_run_ms, mean_width, area_node_ms : float
+        Average length and width; the sum of all areas, also called the squashed area (Streit, section 7.3.1).
+    makespan_ms, span_ms, virtual_end_ms : float
+        The last end, as an instant (Streit eq. 3.5); the same from the first submission on; and the end that the last
+        submitted job would have had, had it not waited (section 3.5: makespan - virtual end shows the final backlog).
+    util, rho : float
+        Share of all node time that jobs used: of N x span (Streit eq. 3.6), and of N x makespan (Zhang eq. 1, which
+        lets the first job arrive at time zero; then the two are one). Of a class: its share in the whole schedule's.
+    loss_of_capacity, kappa : float
+        Share of all node time that was idle while a job waited: of N x span (Streit eq. 3.7), and of N x makespan
+        (Zhang eq. 2). Not defined for a class.
+    underutilization_node_ms, underutilization_normalized : float
+        Integral of min(N, nodes that unfinished jobs ask for) - busy nodes; the same as a share of the area (Stillwell,
+        section 5.3.1). Not defined for a class.
+    throughput_per_h : float
+        Jobs per hour of the whole schedule's span.
+    queued_submissions : int
+        Submissions at which a job submitted before still waits ("waiting jobs > 1" of Streit, Table 3.6); see
+        `gridweave.scenarios.results.steps.queue_length_seen`.
+    queue_length_seen : float
+        The number of those waiting jobs, averaged over these submissions ("avg. queue length" of Table 3.6).
+    """
+
+    jobs: int
+    jobs_waited: int
+    awt_ms: float
+    wait_std_ms: float
+    wait_median_ms: float
+    wait_p95_ms: float
+    wait_max_ms: float
+    art_ms: float
+    artww_ms: float
+    awrt_width_ms: float
+    awrt_area_ms: float
+    awwt_width_ms: float
+    awwt_area_ms: float
+    slowdown: float
+    slowdown_std: float
+    sldww: float
+    sldwa: float
+    bounded_slowdown_10s: float
+    bounded_slowdown_10s_std: float
+    bounded_slowdown_60s: float
+    pp_slowdown_60s: float
+    max_stretch: float
+    mean_run_ms: float
+    mean_width: float
+    area_node_ms: float
+    makespan_ms: float
+    span_ms: float
+    virtual_end_ms: float
+    util: float
+    rho: float
+    loss_of_capacity: float
+    kappa: float
+    underutilization_node_ms: float
+    underutilization_normalized: float
+    throughput_per_h: float
+    queued_submissions: int
+    queue_length_seen: float
+
+    def to_dict(self) -> dict[str, int | float | None]:
+        """Return the metrics by name, with None for what is not defined.
+
+        Returns
+        -------
+        dict
+            Plain values, as JSON takes them.
+        """
+        values = msgspec.structs.asdict(self)
+        return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+def compute_metrics(
+    submit_ms: npt.ArrayLike,
+    start_ms: npt.ArrayLike,
+    end_ms: npt.ArrayLike,
+    width: npt.ArrayLike,
+    nodes: int,
+    *,
+    select: npt.ArrayLike | None = None,
+    shared: bool = False,
+) -> Metrics:
+    """Compute the metrics of a schedule.
+
+    Parameters
+    ----------
+    submit_ms, start_ms, end_ms, width : array_like of int, shape (n,)
+        The jobs that ran, in any order; jobs of one submit time in the order of their ids.
+    nodes : int
+        Nodes of the site.
+    select : array_like of bool, shape (n,), optional
+        The jobs to judge. The others ran beside them, so they count in the span and in the queue that is seen.
+    shared : bool
+        Whether jobs may share nodes. Then UTIL is what they ask for and may be above 1, and what was idle is counted as
+        if no node that was asked for had been: at least so much was.
+
+    Returns
+    -------
+    Metrics
+
+    Raises
+    ------
+    InputError
+        If this is no schedule: a job that is submitted before time zero, starts before its submission or does not end
+        after its start, a width below 1, or more nodes busy than there are.
+
+    Examples
+    --------
+    >>> metrics = compute_metrics([0, 0], [0, 1000], [1000, 3000], [4, 4], nodes=4)
+    >>> metrics.awt_ms, metrics.sldwa, metrics.util
+    (500.0, 1.3333333333333333, 1.0)
+    """
+    schedule = _Schedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared)
+    if select is None:
+        return schedule.metrics()
+    mask = np.asarray(select)
+    if mask.dtype != np.bool_ or mask.shape != schedule.submit_ms.shape:
+        raise InputError(f"select is {mask.dtype} of shape {mask.shape}; give one bool per job")
+    return schedule.metrics(np.flatnonzero(mask[schedule.order]))
+
+
+def compute_by_class(
+    submit_ms: npt.ArrayLike,
+    start_ms: npt.ArrayLike,
+    end_ms: npt.ArrayLike,
+    width: npt.ArrayLike,
+    nodes: int,
+    classes: JobClasses,
+    *,
+    shared: bool = False,
+) -> dict[str, Metrics]:
+    """Compute the metrics of several classes of jobs of one schedule.
+
+    Parameters
+    ----------
+    submit_ms, start_ms, end_ms, width, nodes
+        As for `compute_metrics`.
+    classes : JobClasses
+        Which job belongs to which class; see `gridweave.scenarios.workload.columns`.
+    shared : bool
+        As for `compute_metrics`.
+
+    Returns
+    -------
+    dict from str to Metrics
+        In the order of the names of the classes.
+
+    Raises
+    ------
+    InputError
+        As for `compute_metrics`.
+    """
+    schedule = _Schedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared)
+    of_job = _integers("the class", classes.of_job, len(schedule.submit_ms))[schedule.order]
+    rows = np.argsort(of_job, kind="stable")
+    borders = np.searchsorted(of_job[rows], np.arange(len(classes.names) + 1))
+    return {
+        name: schedule.metrics(rows[begin:end])
+        for name, begin, end in zip(classes.names, borders[:-1], borders[1:], strict=True)
+    }
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Schedule:
+    """A checked schedule, in order of submission."""
+
+    submit_ms: IntArray
+    start_ms: IntArray
+    end_ms: IntArray
+    width: IntArray
+    nodes: int
+    order: IntArray | slice  # the row that each was given in
+    seen: IntArray  # waiting jobs that each met
+    begin_ms: int
+    makespan_ms: int
+    lost_node_ms: float  # idle while a job waited
+    under_node_ms: float  # idle while unfinished jobs asked for it
+
+    @classmethod
+    def of(
+        cls,
+        submit_ms: npt.ArrayLike,
+        start_ms: npt.ArrayLike,
+        end_ms: npt.ArrayLike,
+        width: npt.ArrayLike,
+        nodes: int,
+        *,
+        shared: bool,
+    ) -> _Schedule:
+        submit = _integers("submit_ms", submit_ms)
+        start = _integers("start_ms", start_ms, len(submit))
+        end = _integers("end_ms", end_ms, len(submit))
+        wide = _integers("width", width, len(submit))
+        if nodes < 1:
+            raise InputError(f"nodes is {nodes}; a site has at least 1")
+        order: IntArray | slice = slice(None)
+        if (submit[1:] < submit[:-1]).any():
+            order = np.argsort(submit, kind="stable")
+            submit, start, end, wide = submit[order], start[order], end[order], wide[order]
+        _refuse(order, submit < 0, "is submitted before time zero")
+        _refuse(order, start < submit, "starts before its submission")
+        _refuse(order, end <= start, "does not end after its start")
+        _refuse(order, wide < 1, "has a width below 1")
+        seen = queue_length_seen(submit, start)
+        begin_ms, makespan_ms = (int(submit[0]), int(end.max())) if len(submit) else (0, 0)
+        lost, under = _idle_node_ms(step_parts(submit, start, end, wide), nodes, shared=shared)
+        return cls(submit, start, end, wide, nodes, order, seen, begin_ms, makespan_ms, lost, under)
+
+    def metrics(self, selected: IntArray | None = None) -> Metrics:
+        """Return the metrics of these rows, ascending; of all if none are given."""
+        rows: IntArray | slice = slice(None) if selected is None else selected
+        submit, start, end, width = self.submit_ms[rows], self.start_ms[rows], self.end_ms[rows], self.width[rows]
+        if not len(submit):
+            return _UNDEFINED
+        seen = self.seen[rows]
+        values = {**_of_jobs(submit, start, end, width), **self._of_site(float(np.sum(_areas(start, end, width))))}
+        if selected is not None:
+            values |= dict.fromkeys(_OF_WHOLE_SITE, math.nan)
+        return Metrics(
+            jobs=len(submit),
+            jobs_waited=int(np.count_nonzero(start > submit)),
+            throughput_per_h=len(submit) * MS_PER_H / (self.makespan_ms - self.begin_ms),
+            queued_submissions=int(np.count_nonzero(seen)),
+            queue_length_seen=float(np.mean(seen[seen > 0])) if seen.any() else math.nan,
+            **values,
+        )
+
+    def _of_site(self, area: float) -> dict[str, float]:
+        """Return what relates an area, and the idle node time, to all node time."""
+        of_span = float(self.nodes) * (self.makespan_ms - self.begin_ms)
+        of_makespan = float(self.nodes) * self.makespan_ms
+        return {
+            "util": area / of_span,
+            "rho": area / of_makespan,
+            "loss_of_capacity": self.lost_node_ms / of_span,
+            "kappa": self.lost_node_ms / of_makespan,
+            "underutilization_node_ms": self.under_node_ms,
+            "underutilization_normalized": self.under_node_ms / area,
+        }
+
+
+_OF_WHOLE_SITE = ("loss_of_capacity", "kappa", "underutilization_node_ms", "underutilization_normalized")
+_COUNTS = ("jobs", "jobs_waited", "queued_submissions")
+_UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metrics.__struct_fields__}, Metrics)
+
+
+def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[float, float]:
+    """Return the node time that was idle while a job waited, and that was idle while unfinished jobs asked for it."""
+    lost = under = 0.0
+    for steps in parts:
+        if not shared and (steps.busy > nodes).any():
+            row = int(np.argmax(steps.busy > nodes))
+            raise InputError(f"{steps.busy[row]} nodes are busy at {steps.time_ms[row]} ms, and the site has {nodes}")
+        lasted = np.diff(steps.time_ms).astype(np.float64)
+        busy, waiting, demand = np.minimum(steps.busy[:-1], nodes), steps.waiting[:-1], steps.demand[:-1]
+        lost += float(np.sum((nodes - busy) * lasted * (waiting > 0)))
+        under += float(np.sum((np.minimum(nodes, demand) - busy) * lasted))
+    return lost, under
+
+
+def _of_jobs(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray) -> dict[str, float]:
+    """Return the averages over these jobs, at least one, the last of them the last that was submitted."""
+    run = (end_ms - start_ms).astype(np.float64)
+    wait = (start_ms - submit_ms).astype(np.float64)
+    response = wait + run
+    area = _areas(start_ms, end_ms, width)
+    slowdown = response / run
+    bounded_10s = _bounded(response, run, 10 * MS_PER_S)
+    median, p95 = np.quantile(wait, (0.5, 0.95))
+    by_width = _weighted(response, width)
+    values = {
+        "awt_ms": np.mean(wait),
+        "wait_std_ms": np.std(wait),
+        "wait_median_ms": median,
+        "wait_p95_ms": p95,
+        "wait_max_ms": np.max(wait),
+        "art_ms": np.mean(response),
+        "artww_ms": by_width,
+        "awrt_width_ms": by_width,
+        "awrt_area_ms": _weighted(response, area),
+        "awwt_width_ms": _weighted(wait, width),
+        "awwt_area_ms": _weighted(wait, area),
+        "slowdown": np.mean(slowdown),
+        "slowdown_std": np.std(slowdown),
+        "sldww": _weighted(slowdown, width),
+        "sldwa": _weighted(slowdown, area),
+        "bounded_slowdown_10s": np.mean(bounded_10s),
+        "bounded_slowdown_10s_std": np.std(bounded_10s),
+        "bounded_slowdown_60s": np.mean(_bounded(response, run, 60 * MS_PER_S)),
+        "pp_slowdown_60s": np.mean(np.maximum(response / (width * np.maximum(run, 60 * MS_PER_S)), 1.0)),
+        "max_stretch": np.max(bounded_10s),
+        "mean_run_ms": np.mean(run),
+        "mean_width": np.mean(width),
+        "area_node_ms": np.sum(area),
+        "makespan_ms": np.max(end_ms),
+        "span_ms": np.max(end_ms) - submit_ms[0],
+        "virtual_end_ms": submit_ms[-1] + end_ms[-1] - start_ms[-1],
+    }
+    return {name: float(value) for name, value in values.items()}
+
+
+def _areas(start_ms: IntArray, end_ms: IntArray, width: IntArray) -> FloatArray:
+    """Return width x length, as floats: ten million nodes for three thousand years leave int64."""
+    return width.astype(np.float64) * (end_ms - start_ms)
+
+
+def _bounded(response_ms: FloatArray, run_ms: FloatArray, bound_ms: int) -> FloatArray:
+    return np.maximum(response_ms, bound_ms) / np.maximum(run_ms, bound_ms)
+
+
+def _weighted(values: FloatArray, weights: IntArray | FloatArray) -> float:
+    # Not numpy.dot, whose order of summation, and so its last digit, depends on the number of threads.
+    return float(np.sum(values * weights) / np.sum(weights))
+
+
+def _integers(name: str, values: npt.ArrayLike, n: int | None = None) -> IntArray:
+    array = np.asarray(values)
+    if array.ndim != 1 or (n is not None and len(array) != n) or (len(array) and array.dtype.kind not in "iu"):
+        raise InputError(f"{name} is {array.dtype} of shape {array.shape}; give one whole number per job")
+    return array.astype(np.int64, copy=False)
+
+
+def _refuse(order: IntArray | slice, wrong: BoolArray, problem: str) -> None:
+    if wrong.any():
+        row = np.arange(len(wrong))[order][np.argmax(wrong)]
+        raise InputError(f"the job in row {row} {problem}; this is no schedule")

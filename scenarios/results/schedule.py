@@ -1,0 +1,307 @@
+"""What a simulation returns: when each job ran, what that amounts to, and the files that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.results.files import PLOT_KINDS, write_result
+from gridweave.scenarios.results.metrics import Metrics, compute_by_class, compute_metrics
+from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
+from gridweave.scenarios.workload.reservations import ReservationAnswer
+from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+CLASS_KINDS = ("width", "length", "month")
+NEVER = -1
+"""Start and end of a job that was never started."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class SimulationResult(MadeAnew):
+    """A workload and the schedule that a site made of it.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs.
+    nodes : int
+        Nodes of the site.
+    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+        When each job of the workload started and ended. A job that was never started (it was refused) has -1 in both;
+        it stands in the files, and is left out of all metrics and plots.
+    killed : numpy.ndarray of bool, shape (n,), optional
+        Jobs that were ended at their estimate; nobody if left out.
+    refused : sequence of (int, str), optional
+        Ids of jobs that were refused, each with the reason.
+    reservations : sequence of ReservationAnswer, optional
+        What the site said to each request for an advance reservation.
+    label : str
+        What tables and plots call this result, for example "fcfs easy".
+    options : mapping from str, optional
+        Discipline, order, backfilling and so on, as plain values; they go into ``summary.json``.
+    site : str
+        Name of the site.
+    shared : bool
+        Whether jobs may share nodes.
+
+    Raises
+    ------
+    InputError
+        If an array does not have one value per job, or a job starts before its submission or ends before its start.
+    """
+
+    workload: Workload
+    nodes: int
+    start_ms: IntArray
+    end_ms: IntArray
+    killed: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    refused: Sequence[tuple[int, str]] = ()
+    reservations: Sequence[ReservationAnswer] = ()
+    label: str = "result"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    site: str = "site"
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        n = len(self.workload)
+        killed = self.killed if len(self.killed) or not n else np.zeros(n, np.bool_)
+        for name, values, kind in (
+            ("start_ms", self.start_ms, np.int64),
+            ("end_ms", self.end_ms, np.int64),
+            ("killed", killed, np.bool_),
+        ):
+            array = np.array(values, kind)
+            if array.shape != (n,):
+                raise InputError(f"{self.label}: {name} has shape {array.shape}, the workload has {n} jobs")
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "refused", tuple((int(job_id), str(reason)) for job_id, reason in self.refused))
+        object.__setattr__(self, "reservations", tuple(self.reservations))
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        ran = (self.start_ms >= self.workload.submit_ms) & (self.end_ms > self.start_ms)
+        wrong = ~ran & ~((self.start_ms == NEVER) & (self.end_ms == NEVER))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            times = f"submitted {self.workload.submit_ms[row]}, start {self.start_ms[row]}, end {self.end_ms[row]} ms"
+            raise InputError(f"{self.label}: job {self.workload.job_id[row]}: {times} are not in this order")
+
+    def __repr__(self) -> str:
+        return (
+            f"SimulationResult({self.label!r}: {len(self.workload)} jobs of {self.workload.name} on {self.nodes} nodes)"
+        )
+
+    @property
+    def ran(self) -> BoolArray:
+        """Which jobs were started, bool, shape (n,)."""
+        ran: BoolArray = self.start_ms != NEVER
+        return ran
+
+    def schedule(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Return submit, start and end times and widths of the jobs that were started.
+
+        Returns
+        -------
+        tuple of numpy.ndarray of int64, each of shape (m,)
+            In the order of the workload.
+        """
+        columns = self.workload.submit_ms, self.start_ms, self.end_ms, self.workload.width
+        ran = self.ran
+        if ran.all():
+            return columns
+        submit_ms, start_ms, end_ms, width = (column[ran] for column in columns)
+        return submit_ms, start_ms, end_ms, width
+
+    def metrics(self) -> Metrics:
+        """Return the metrics of all jobs that were started.
+
+        Returns
+        -------
+        Metrics
+        """
+        return compute_metrics(*self.schedule(), self.nodes, shared=self.shared)
+
+    def metrics_by(self, kind: str, *, border: float | None = None) -> dict[str, Metrics]:
+        """Return the metrics per class of jobs.
+
+        Parameters
+        ----------
+        kind : {"width", "length", "month"}
+            Narrow and wide jobs; short and long jobs; months of submission on the calendar of the workload's zone.
+        border : float, optional
+            The widest narrow job in nodes (32 if left out), or the longest short job in ms (the median if left out).
+
+        Returns
+        -------
+        dict from str to Metrics
+
+        Raises
+        ------
+        OptionError
+            If there is no such kind.
+        InputError
+            If months are asked for and the workload has no start date.
+        """
+        submit_ms, start_ms, end_ms, width = self.schedule()
+        if kind == "width":
+            classes = classes_by_width(width, NARROW_UP_TO if border is None else border)
+        elif kind == "length":
+            classes = classes_by_length(end_ms - start_ms, border)
+        elif kind == "month":
+            classes = classes_by_month(submit_ms, self.workload.start_unix_s, self.workload.timezone)
+        else:
+            raise OptionError("kind", f"{kind!r} is no way to class jobs; give one of {', '.join(CLASS_KINDS)}")
+        return compute_by_class(submit_ms, start_ms, end_ms, width, self.nodes, classes, shared=self.shared)
+
+    def job_columns(self, rows: slice = slice(None)) -> dict[str, Any]:
+        """Return the columns of ``jobs.csv``.
+
+        Parameters
+        ----------
+        rows : slice, optional
+            Rows of the workload; all if left out.
+
+        Returns
+        -------
+        dict from str to numpy.ndarray of shape (k,), and for "site" to str
+            ``run_ms`` is how long the job ran, and ``fragments`` in how many pieces: 1, or 0 if it was never started.
+        """
+        jobs, start_ms, end_ms = self.workload, self.start_ms[rows], self.end_ms[rows]
+        return {
+            "job_id": jobs.job_id[rows],
+            "submit_ms": jobs.submit_ms[rows],
+            "start_ms": start_ms,
+            "end_ms": end_ms,
+            "width": jobs.width[rows],
+            "estimate_ms": jobs.estimate_ms[rows],
+            "run_ms": end_ms - start_ms,
+            "site": self.site,
+            "fragments": (start_ms != NEVER).astype(np.int64),
+            "killed": self.killed[rows],
+        }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the jobs as a table, one row per job of the workload, in its order.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns of ``jobs.csv`` (times in ms; ``killed`` as bool), then the optional columns of the workload.
+
+        Raises
+        ------
+        UnavailableError
+            If pandas is not installed.
+        """
+        return data_frame(self.job_columns() | dict(self.workload.columns))
+
+    def plot(self, kind: str = "utilisation", *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
+        """Draw this result.
+
+        Parameters
+        ----------
+        kind : {"utilisation", "waits", "schedule"}
+            Utilisation and queue length over time; the distributions of waits and slowdowns; time by nodes, with the
+            jobs as rectangles.
+        start_ms, end_ms : int, optional
+            The time to show, for "utilisation" (all if left out) and "schedule" (the busiest window that is still
+            readable if left out). The distributions are of all jobs and take no window.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            It belongs to no window and to no state of pyplot; save it with its ``savefig``.
+
+        Raises
+        ------
+        OptionError
+            If there is no such kind, if the window is empty, or if there is a window for the distributions.
+        """
+        from gridweave.scenarios.plots import results as plots
+        from gridweave.scenarios.plots import schedule as schedule_view
+
+        if kind == "schedule" and self.shared:
+            raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
+        if kind == "utilisation":
+            return plots.plot_utilisation(self, start_ms=start_ms, end_ms=end_ms)
+        if kind == "schedule":
+            return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
+        if kind != "waits":
+            raise OptionError("kind", f"{kind!r} is no plot; give one of {', '.join(PLOT_KINDS)}")
+        if start_ms is not None or end_ms is not None:
+            raise OptionError("start_ms", "the distributions of waits are of all jobs; leave the window out")
+        return plots.plot_waits(self)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what ``summary.json`` says, as plain values.
+
+        Returns
+        -------
+        dict
+            Options, counts, metrics, and metrics per class. A metric that is not defined is None; a class that cannot
+            be made (months without a start date) is left out, and ``notes`` says why.
+        """
+        by_class: dict[str, dict[str, Metrics]] = {}
+        notes = []
+        for kind in CLASS_KINDS:
+            try:
+                by_class[kind] = self.metrics_by(kind)
+            except InputError as error:
+                notes.append(f"no metrics by {kind}: {error}")
+        run_ms = self.end_ms[self.ran] - self.start_ms[self.ran]
+        return {
+            "label": self.label,
+            "site": self.site,
+            "nodes": self.nodes,
+            "workload": {
+                "name": self.workload.name,
+                "jobs": len(self.workload),
+                "start_unix_s": self.workload.start_unix_s,
+                "timezone": self.workload.timezone,
+            },
+            "options": dict(self.options),
+            "killed": int(np.count_nonzero(self.killed)),
+            "never_started": int(np.count_nonzero(~self.ran)),
+            "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in self.refused],
+            "reservations": [msgspec.to_builtins(answer) for answer in self.reservations],
+            "metrics": self.metrics().to_dict(),
+            "metrics_by": {
+                kind: {name: metrics.to_dict() for name, metrics in classes.items()}
+                for kind, classes in by_class.items()
+            },
+            "narrow_up_to_nodes": NARROW_UP_TO,
+            "short_up_to_ms": float(np.median(run_ms)) if len(run_ms) else None,
+            "notes": notes,
+        }
+
+    def write(self, folder: str | Path, *, plots: bool = True) -> tuple[Path, ...]:
+        """Write ``jobs.csv``, ``summary.json`` and the plots into a folder.
+
+        Parameters
+        ----------
+        folder : str or pathlib.Path
+            Where to; it is made if need be. Files of these names are replaced, others stay.
+        plots : bool, optional
+            Whether to draw ``utilisation.png``, ``waits.png`` and ``schedule.png``.
+
+        Returns
+        -------
+        tuple of pathlib.Path
+            The files. All are complete before the first gets its name, so an error leaves no half-written one.
+
+        Raises
+        ------
+        InputError
+            If the folder cannot be made or written to, or an option is no plain value.
+        """
+        return write_result(self, Path(folder), plots=plots)

@@ -1,0 +1,143 @@
+"""What a schedule does to a site over time: busy nodes and waiting jobs as step functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gridweave.scenarios.workload.table import IntArray
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Steps:
+    """The state of a site over time, as step functions.
+
+    Attributes
+    ----------
+    time_ms : numpy.ndarray of int64, shape (k,)
+        The instants at which something changes, ascending; each row holds until the next, and the last is all zero.
+    busy : numpy.ndarray of int64, shape (k,)
+        Nodes that run jobs.
+    waiting : numpy.ndarray of int64, shape (k,)
+        Jobs that wait.
+    demand : numpy.ndarray of int64, shape (k,)
+        Nodes that running and waiting jobs ask for.
+    """
+
+    time_ms: IntArray
+    busy: IntArray
+    waiting: IntArray
+    demand: IntArray
+
+
+def step_functions(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray) -> Steps:
+    """Return the state of a site over time.
+
+    Parameters
+    ----------
+    submit_ms, start_ms, end_ms, width : numpy.ndarray of int64, shape (n,)
+        The jobs that ran, in any order.
+
+    Returns
+    -------
+    Steps
+    """
+    time_ms = _instants(submit_ms, start_ms, end_ms)
+    whole = Steps(time_ms, *(np.empty_like(time_ms) for _ in range(3)))
+    for number, part in enumerate(_parts(time_ms, submit_ms, start_ms, end_ms, width)):
+        first = number * _ROWS_AT_ONCE
+        rows = slice(first, first + len(part.time_ms))
+        whole.busy[rows], whole.waiting[rows], whole.demand[rows] = part.busy, part.waiting, part.demand
+    return whole
+
+
+def step_parts(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray) -> Iterator[Steps]:
+    """Yield the state of a site over time in parts, so that the whole of it need not be held at once.
+
+    Parameters
+    ----------
+    submit_ms, start_ms, end_ms, width : numpy.ndarray of int64, shape (n,)
+        The jobs that ran, in any order.
+
+    Yields
+    ------
+    Steps
+        As from `step_functions`, some ten thousand rows at a time; nothing if there are no jobs. A part begins with
+        the row that the part before it ends with.
+    """
+    yield from _parts(_instants(submit_ms, start_ms, end_ms), submit_ms, start_ms, end_ms, width)
+
+
+def _instants(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray) -> IntArray:
+    """Return the instants at which something changes, ascending, each once."""
+    time_ms = np.concatenate((submit_ms, start_ms, end_ms))
+    time_ms.sort()
+    first = np.ones(len(time_ms), np.bool_)
+    first[1:] = time_ms[1:] != time_ms[:-1]
+    return time_ms[first]
+
+
+def _parts(
+    time_ms: IntArray, submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray
+) -> Iterator[Steps]:
+    submits, starts, ends = (_Tally.of(events_ms, width) for events_ms in (submit_ms, start_ms, end_ms))
+    for first in range(0, len(time_ms), _ROWS_AT_ONCE):
+        part = time_ms[first : first + _ROWS_AT_ONCE + 1]
+        (submitted, asked), (started, taken), (_, given_back) = (one.up_to(part) for one in (submits, starts, ends))
+        yield Steps(part, taken - given_back, submitted - started, asked - given_back)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Tally:
+    """The events of one kind, and how many nodes they are about."""
+
+    event_ms: IntArray  # (n,), ascending
+    nodes: IntArray  # (n + 1,): of the first events, as many as the place says
+
+    @classmethod
+    def of(cls, event_ms: IntArray, width: IntArray) -> _Tally:
+        if (event_ms[1:] < event_ms[:-1]).any():  # submissions mostly stand in order
+            order = np.argsort(event_ms)
+            event_ms, width = event_ms[order], width[order]
+        nodes = np.zeros(len(width) + 1, np.int64)
+        np.cumsum(width, out=nodes[1:])
+        return cls(event_ms, nodes)
+
+    def up_to(self, time_ms: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the events up to each of these instants, and their nodes; no event lies between two instants."""
+        low, high = np.searchsorted(self.event_ms, (time_ms[0] - 1, time_ms[-1]), side="right")
+        at = np.searchsorted(time_ms, self.event_ms[low:high])
+        events = low + np.cumsum(np.bincount(at, minlength=len(time_ms)))
+        return events, self.nodes[events]
+
+
+def queue_length_seen(submit_ms: IntArray, start_ms: IntArray) -> IntArray:
+    """Count the waiting jobs that each new job meets.
+
+    Parameters
+    ----------
+    submit_ms, start_ms : numpy.ndarray of int64, shape (n,)
+        Submit times, ascending, and start times.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+        For each job, how many of the rows before it still wait after the scheduling pass at its submission, that is,
+        start later than that instant.
+
+    Notes
+    -----
+    Streit, Table 3.6, gives "the number of job submissions at which previously submitted jobs are still waiting" and
+    the "average queue length new jobs see". Of the possible readings this one, averaged over the submissions that meet
+    a queue, comes closest (docs/metrics.md has the figures).
+    """
+    started = np.searchsorted(np.sort(start_ms), submit_ms, side="right")
+    at_once = start_ms == submit_ms  # of the started, only such rows of the same instant can be at or after a row
+    before = np.concatenate(([0], np.cumsum(at_once)))
+    rows = np.arange(len(submit_ms))
+    started -= before[np.searchsorted(submit_ms, submit_ms, side="right")] - before[rows]
+    return (rows - started).astype(np.int64)

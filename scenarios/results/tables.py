@@ -1,0 +1,277 @@
+"""The metrics of one or several results as a table for people.
+
+The figures of a grid as rows of a table for people.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from gridweave.errors import InputError
+from gridweave.scenarios.results.grid import GridRun, NetworkUse
+from gridweave.scenarios.results.metrics import PARTS_OF_ONE, Metrics
+from gridweave.scenarios.workload.table import MS_PER_S
+from gridweave.scenarios.world.simulate import WorldResult
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.results.schedule import SimulationResult
+
+
+ACROSS_AT_MOST = 4
+"""More results than this stand below each other, so that the table still fits into 80 columns."""
+
+_BEST = "bold green"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One metric: what people call it, how it is written, and which way is better."""
+
+    name: str
+    unit: str
+    value: Callable[[Metrics], float]
+    decimals: int = 0
+    better: Callable[[Sequence[float]], float] | None = None
+
+
+_S = 1 / MS_PER_S
+_SLDWA = _Row("SLDwA", "", lambda m: m.sldwa, 3, min)
+_BOUNDED = _Row("bounded slowdown 10 s", "", lambda m: m.bounded_slowdown_10s, 2, min)
+_AWT = _Row("AWT", "s", lambda m: m.awt_ms * _S, 0, min)
+_ART = _Row("ART", "s", lambda m: m.art_ms * _S, 0, min)
+_UTIL = _Row("UTIL", "%", lambda m: m.util * 100, 2, max)
+_LOSS = _Row("loss of capacity", "%", lambda m: m.loss_of_capacity * 100, 2, min)
+_SECTIONS = (
+    (
+        _Row("jobs", "", lambda m: m.jobs),
+        _Row("jobs that waited", "%", lambda m: m.jobs_waited / m.jobs * 100 if m.jobs else math.nan, 1, min),
+        _Row("queue met, mean length", "", lambda m: m.queue_length_seen, 2, min),
+    ),
+    (
+        _AWT,
+        _Row("AWWT by area", "s", lambda m: m.awwt_area_ms * _S, 0, min),
+        _Row("median wait", "s", lambda m: m.wait_median_ms * _S, 0, min),
+        _Row("95th percentile wait", "s", lambda m: m.wait_p95_ms * _S, 0, min),
+    ),
+    (
+        _ART,
+        _Row("ARTwW", "s", lambda m: m.artww_ms * _S, 0, min),
+        _Row("AWRT by area", "s", lambda m: m.awrt_area_ms * _S, 0, min),
+    ),
+    (
+        _SLDWA,
+        _BOUNDED,
+        _Row("bounded slowdown 60 s", "", lambda m: m.bounded_slowdown_60s, 2, min),
+        _Row("per-processor 60 s", "", lambda m: m.pp_slowdown_60s, 2, min),
+        _Row("max stretch", "", lambda m: m.max_stretch, 0, min),
+    ),
+    (
+        _UTIL,
+        _LOSS,
+        _Row("underutilization", "%", lambda m: m.underutilization_normalized * 100, 2, min),
+        _Row("throughput", "jobs/h", lambda m: m.throughput_per_h, 2, max),
+        _Row("makespan", "s", lambda m: m.makespan_ms * _S, 0, min),
+    ),
+)
+_MAIN_ROWS = {
+    "SLDwA": _SLDWA,
+    "bounded\nslowdown\n10 s": _BOUNDED,
+    "AWT": _AWT,
+    "ART": _ART,
+    "UTIL": _UTIL,
+    "loss of\ncapacity": _LOSS,
+}
+
+
+def metrics_table(results: Sequence[SimulationResult]) -> Table:
+    """Return the metrics of results side by side.
+
+    Parameters
+    ----------
+    results : sequence of SimulationResult
+        At least one.
+
+    Returns
+    -------
+    rich.table.Table
+        Metrics down and results across. Of several results of one workload on one machine, the best of each row is
+        green and has an asterisk, unless all agree. More than `ACROSS_AT_MOST` results stand below each other, with the
+        main metrics across.
+
+    Raises
+    ------
+    InputError
+        If there is no result.
+    """
+    if not results:
+        raise InputError("there is no result to show; give at least one")
+    grounds = list(dict.fromkeys(f"{result.workload.name} on {result.nodes} nodes" for result in results))
+    compare = len(results) > 1 and len(grounds) == 1
+    labels = [result.label for result in results]
+    metrics = [result.metrics() for result in results]
+    table = Table(
+        title=Text(", ".join(grounds)), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
+    if len(results) > ACROSS_AT_MOST:
+        _results_down(table, labels, metrics, compare=compare)
+    else:
+        _results_across(table, labels, metrics, compare=compare)
+    if compare:
+        table.caption = Text("\n* best", _BEST, justify="left")
+    return table
+
+
+def _results_across(table: Table, labels: Sequence[str], metrics: Sequence[Metrics], *, compare: bool) -> None:
+    table.add_column("", no_wrap=True)
+    for label in labels:
+        table.add_column(Text(label), justify="right", overflow="fold")
+    for section in _SECTIONS:
+        for row in section:
+            table.add_row(
+                Text(row.name) + Text(f" [{row.unit}]" if row.unit else "", "dim"),
+                *_cells(row, metrics, compare=compare),
+            )
+        if section is not _SECTIONS[-1]:
+            table.add_row()
+
+
+def _results_down(table: Table, labels: Sequence[str], metrics: Sequence[Metrics], *, compare: bool) -> None:
+    table.add_column("", overflow="fold")
+    for name, row in _MAIN_ROWS.items():
+        table.add_column(Text(name) + Text(f"\n[{row.unit}]" if row.unit else "", "dim"), justify="right")
+    columns = [_cells(row, metrics, compare=compare) for row in _MAIN_ROWS.values()]
+    for label, *cells in zip(labels, *columns, strict=True):
+        table.add_row(Text(label), *cells)
+
+
+def _cells(row: _Row, metrics: Sequence[Metrics], *, compare: bool) -> list[Text]:
+    """Return one metric of all results, the best marked; what is written alike is equally good."""
+    values = [row.value(one) for one in metrics]
+    texts = ["–" if math.isnan(value) else f"{value:,.{row.decimals}f}" for value in values]
+    if not compare:
+        return [Text(text) for text in texts]
+    known = [value for value in values if not math.isnan(value)]
+    best = f"{row.better(known):,.{row.decimals}f}" if row.better and known and len(set(texts)) > 1 else None
+    return [Text(f"{text}*", _BEST) if text == best else Text(f"{text} ") for text in texts]
+
+
+SITE_HEADINGS = ("site", "nodes", "submitted", "jobs run", "from elsewhere", "multi-site", "use")
+"""Of the columns of `site_rows`."""
+
+_LABELS = {
+    "awrt_area_ms": "AWRT by resource consumption",
+    "awwt_area_ms": "AWWT by resource consumption",
+    "awrt_width_ms": "AWRT by width",
+    "awwt_width_ms": "AWWT by width",
+    "awt_ms": "AWT",
+    "art_ms": "ART",
+    "artww_ms": "ARTwW",
+    "sldwa": "SLDwA",
+    "sldww": "SLDwW",
+    "bounded_slowdown_10s": "bounded slowdown 10 s",
+    "bounded_slowdown_60s": "bounded slowdown 60 s",
+    "pp_slowdown_60s": "per-processor slowdown 60 s",
+    "util": "UTIL",
+}
+
+
+def site_rows(run: GridRun) -> Iterator[tuple[str, ...]]:
+    """Yield what became of the sites.
+
+    Parameters
+    ----------
+    run : GridRun
+
+    Yields
+    ------
+    tuple of str
+        One for each site and one for the whole grid, with the columns `SITE_HEADINGS`. A job on several sites runs at
+        each of them, and is from elsewhere at all but its home; in the last row it is only a multi-site job.
+    """
+    for use in run.site_uses():
+        counts = (use.nodes, use.submitted, use.jobs, use.from_elsewhere, use.multi_site_jobs)
+        yield (use.name, *(f"{count:,}" for count in counts), _percent(use.util))
+    result = run.result
+    single = np.flatnonzero(result.n_fragments == 1)
+    elsewhere = int(np.count_nonzero(result.fragments["site"][result.first_fragment[single]] != run.home[single]))
+    ran = int(np.count_nonzero(result.n_fragments))
+    counts = (int(result.nodes.sum()), len(result.workload), ran, elsewhere, int(result.multi_site.sum()))
+    yield ("whole grid", *(f"{count:,}" for count in counts), _percent(run.as_one().metrics().util))
+
+
+def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
+    """Yield the figures of the whole grid: those of multi-site jobs, then the metrics that the run is to show.
+
+    Parameters
+    ----------
+    run : GridRun
+
+    Yields
+    ------
+    tuple of str
+        Name, value, unit.
+    """
+    result = run.result
+    count, ran = int(result.multi_site.sum()), int(np.count_nonzero(result.n_fragments))
+    yield "multi-site jobs", f"{count:,}", ""
+    yield "multi-site jobs, of all jobs", f"{count / ran * 100:.2f}" if ran else "–", "%"
+    yield "multi-site jobs, of the squashed area", _percent(run.multi_site_area()).removesuffix("%"), "%"
+    if isinstance(result, WorldResult):
+        yield "messages between sites and grid", f"{result.messages:,}", ""
+        yield "jobs begun anew after a failure", f"{result.restarts:,}", ""
+    values = run.as_one().metrics().to_dict()
+    for name in run.shown:
+        yield _shown(name, values[name])
+
+
+def network_rows(use: NetworkUse) -> Iterator[tuple[str, str, str]]:
+    """Yield what the network did to the jobs.
+
+    Parameters
+    ----------
+    use : NetworkUse
+
+    Yields
+    ------
+    tuple of str
+        Name, value, unit.
+    """
+    yield "topology", f"{use.name}: {use.nodes:,} nodes, {use.cables:,} links", ""
+    if use.changes:
+        yield "changes of links", f"{use.changes:,}", ""
+    yield "factor of multi-site jobs on idle links, mean", _factor(use.mean_factor), ""
+    yield "the same by width x run time", _factor(use.mean_factor_by_area), ""
+    yield f"slowdown by contention ({use.contention}), mean", _factor(use.mean_slowdown), ""
+    if use.data != "none":
+        yield "jobs that held nodes for transfers", f"{use.jobs_with_transfers:,}", ""
+        yield "time of jobs in transfers", f"{use.transfer_ms / MS_PER_S:,.0f}", "s"
+        yield "the same, of all node time", _percent(math.nan if use.transfer_share is None else use.transfer_share), ""
+
+
+def _factor(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.3f}"
+
+
+def _shown(name: str, value: float | None) -> tuple[str, str, str]:
+    """Return a metric as people read it."""
+    label = _LABELS.get(name, name.removesuffix("_ms").replace("_", " "))
+    if value is None:
+        return label, "–", ""
+    if name.endswith("_ms"):
+        unit = "node s" if name.endswith("_node_ms") else "s"
+        return label.removesuffix(" node"), f"{value / MS_PER_S:,.0f}", unit
+    if name in PARTS_OF_ONE:
+        return label, f"{value * 100:.2f}", "%"
+    return label, f"{value:,}" if isinstance(value, int) else f"{value:,.3f}", ""
+
+
+def _percent(part: float) -> str:
+    return "–" if math.isnan(part) else f"{part * 100:.2f}%"

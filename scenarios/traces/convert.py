@@ -1,0 +1,352 @@
+"""From the records of a trace to the jobs that can be simulated: the one place of the conversion rules."""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError, TraceError
+from gridweave.scenarios.traces.text import FloatArray, trace_stem
+from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, repeated_id
+
+MISSING = -1
+
+# Why a record is dropped, in the order in which the reasons are tried: a record counts under the first that holds.
+DROP_REASONS: Mapping[str, str] = {
+    "width_not_positive": "width zero, negative or unknown",
+    "wider_than_machine": "wider than the machine",
+    "zero_run_time": "zero run time",
+    "negative_run_time": "negative or unknown run time",
+    "negative_submit_time": "negative submit time",
+    "negative_estimate": "negative estimate",
+    "duplicate_job_id": "job id that another job has",
+    "out_of_submit_order": "out of submit order",
+}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Records:
+    """What a trace file says of its jobs, one array per property, all of shape (n,) and in the order of the file.
+
+    Parameters
+    ----------
+    job_id : numpy.ndarray of int64
+        Job numbers, >= 0.
+    submit_s, run_s, estimate_s : numpy.ndarray of float64
+        Submit times, run times and estimates in seconds; -1 for one that is not known.
+    width : numpy.ndarray of int64
+        Allocated processors or nodes; -1 for one that is not known.
+    requested_width : numpy.ndarray of int64, optional
+        Requested processors or nodes, used where `width` is not known.
+    killed : numpy.ndarray of bool, optional
+        Jobs of which the file says that they were killed at their estimate.
+    columns : mapping from str to numpy.ndarray, optional
+        Optional columns of the workload.
+    """
+
+    job_id: IntArray
+    submit_s: FloatArray
+    run_s: FloatArray
+    estimate_s: FloatArray
+    width: IntArray
+    requested_width: IntArray | None = None
+    killed: BoolArray | None = None
+    columns: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What became of the records of a trace.
+
+    Parameters
+    ----------
+    name : str
+        Name of the workload.
+    nodes : int
+        Nodes of the machine that the widths were held against.
+    records : int
+        Records in the file.
+    kept : int
+        Jobs of the workload.
+    dropped : dict from str to int
+        Records dropped, by reason: every key of `DROP_REASONS`, in that order, zeros included.
+    cut : int
+        Kept jobs whose run time was longer than their estimate and was cut there.
+    estimates_filled : int
+        Kept jobs without an estimate, which were given their run time.
+    widths_filled : int
+        Kept jobs without allocated processors, which were given the requested ones.
+    """
+
+    name: str
+    nodes: int
+    records: int
+    kept: int
+    dropped: dict[str, int]
+    cut: int
+    estimates_filled: int
+    widths_filled: int
+
+    def lines(self) -> list[str]:
+        """Return the report as lines for people: what was kept, then one line for each thing that happened.
+
+        Returns
+        -------
+        list of str
+        """
+        machine = f"on {self.nodes:,} nodes" if self.nodes != 1 else "on 1 node"
+        lines = [f"{self.name}: {self.kept:,} of {self.records:,} records kept, {machine}"]
+        lines += [f"  dropped {count:,}: {DROP_REASONS[reason]}" for reason, count in self.dropped.items() if count]
+        notes = (
+            (self.cut, "run time cut at the estimate"),
+            (self.estimates_filled, "estimate missing, run time taken"),
+            (self.widths_filled, "allocated processors missing, requested ones taken"),
+        )
+        return lines + [f"  changed {count:,}: {what}" for count, what in notes if count]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as plain values, for JSON.
+
+        Returns
+        -------
+        dict
+        """
+        return {
+            "name": self.name,
+            "nodes": self.nodes,
+            "records": self.records,
+            "kept": self.kept,
+            "dropped": dict(self.dropped),
+            "cut": self.cut,
+            "estimates_filled": self.estimates_filled,
+            "widths_filled": self.widths_filled,
+        }
+
+
+def convert(
+    path: str | Path,
+    records: Records,
+    *,
+    nodes: int | None,
+    stated: Sequence[int | None] = (),
+    start_unix_s: int | None = None,
+    timezone: str | None = None,
+) -> tuple[Workload, ConversionReport]:
+    """Turn the records of a trace into a workload.
+
+    The rules are those of thesis section 3.6 with what the design adds:
+
+    - The width is the number of allocated processors, or the requested one where that is -1. A width of 0 is not
+      missing: such a job got nothing and is dropped.
+    - An estimate that is -1 or 0 is missing: the run time stands in. Any other negative one drops the record.
+    - The run time is cut at the estimate, and the job is marked in `Workload.overran`.
+    - Times are rounded to whole milliseconds (a half to the even one) before anything is compared.
+    - A record is out of order if it was submitted before the last record that was taken; a job id that was taken before
+      drops the record. SWF files that list the parts of an interrupted job put the summary of the whole job first.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file, for messages; the workload is named after it.
+    records : Records
+        What it says.
+    nodes : int or None
+        Nodes of the machine, as the caller says.
+    stated : sequence of int or None, optional
+        Nodes of the machine, as the file states them: the first that can be used is taken if `nodes` is None.
+    start_unix_s : int, optional
+        The instant of time zero.
+    timezone : str, optional
+        IANA name of the machine's time zone.
+
+    Returns
+    -------
+    Workload, ConversionReport
+
+    Raises
+    ------
+    TraceError
+        If the file has no records, if none is left, or if the size of the machine is not known.
+    OptionError
+        If `nodes` is no size of a machine.
+    """
+    if not len(records.job_id):
+        raise TraceError(path, "holds no jobs; a trace has one record per line")
+    nodes = _machine_size(path, nodes, stated)
+    submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
+    no_estimate = (records.estimate_s == MISSING) | (estimate == 0)
+    np.copyto(estimate, run, where=no_estimate)
+    width, no_width = records.width, np.zeros(len(submit), np.bool_)
+    if records.requested_width is not None:
+        no_width = width == MISSING
+        width = np.where(no_width, records.requested_width, width)
+    keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
+    rows = _in_order(records.job_id, submit, keep)
+    cut = run > estimate
+    killed = cut if records.killed is None else cut | (records.killed & (run == estimate) & ~no_estimate)
+    counts = (int((mask & keep).sum()) for mask in (cut, no_estimate, no_width))
+    report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, *counts)
+    if not report.kept:
+        raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
+    workload = Workload(
+        job_id=records.job_id[rows],
+        submit_ms=submit[rows],
+        width=width[rows],
+        estimate_ms=estimate[rows],
+        run_ms=np.minimum(run, estimate)[rows],
+        overran=killed[rows],
+        columns={name: values[rows] for name, values in records.columns.items()},
+        nodes=nodes,
+        name=trace_stem(path),
+        start_unix_s=start_unix_s,
+        timezone=timezone,
+    )
+    return workload, report
+
+
+def _machine_size(path: str | Path, nodes: int | None, stated: Sequence[int | None]) -> int:
+    """Return the size of the machine, from the caller or else from the file."""
+    check_nodes(nodes)
+    if nodes is not None:
+        return nodes
+    for size in stated:
+        if size is not None and 1 <= size <= MAX_WIDTH:
+            return size
+    problem = (
+        "does not state the machine's size (SWF: MaxProcs or MaxNodes; MuPSiE: Machine Size); give it with --nodes"
+    )
+    raise TraceError(path, problem)
+
+
+def _to_ms(seconds: FloatArray) -> IntArray:
+    return np.rint(seconds * MS_PER_S).astype(np.int64)
+
+
+def _select(
+    job_id: IntArray, submit: IntArray, run: IntArray, estimate: IntArray, width: IntArray, nodes: int
+) -> tuple[BoolArray, dict[str, int]]:
+    """Return which records are kept, and how many are dropped by which reason."""
+    keep = np.ones(len(job_id), np.bool_)
+    dropped = dict.fromkeys(DROP_REASONS, 0)
+
+    def drop(reason: str, wrong: BoolArray) -> None:
+        dropped[reason] = int((wrong & keep).sum())
+        keep[wrong] = False
+
+    drop("width_not_positive", width <= 0)
+    drop("wider_than_machine", width > nodes)
+    drop("zero_run_time", run == 0)
+    drop("negative_run_time", run < 0)
+    drop("negative_submit_time", submit < 0)
+    drop("negative_estimate", estimate < 0)
+    duplicate, late = _out_of_sequence(job_id, submit, keep)
+    drop("duplicate_job_id", duplicate)
+    drop("out_of_submit_order", late)
+    return keep, dropped
+
+
+def _out_of_sequence(job_id: IntArray, submit: IntArray, keep: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Return which of the records still kept repeat a job id, and which were submitted before the last one taken."""
+    duplicate, late = np.zeros_like(keep), np.zeros_like(keep)
+    rows = np.flatnonzero(keep)
+    if (np.diff(submit[rows]) >= 0).all() and repeated_id(job_id[rows]) is None:
+        return duplicate, late  # as nearly every trace
+    taken: set[int] = set()
+    last_ms = 0
+    for row, job, at_ms in zip(rows.tolist(), job_id[rows].tolist(), submit[rows].tolist(), strict=True):
+        if job in taken:
+            duplicate[row] = True
+        elif at_ms < last_ms:
+            late[row] = True
+        else:
+            taken.add(job)
+            last_ms = at_ms
+    return duplicate, late
+
+
+def _in_order(job_id: IntArray, submit: IntArray, keep: BoolArray) -> IntArray | slice:
+    """Return the rows that are kept, by submit time and job id; all of them, as they stand, take no copies."""
+    step = np.diff(submit)
+    if keep.all() and ((step > 0) | ((step == 0) & (np.diff(job_id) > 0))).all():
+        return slice(None)
+    rows = np.flatnonzero(keep)
+    return rows[np.lexsort((job_id[rows], submit[rows]))]
+
+
+def _reasons(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {DROP_REASONS[reason]}" for reason, count in dropped.items() if count)
+
+
+def check_nodes(nodes: int | None) -> None:
+    """Refuse a machine size that a caller gave and that no machine has.
+
+    Parameters
+    ----------
+    nodes : int or None
+        Nodes of the machine; None if the file is to tell.
+
+    Raises
+    ------
+    OptionError
+        If it is less than 1, or more than the widest job may be.
+    """
+    if nodes is not None and not 1 <= nodes <= MAX_WIDTH:
+        raise OptionError("nodes", f"{nodes} is not the size of a machine; give 1 to {MAX_WIDTH} nodes")
+
+
+def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
+    """Return the name of a time zone that Python knows.
+
+    Parameters
+    ----------
+    name : str or None
+        What the trace calls it, such as ``"Europe/Stockholm"``.
+    offset_s : int, optional
+        Seconds east of Greenwich; stands in for a name that is not known if it is whole hours.
+
+    Returns
+    -------
+    str or None
+        An IANA name; None if neither is of use.
+    """
+    candidates = [name.strip()] if name else []
+    if offset_s is not None and offset_s % 3600 == 0:
+        candidates.append(f"Etc/GMT{-offset_s // 3600:+d}")  # POSIX counts westward
+    for candidate in candidates:
+        try:
+            return zoneinfo.ZoneInfo(candidate).key
+        except (OSError, ValueError, zoneinfo.ZoneInfoNotFoundError):
+            continue
+    return None
+
+
+def local_datetime(unix_s: int, timezone: str | None) -> dt.datetime | None:
+    """Return an instant as a date and time of day where the machine stands.
+
+    Parameters
+    ----------
+    unix_s : int
+        Seconds since 1970 (UTC).
+    timezone : str or None
+        IANA name of the zone; UTC if it is None or not known.
+
+    Returns
+    -------
+    datetime.datetime or None
+        With its zone; None beyond the year 9999.
+    """
+    zone = known_zone(timezone)
+    try:
+        moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=unix_s)
+        return moment.astimezone(zoneinfo.ZoneInfo(zone)) if zone else moment
+    except (OverflowError, ValueError):
+        return None

@@ -1,0 +1,229 @@
+"""Known traces of the Parallel Workloads Archive: where they are, what they must hold, and how to get them."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import platformdirs
+
+from gridweave.errors import InputError, TraceError, UnavailableError
+from gridweave.scenarios.traces.text import new_file, one_line, open_trace
+
+ARCHIVE = "https://www.cs.huji.ac.il/labs/parallel/workload"
+
+TIMEOUT_S = 30.0
+_MAX_DOWNLOAD_BYTES = 1 << 30  # many times the largest trace of the archive
+
+Opener = Callable[[str, float], AbstractContextManager[IO[bytes]]]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTrace:
+    """A trace that can be fetched.
+
+    Parameters
+    ----------
+    url : str
+        Where it is.
+    sha256 : str
+        SHA-256 of the uncompressed SWF text. It pins the content, however the file is packed.
+    nodes : int
+        Machine size that publications use with it, which is not always the one in its header.
+    """
+
+    url: str
+    sha256: str
+    nodes: int
+
+
+KNOWN_TRACES: dict[str, KnownTrace] = {
+    "CTC-SP2-1996-3.1-cln": KnownTrace(
+        f"{ARCHIVE}/l_ctc_sp2/CTC-SP2-1996-3.1-cln.swf.gz",
+        "8e33a9b597e1ddda2d2164347bac08c9444e1a2620a7947df52f0a1622ec4cde",
+        430,
+    ),
+    "HPC2N-2002-2.2-cln": KnownTrace(
+        f"{ARCHIVE}/l_hpc2n/HPC2N-2002-2.2-cln.swf.gz",
+        "77b8993c73ae438385f6c0015708251f52dc316267b03ac19a406fbea2802afa",
+        240,
+    ),
+    "KTH-SP2-1996-2": KnownTrace(
+        f"{ARCHIVE}/l_kth_sp2/KTH-SP2-1996-2.swf.gz",
+        "df76b94e5f670db52179688a98deec3e1887d10adb39f96c900b8e92abb386ab",
+        100,
+    ),
+    "LANL-CM5-1994-4.1-cln": KnownTrace(
+        f"{ARCHIVE}/l_lanl_cm5/LANL-CM5-1994-4.1-cln.swf.gz",
+        "4766a62dabcc7403ec0a55534aff297203e692ddbf6637bd40100a3800f6354a",
+        1024,
+    ),
+    "LCG-2005-1": KnownTrace(
+        f"{ARCHIVE}/l_lcg/LCG-2005-1.swf.gz",
+        "f8e60cbd08ca990bdd39effc3b3787d7e60539419e2345661c0d5c3b4fa60f4e",
+        24515,
+    ),
+    "SDSC-SP2-1998-4.2-cln": KnownTrace(
+        f"{ARCHIVE}/l_sdsc_sp2/SDSC-SP2-1998-4.2-cln.swf.gz",
+        "2bb635f4b5793f52bd49ccb8fd913d95f9c5be6346925162cadcaf0117e28cf2",
+        128,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A trace that is now at hand.
+
+    Parameters
+    ----------
+    name : str
+        Its full name.
+    path : pathlib.Path
+        Its file.
+    downloaded : bool
+        False if it was there already, and right.
+    nodes : int
+        Machine size that publications use with it.
+    """
+
+    name: str
+    path: Path
+    downloaded: bool
+    nodes: int
+
+
+def cache_folder() -> Path:
+    """Return the folder of the user's cache in which fetched traces are kept; it need not exist.
+
+    Returns
+    -------
+    pathlib.Path
+    """
+    return platformdirs.user_cache_path("gridweave") / "traces"
+
+
+def resolve_name(name: str) -> str | None:
+    """Return the full name of a known trace.
+
+    Parameters
+    ----------
+    name : str
+        The name, or its beginning up to a hyphen if only one trace begins so; upper and lower case are the same.
+
+    Returns
+    -------
+    str or None
+        None if no known trace, or more than one, is called so.
+
+    Examples
+    --------
+    >>> resolve_name("kth-sp2"), resolve_name("CTC"), resolve_name("nowhere")
+    ('KTH-SP2-1996-2', 'CTC-SP2-1996-3.1-cln', None)
+    """
+    wanted = name.casefold()
+    known = sorted(KNOWN_TRACES)
+    exact = [full for full in known if full.casefold() == wanted]
+    found = exact or [full for full in known if full.casefold().startswith(f"{wanted}-")]
+    return found[0] if len(found) == 1 else None
+
+
+def open_url(url: str, timeout_s: float) -> AbstractContextManager[IO[bytes]]:
+    """Open an address for reading.
+
+    Parameters
+    ----------
+    url : str
+        The address.
+    timeout_s : float
+        How long to wait for each answer of the server.
+
+    Returns
+    -------
+    context manager of a binary file object
+    """
+    return cast("AbstractContextManager[IO[bytes]]", urllib.request.urlopen(url, timeout=timeout_s))
+
+
+def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_url) -> Fetched:
+    """Get a known trace into a folder, and check that it is the pinned one.
+
+    Parameters
+    ----------
+    name : str
+        A key of `KNOWN_TRACES`, or a short form as in `resolve_name`.
+    folder : str or pathlib.Path, optional
+        Where to put it; `cache_folder` if left out. It is created if need be.
+    opener : callable, optional
+        How to open an address; for tests and for unusual networks.
+
+    Returns
+    -------
+    Fetched
+
+    Raises
+    ------
+    InputError
+        If no such trace is known, or the folder cannot be written.
+    UnavailableError
+        If the network or the archive does not answer, or what it sends is not the pinned trace. Nothing is kept then.
+    """
+    full = resolve_name(name)
+    if full is None:
+        raise InputError(f"{name}: no trace of that name is known; known are {', '.join(sorted(KNOWN_TRACES))}")
+    trace = KNOWN_TRACES[full]
+    place = Path(folder) if folder is not None else cache_folder()
+    target = place / os.path.basename(trace.url)
+    for path in sorted(place.glob(f"{full}.swf*")):
+        if path.suffix in (".swf", ".gz", ".xz") and _is_right(path, trace):
+            return Fetched(full, path, downloaded=False, nodes=trace.nodes)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{place}: cannot be created: {one_line(error)}; choose another folder") from None
+    with new_file(target) as (temporary, stream):
+        for block in _received(trace, target, opener):
+            stream.write(block)
+        stream.flush()
+        if not _is_right(temporary, trace):
+            raise UnavailableError(
+                f"{full}: what {trace.url} sends is not the trace that is known by its SHA-256; nothing was kept"
+            )
+    return Fetched(full, target, downloaded=True, nodes=trace.nodes)
+
+
+def _received(trace: KnownTrace, target: Path, opener: Opener) -> Iterator[bytes]:
+    """Yield what the address holds, block by block."""
+    received = 0
+    try:
+        with opener(trace.url, TIMEOUT_S) as source:
+            while block := source.read(1 << 20):
+                received += len(block)
+                if received > _MAX_DOWNLOAD_BYTES:
+                    raise UnavailableError(f"{trace.url} sends more than {_MAX_DOWNLOAD_BYTES} bytes; nothing was kept")
+                yield block
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None)
+        text = one_line(reason if isinstance(reason, BaseException) else error)
+        raise UnavailableError(
+            f"{trace.url} cannot be fetched: {text}; get it by other means and put it at {target}"
+        ) from None
+
+
+def _is_right(path: Path, trace: KnownTrace) -> bool:
+    """Return whether a file holds the pinned trace, however it is packed."""
+    digest = hashlib.sha256()
+    try:
+        with open_trace(path) as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    except TraceError:
+        return False
+    return digest.hexdigest() == trace.sha256

@@ -1,0 +1,195 @@
+"""What a workload looks like before anything is scheduled: the figures of Tables 3.4, 3.5 and 3.6 of the thesis."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import InputError
+from gridweave.scenarios.traces.convert import known_zone, local_datetime
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Smallest, average and largest of some values.
+
+    Parameters
+    ----------
+    min, avg, max : float
+        In the unit of the values.
+    """
+
+    min: float
+    avg: float
+    max: float
+
+
+class TraceInfo(msgspec.Struct, frozen=True):
+    """The figures of a workload.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    jobs : int
+        Number of jobs.
+    nodes : int or None
+        Nodes of the machine.
+    width : Spread
+        Nodes per job (Table 3.4, requested resources).
+    estimate_s, run_s : Spread
+        Estimates and run times in seconds (Table 3.4). Run times are cut at the estimate.
+    over_estimation : float
+        Average estimate divided by average run time. Table 3.4 calls it the average over-estimation factor, and its
+        figures (CTC: 24,324 / 10,958 = 2.220) are this ratio of averages; the average of the jobs' own ratios is far
+        larger (KTH: 299), as it is ruled by jobs that failed within seconds.
+    interarrival_s : Spread or None
+        Times between one submission and the next in seconds (Table 3.4); None for a single job.
+    area_node_s : float
+        Sum of width times run time, in node seconds.
+    offered_load : float or None
+        That area, divided by what the machine could do from the first submission to the last: 1 means that the jobs
+        ask for all of it. None if the machine is not known or there is only one instant.
+    overran : int
+        Jobs that reached their estimate without being done, and are killed there.
+    first_submit_s, last_submit_s : float
+        First and last submission, in seconds from time zero (Table 3.5).
+    virtual_end_s : float
+        When the last submitted job would end if it started at once (Table 3.6).
+    first_submit, last_submit : datetime.datetime or None
+        The same instants where the machine stands (Table 3.5); None if the instant of time zero is not known.
+    timezone : str or None
+        The zone of these dates; None for UTC, or a zone that is not known.
+    """
+
+    name: str
+    jobs: int
+    nodes: int | None
+    width: Spread
+    estimate_s: Spread
+    run_s: Spread
+    over_estimation: float
+    interarrival_s: Spread | None
+    area_node_s: float
+    offered_load: float | None
+    overran: int
+    first_submit_s: float
+    last_submit_s: float
+    virtual_end_s: float
+    first_submit: dt.datetime | None
+    last_submit: dt.datetime | None
+    timezone: str | None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures as plain values, for JSON; dates in ISO 8601.
+
+        Returns
+        -------
+        dict
+        """
+        values: dict[str, object] = msgspec.to_builtins(self)
+        return values
+
+    def spread_rows(self) -> list[tuple[str, str, str, str]]:
+        """Return what has a smallest, an average and a largest value, for people.
+
+        Returns
+        -------
+        list of (str, str, str, str)
+            Name with unit, smallest, average and largest.
+        """
+        spreads = (
+            ("width [nodes]", self.width, 2),
+            ("estimate [s]", self.estimate_s, 0),
+            ("run time [s]", self.run_s, 0),
+            ("interarrival time [s]", self.interarrival_s, 0),
+        )
+        return [
+            (name, _number(spread.min), _number(spread.avg, decimals), _number(spread.max))
+            for name, spread, decimals in spreads
+            if spread is not None
+        ]
+
+    def figure_rows(self) -> list[tuple[str, str]]:
+        """Return the other figures, for people.
+
+        Returns
+        -------
+        list of (str, str)
+            Name with unit, and value.
+        """
+        return [
+            ("jobs", f"{self.jobs:,}"),
+            ("machine [nodes]", f"{self.nodes:,}" if self.nodes is not None else "not known"),
+            ("average over-estimation factor", f"{self.over_estimation:.3f}"),
+            ("killed at the estimate", f"{self.overran:,}"),
+            ("offered load", f"{self.offered_load:.1%}" if self.offered_load is not None else "not known"),
+            ("first submission", _moment(self.first_submit, self.first_submit_s)),
+            ("last submission", _moment(self.last_submit, self.last_submit_s)),
+            ("last submission [s]", _number(self.last_submit_s)),
+            ("virtual end [s]", _number(self.virtual_end_s)),
+        ]
+
+
+def _number(value: float, decimals: int = 0) -> str:
+    """Return a number with thousands marked; below 1, with as many digits as it takes to see it."""
+    return f"{value:,.{decimals}f}" if value >= 1 or value == 0 else f"{value:.3g}"
+
+
+def _moment(date: dt.datetime | None, at_s: float) -> str:
+    return f"{date:%Y-%m-%d %H:%M:%S %Z}" if date is not None else f"{_number(at_s)} s after time zero"
+
+
+def describe(workload: Workload) -> TraceInfo:
+    """Return the figures of a workload.
+
+    Parameters
+    ----------
+    workload : Workload
+        At least one job.
+
+    Returns
+    -------
+    TraceInfo
+
+    Raises
+    ------
+    InputError
+        If there is no job.
+    """
+    if not len(workload):
+        raise InputError(f"{workload.name}: there is no job to describe")
+    first_ms, last_ms = int(workload.submit_ms[0]), int(workload.submit_ms[-1])
+    area_node_ms = float(np.dot(workload.width.astype(np.float64), workload.run_ms.astype(np.float64)))
+    capacity_node_ms = (workload.nodes or 0) * (last_ms - first_ms)
+    return TraceInfo(
+        name=workload.name,
+        jobs=len(workload),
+        nodes=workload.nodes,
+        width=_spread(workload.width, 1),
+        estimate_s=_spread(workload.estimate_ms, MS_PER_S),
+        run_s=_spread(workload.run_ms, MS_PER_S),
+        over_estimation=float(workload.estimate_ms.mean() / workload.run_ms.mean()),
+        interarrival_s=_spread(np.diff(workload.submit_ms), MS_PER_S) if len(workload) > 1 else None,
+        area_node_s=area_node_ms / MS_PER_S,
+        offered_load=area_node_ms / capacity_node_ms if capacity_node_ms else None,
+        overran=int(workload.overran.sum()),
+        first_submit_s=first_ms / MS_PER_S,
+        last_submit_s=last_ms / MS_PER_S,
+        virtual_end_s=(last_ms + int(workload.run_ms[-1])) / MS_PER_S,
+        first_submit=_date(workload, first_ms),
+        last_submit=_date(workload, last_ms),
+        timezone=known_zone(workload.timezone),
+    )
+
+
+def _spread(values: IntArray, unit: int) -> Spread:
+    return Spread(float(values.min()) / unit, float(values.mean()) / unit, float(values.max()) / unit)
+
+
+def _date(workload: Workload, at_ms: int) -> dt.datetime | None:
+    if workload.start_unix_s is None:
+        return None
+    return local_datetime(workload.start_unix_s + at_ms // MS_PER_S, workload.timezone)

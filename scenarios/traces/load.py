@@ -1,0 +1,200 @@
+"""One way to load a workload, whatever file it is in; a trace that was fetched is known by its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gridweave.errors import InputError, OptionError, TraceError
+from gridweave.scenarios.traces.convert import ConversionReport
+from gridweave.scenarios.traces.fetch import KNOWN_TRACES, cache_folder, resolve_name
+from gridweave.scenarios.traces.mupsie import MUPSIE_FIELDS, read_mupsie, write_mupsie
+from gridweave.scenarios.traces.swf import COLUMN_FIELDS, read_swf, write_swf
+from gridweave.scenarios.traces.text import open_trace, trace_stem
+from gridweave.scenarios.workload.table import Workload
+
+FOLDER_VARIABLE = "GRIDWEAVE_TRACES"
+FORMATS = ("swf", "mupsie")
+
+_SUFFIXES = {".swf": "swf", ".mupsie": "mupsie", ".txt": "mupsie"}
+_SNIFF_BYTES = 1 << 16
+
+
+def load_workload(
+    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = ()
+) -> tuple[Workload, ConversionReport]:
+    """Load a workload from an SWF or MuPSiE file, or a trace by its name.
+
+    The format is told by the content: the first line that is not blank is a comment of SWF (``;``) or of MuPSiE
+    (``#``), or it has the five fields of MuPSiE, or it is taken as SWF.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A file. If there is no such file: the name of a trace (as in `gridweave.scenarios.traces.fetch.resolve_name`, or the
+        name of a file without its suffixes), which is looked for in the folder ``$GRIDWEAVE_TRACES`` and then in the
+        user's cache.
+    nodes : int, optional
+        Nodes of the machine; the file tells them if left out.
+    columns : sequence of str, optional
+        Optional columns to read, as for `gridweave.scenarios.traces.swf.read_swf`.
+
+    Returns
+    -------
+    Workload, ConversionReport
+
+    Raises
+    ------
+    TraceError
+        If there is no such file and no such trace, or the file cannot be used.
+    OptionError
+        If `nodes` or `columns` cannot be used.
+    """
+    file = find_trace(path)
+    read = read_mupsie if _is_mupsie(file) else read_swf
+    return read(file, nodes=nodes, columns=columns)
+
+
+def columns_of(path: str | Path) -> tuple[str, ...]:
+    """Return the optional columns that the format of a file has a place for.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        As for `load_workload`.
+
+    Returns
+    -------
+    tuple of str
+
+    Raises
+    ------
+    TraceError
+        If there is no such file and no such trace.
+    """
+    return () if _is_mupsie(find_trace(path)) else tuple(COLUMN_FIELDS)
+
+
+def find_trace(path: str | Path) -> Path:
+    """Return the file that a path or the name of a trace means.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        As for `load_workload`.
+
+    Returns
+    -------
+    pathlib.Path
+
+    Raises
+    ------
+    TraceError
+        If there is none; the message tells how to get a trace.
+    """
+    try:
+        if Path(path).exists():
+            return Path(path)
+    except (OSError, ValueError):
+        raise TraceError(path, "is not the name of a file") from None
+    name = str(path)
+    if Path(name).name != name:  # a path with folders means just that file
+        raise TraceError(path, "there is no such file")
+    full = resolve_name(trace_stem(name))
+    wanted = {trace_stem(name).casefold(), (full or name).casefold()}
+    for folder in trace_folders():
+        for file in _files(folder):
+            if trace_stem(file).casefold() in wanted:
+                return file
+    if full is not None:
+        raise TraceError(path, f"this trace is not at hand; get it with `gridweave trace fetch {full}`")
+    known = ", ".join(sorted(KNOWN_TRACES))
+    raise TraceError(path, f"there is no such file; traces that `gridweave trace fetch` can get are {known}")
+
+
+def trace_folders() -> list[Path]:
+    """Return the folders in which traces are looked for by their name, in that order.
+
+    Returns
+    -------
+    list of pathlib.Path
+    """
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return [Path(folder), cache_folder()] if folder else [cache_folder()]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the trace files of a folder, in order of their names."""
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [file for file in found if trace_stem(file) != file.name and file.name[0] != "." and file.is_file()]
+
+
+def _is_mupsie(path: Path) -> bool:
+    """Return whether a file looks like a MuPSiE job file."""
+    with open_trace(path) as stream:
+        while line := stream.readline(_SNIFF_BYTES):
+            text = line.strip()
+            if text:
+                return text.startswith(b"#") or (not text.startswith(b";") and len(text.split()) == len(MUPSIE_FIELDS))
+    return False
+
+
+def format_of(path: str | Path) -> str | None:
+    """Return the format that the suffix of a file stands for, compressed or not.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file; it need not exist.
+
+    Returns
+    -------
+    str or None
+        One of `FORMATS`, or None if the suffix stands for none.
+
+    Examples
+    --------
+    >>> format_of("a.swf.gz"), format_of("a.mupsie"), format_of("a.csv")
+    ('swf', 'mupsie', None)
+    """
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".xz"):
+        suffixes.pop()
+    return _SUFFIXES.get(suffixes[-1]) if suffixes else None
+
+
+def save_workload(workload: Workload, path: str | Path, *, file_format: str | None = None) -> str:
+    """Write a workload in the format that the suffix of the file stands for.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs.
+    path : str or pathlib.Path
+        ``.swf`` for SWF, ``.mupsie`` or ``.txt`` for MuPSiE, with ``.gz`` or ``.xz`` behind it to compress.
+    file_format : str, optional
+        One of `FORMATS`, whatever the suffix.
+
+    Returns
+    -------
+    str
+        The format written.
+
+    Raises
+    ------
+    OptionError
+        If `file_format` is not known.
+    InputError
+        If the suffix stands for no format, or the file cannot be written.
+    """
+    if file_format is not None and file_format not in FORMATS:
+        raise OptionError("file_format", f"{file_format!r} is not a format; known are {', '.join(FORMATS)}")
+    chosen = file_format or format_of(path)
+    if chosen is None:
+        raise InputError(f"{path}: the suffix stands for no format; use .swf, .mupsie or .txt, or name the format")
+    (write_swf if chosen == "swf" else write_mupsie)(workload, path)
+    return chosen

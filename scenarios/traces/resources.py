@@ -1,0 +1,220 @@
+"""Resources of jobs in a file beside the trace: CSV with a header, and a line for each job."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import TraceError
+from gridweave.scenarios.traces.text import MAX_WHOLE, check_exact, one_line, open_trace, write_file
+from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, check_resources
+from gridweave.scenarios.workload.table import Workload
+
+FILE_COLUMNS = (*RESOURCE_COLUMNS, "message_bytes")
+"""Columns of a workload that a file may hold beside ``job_id``; the first four are needed."""
+
+SUM_TOLERANCE = 1e-3
+"""How far the three fractions of a job may be from summing to 1 in a file: thirds with three decimals are right."""
+
+MAX_KIND = 2**31 - 1
+
+TIME_FRACTIONS = RESOURCE_COLUMNS[:3]
+
+# Nearer to 1 than this a sum is 1 but for the last digits of its parts, which stay as they are written.
+_EXACT_SUM = 1e-9
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What may stand in a column of the file."""
+
+    whole: bool
+    high: int
+    needed: bool
+    right: str
+
+
+_FRACTION = _Column(whole=False, high=1, needed=True, right="a number within 0 to 1")
+_BYTES = _Column(whole=True, high=MAX_WHOLE, needed=False, right=f"a whole number within 0 to {MAX_WHOLE}")
+_KIND = "the number of a kind of CPU work, such as 0 (integer) or 1 (floating point)"
+_COLUMNS = {
+    "job_id": _Column(whole=True, high=MAX_WHOLE, needed=True, right="the whole number of a job"),
+    **dict.fromkeys(TIME_FRACTIONS, _FRACTION),
+    "memory_fraction": _Column(whole=False, high=1, needed=True, right="a number above 0 and up to 1"),
+    "cpu_kind": _Column(whole=True, high=MAX_KIND, needed=False, right=_KIND),
+    "cache_bytes": _BYTES,
+    "message_bytes": _BYTES,
+}
+
+
+def read_resources(path: str | Path, workload: Workload) -> Workload:
+    """Give jobs the resources that a file says.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        CSV in UTF-8 (.gz and .xz, too) whose first line names its columns, in any order: ``job_id``,
+        ``cpu_fraction``, ``network_fraction``, ``disk_fraction``, ``memory_fraction``, and if they are known
+        ``cpu_kind`` (0 for integer, 1 for floating point), ``cache_bytes`` and ``message_bytes``. One line for each
+        job, in any order.
+    workload : Workload
+        The jobs. Columns of `FILE_COLUMNS` that it has are replaced, or dropped if the file does not have them.
+
+    Returns
+    -------
+    Workload
+        The fractions of CPU, network and disk of a job sum to 1. Those that miss it by up to `SUM_TOLERANCE` in the
+        file are divided by their sum.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, a column is missing, unknown or there twice, a value is none, the fractions of a job
+        do not sum to 1, or a job is unknown, there twice or missing; with line and field where there is one.
+    """
+    with open_trace(path) as stream:
+        # What is no UTF-8 becomes part of a value, which is then refused with its line and field.
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        try:
+            table = _read(path, text, workload)
+        finally:
+            text.detach()  # the stream is closed by whoever opened it
+    columns = {name: values for name, values in workload.columns.items() if name not in FILE_COLUMNS}
+    return workload.replace(columns={**columns, **table})
+
+
+def _read(path: str | Path, text: io.TextIOWrapper, workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the columns of the file, in the order of the workload's jobs."""
+    rows = _rows(path, text)
+    line, names = next(rows, (None, []))
+    if line is None:
+        raise TraceError(path, f"is empty; its first line names its columns: {', '.join(_COLUMNS)}")
+    return _read_lines(path, rows, _checked_header(path, line, names), workload)
+
+
+def _rows(path: str | Path, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines that are not blank with their numbers, split at the commas."""
+    reader = csv.reader(text, strict=True)
+    while True:
+        try:
+            values = next(reader, None)
+        except csv.Error as error:
+            raise TraceError(path, f"is not a line of CSV: {one_line(error)}", line=reader.line_num) from None
+        if values is None:
+            return
+        values = [value.strip() for value in values]
+        if any(values):
+            yield reader.line_num, values
+
+
+def _checked_header(path: str | Path, line: int, names: list[str]) -> list[str]:
+    """Return the names of the columns, known, each once, and all that are needed."""
+    for number, name in enumerate(names):
+        if name not in _COLUMNS:
+            problem = f"{_shown(name)} is not the name of a column; known are {', '.join(_COLUMNS)}"
+            raise TraceError(path, problem, line=line)
+        if name in names[:number]:
+            raise TraceError(path, "this column is there twice", line=line, field=name)
+    for name, column in _COLUMNS.items():
+        if column.needed and name not in names:
+            raise TraceError(path, "this column is missing", line=line, field=name)
+    return names
+
+
+def _read_lines(
+    path: str | Path, rows: Iterator[tuple[int, list[str]]], names: list[str], workload: Workload
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the columns, in the order of the workload's jobs."""
+    row_of = {job: row for row, job in enumerate(workload.job_id.tolist())}
+    line_of = [0] * len(workload)
+    wanted = [name for name in FILE_COLUMNS if name in names]
+    table: dict[str, list[float]] = {name: [0.0] * len(workload) for name in wanted}
+    for line, texts in rows:
+        if len(texts) != len(names):
+            raise TraceError(path, f"has {len(texts)} fields; the header has {len(names)}", line=line)
+        job = {name: _value(path, line, name, text) for name, text in zip(names, texts, strict=True)}
+        row = row_of.get(int(job["job_id"]))
+        if row is None:
+            problem = f"{int(job['job_id'])} is not a job of {workload.name}"
+            raise TraceError(path, problem, line=line, field="job_id")
+        if line_of[row]:
+            problem = f"{int(job['job_id'])} is there twice; it stands on line {line_of[row]}, too"
+            raise TraceError(path, problem, line=line, field="job_id")
+        line_of[row] = line
+        _make_whole(path, line, job)
+        for name in wanted:
+            table[name][row] = job[name]
+    if 0 in line_of:
+        missing = line_of.count(0)
+        job_id = workload.job_id[line_of.index(0)]
+        more = f" and {missing - 1:,} more" if missing > 1 else ""
+        raise TraceError(path, f"has no line for job {job_id}{more} of {workload.name}; every job has one")
+    return {name: np.array(values, np.int64 if _COLUMNS[name].whole else np.float64) for name, values in table.items()}
+
+
+def _value(path: str | Path, line: int, name: str, text: str) -> float:
+    """Parse one field."""
+    column = _COLUMNS[name]
+    pattern = _WHOLE if column.whole else _NUMBER
+    value: float = -1
+    if pattern.fullmatch(text):
+        value = int(text) if column.whole else float(text)
+    if not 0 <= value <= column.high or (name == "memory_fraction" and value == 0):
+        raise TraceError(path, f"{_shown(text)} is not {column.right}", line=line, field=name)
+    return value
+
+
+def _make_whole(path: str | Path, line: int, job: dict[str, float]) -> None:
+    """Let the three fractions of a job sum to 1, if they nearly do."""
+    total = math.fsum(job[name] for name in TIME_FRACTIONS)
+    if abs(total - 1) > SUM_TOLERANCE:
+        problem = f"sum to {total:.6g}; they are parts of the job's run time and sum to 1, within {SUM_TOLERANCE:g}"
+        raise TraceError(path, problem, line=line, field=" + ".join(TIME_FRACTIONS))
+    if abs(total - 1) > _EXACT_SUM:
+        for name in TIME_FRACTIONS:
+            job[name] /= total
+
+
+def _shown(text: str) -> str:
+    """Return a text of the file so that it fits into a message of one line."""
+    return ascii(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+def write_resources(workload: Workload, path: str | Path) -> None:
+    """Write the resources of all jobs into a file, whole or not at all; `read_resources` gives the same back.
+
+    Parameters
+    ----------
+    workload : Workload
+        With the four fractions at least. (Sums that miss 1 by more than a billionth are made 1 when they are read.)
+    path : str or pathlib.Path
+        The file; one that is there is replaced. The suffixes ``.gz`` and ``.xz`` compress it.
+
+    Raises
+    ------
+    InputError
+        If a fraction is missing, the fractions of a job do not sum to 1, or the file cannot be written.
+    """
+    check_resources(workload)
+    names = [name for name in FILE_COLUMNS if name in workload.columns]
+    check_exact(path, "job_id", workload.job_id)
+    columns = [workload.job_id.tolist(), *(workload.columns[name].tolist() for name in names)]
+
+    def write(stream: IO[bytes]) -> None:
+        stream.write(f"{','.join(('job_id', *names))}\n".encode("ascii"))
+        # repr gives the shortest decimals that are read back as the same float.
+        stream.writelines(f"{','.join(map(repr, values))}\n".encode("ascii") for values in zip(*columns, strict=True))
+
+    write_file(path, write)

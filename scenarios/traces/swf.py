@@ -1,0 +1,371 @@
+"""The Standard Workload Format of the Parallel Workloads Archive, version 2.2: read and write.
+
+A file has header comments, lines that start with ``;``, and one record per line with the 18 fields of `SWF_FIELDS`,
+separated by white space; -1 stands for what is not known. The format: D. G. Feitelson, "The Standard Workload Format",
+https://www.cs.huji.ac.il/labs/parallel/workload/swf.html.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError
+from gridweave.scenarios.traces.convert import ConversionReport, Records, convert, known_zone
+from gridweave.scenarios.traces.text import (
+    MAX_TIME_S,
+    Field,
+    amount_field,
+    check_exact,
+    read_table,
+    seconds_text,
+    time_field,
+    whole_field,
+    width_field,
+    write_file,
+)
+from gridweave.scenarios.workload.table import Workload
+
+SWF_FIELDS: tuple[Field, ...] = (
+    whole_field("job_id", low=0),
+    time_field("submit_s"),
+    time_field("wait_s"),
+    time_field("run_s"),
+    width_field("processors"),
+    amount_field("cpu_s"),
+    amount_field("memory_kb"),
+    width_field("requested_processors"),
+    time_field("requested_s"),
+    amount_field("requested_memory_kb"),
+    whole_field("status"),
+    whole_field("user"),
+    whole_field("group"),
+    whole_field("executable"),
+    whole_field("queue"),
+    whole_field("partition"),
+    whole_field("preceding_job"),
+    time_field("think_s"),
+)
+
+# Optional columns of a workload, and the SWF fields that hold them.
+COLUMN_FIELDS: Mapping[str, str] = MappingProxyType(
+    {"user": "user", "group": "group", "job_class": "queue", "partition": "partition"}
+)
+
+_NAMES = tuple(field.name for field in SWF_FIELDS)
+_JOB_FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", "requested_s", "status")
+_ENTRY = re.compile(r";\s{0,3}([A-Z][A-Za-z]*):(?!//)\s*(.*)")
+_INTEGER = re.compile(r"\s*([+-]?\d{1,18})(?!\d)")
+_NUMBERED = re.compile(r"(\d{1,9})\s+(.*)")
+
+# The header entry by which write_swf says that status 0 marks the jobs that were killed at their estimate.
+_KILLED_ENTRY = ("KilledAtEstimate", "status 0")
+_STATUS_FAILED, _STATUS_COMPLETED = 0, 1
+
+
+@dataclass(frozen=True)
+class SwfHeader:
+    """The header comments of an SWF file.
+
+    Parameters
+    ----------
+    lines : tuple of str
+        All comment lines, with their ``;``.
+
+    Examples
+    --------
+    >>> header = SwfHeader(("; MaxNodes: 338 (batch partition; 512 total)", "; Queue: 1 DSI", "; Queue: 2 astro"))
+    >>> header.max_nodes, header.queues
+    (338, {1: 'DSI', 2: 'astro'})
+    """
+
+    lines: tuple[str, ...]
+
+    @cached_property
+    def entries(self) -> Mapping[str, tuple[str, ...]]:
+        """The values of every entry, by its label, in their order; a line that continues an entry belongs to it."""
+        entries: dict[str, list[str]] = {}
+        last: list[str] | None = None
+        for line in self.lines:
+            entry = _ENTRY.match(line)
+            more = line.lstrip("; \t").rstrip()
+            if entry:
+                last = entries.setdefault(entry[1], [])
+                last.append(entry[2].rstrip())
+            elif last and more:
+                last[-1] = f"{last[-1]}\n{more}"
+        return MappingProxyType({label: tuple(values) for label, values in entries.items()})
+
+    def text(self, label: str) -> str | None:
+        """Return the first value of an entry.
+
+        Parameters
+        ----------
+        label : str
+            Such as ``"Computer"``.
+
+        Returns
+        -------
+        str or None
+            None if there is no such entry, or nothing in it.
+        """
+        return (self.entries.get(label) or ("",))[0] or None
+
+    def number(self, label: str) -> int | None:
+        """Return the whole number that the first value of an entry starts with.
+
+        Parameters
+        ----------
+        label : str
+            Such as ``"MaxNodes"``.
+
+        Returns
+        -------
+        int or None
+            None if there is no such entry, or no number in it.
+        """
+        found = _INTEGER.match(self.text(label) or "")
+        return int(found[1]) if found else None
+
+    def names(self, label: str) -> dict[int, str]:
+        """Return the names that a repeated entry gives to numbers.
+
+        Parameters
+        ----------
+        label : str
+            ``"Queue"`` or ``"Partition"``.
+
+        Returns
+        -------
+        dict from int to str
+        """
+        found = (_NUMBERED.match(value) for value in self.entries.get(label, ()))
+        return {int(entry[1]): entry[2] for entry in found if entry}
+
+    @property
+    def computer(self) -> str | None:
+        """Make and model of the machine."""
+        return self.text("Computer")
+
+    @property
+    def installation(self) -> str | None:
+        """Where the machine stands."""
+        return self.text("Installation")
+
+    @property
+    def max_jobs(self) -> int | None:
+        """Jobs of the log."""
+        return self.number("MaxJobs")
+
+    @property
+    def max_records(self) -> int | None:
+        """Records of the log; cleaned logs often still state the number from before."""
+        return self.number("MaxRecords")
+
+    @property
+    def max_nodes(self) -> int | None:
+        """Nodes of the machine."""
+        return self.number("MaxNodes")
+
+    @property
+    def max_procs(self) -> int | None:
+        """Processors of the machine, in which SWF counts the width of a job."""
+        return self.number("MaxProcs")
+
+    @property
+    def unix_start_time(self) -> int | None:
+        """The instant of time zero, in seconds since 1970 (UTC)."""
+        start = self.number("UnixStartTime")
+        return start if start is not None and abs(start) <= MAX_TIME_S else None
+
+    @property
+    def time_zone_string(self) -> str | None:
+        """IANA name of the machine's time zone."""
+        return self.text("TimeZoneString")
+
+    @property
+    def time_zone_offset_s(self) -> int | None:
+        """Seconds from UTC to the machine's local time without summer time (the older entry ``TimeZone``)."""
+        return self.number("TimeZone")
+
+    @property
+    def queues(self) -> dict[int, str]:
+        """Names of the queues, by the number in field 15."""
+        return self.names("Queue")
+
+    @property
+    def partitions(self) -> dict[int, str]:
+        """Names of the partitions, by the number in field 16."""
+        return self.names("Partition")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else there is to say about the log."""
+        return self.entries.get("Note", ())
+
+
+def read_records(
+    path: str | Path, fields: Sequence[str] | None = None
+) -> tuple[dict[str, npt.NDArray[np.generic]], SwfHeader]:
+    """Read the records of an SWF file as they stand, without any conversion.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        Plain, gzip or xz.
+    fields : sequence of str, optional
+        Names of the fields wanted, of those in `SWF_FIELDS`; all 18 if left out. Memory is in proportion to them.
+
+    Returns
+    -------
+    columns : dict from str to numpy.ndarray, shape (n,)
+        int64 for whole numbers, float64 for times and amounts; -1 for what is not known. n may be 0.
+    header : SwfHeader
+        The header comments.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read or a record is broken; with file, line and field.
+    OptionError
+        If a field is asked for that SWF does not have.
+    """
+    wanted = _NAMES if fields is None else tuple(dict.fromkeys(fields))
+    for name in wanted:
+        if name not in _NAMES:
+            raise OptionError("fields", f"{name!r} is not a field of SWF; the fields are {', '.join(_NAMES)}")
+    table, comments = read_table(path, SWF_FIELDS, keep=wanted, comment=";", record="an SWF record")
+    whole = {field.name for field in SWF_FIELDS if field.whole}
+    columns: dict[str, npt.NDArray[np.generic]] = {}
+    for name in wanted:
+        column = table.pop(name)
+        columns[name] = column.astype(np.int64) if name in whole else column
+    return columns, SwfHeader(comments)
+
+
+def read_swf(
+    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = ()
+) -> tuple[Workload, ConversionReport]:
+    """Read an SWF file as a workload, by the rules of `gridweave.scenarios.traces.convert.convert`.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        Plain, gzip or xz.
+    nodes : int, optional
+        Nodes of the machine. If left out, the header's MaxProcs (SWF counts widths in processors), else its MaxNodes.
+    columns : sequence of str, optional
+        Optional columns of the workload to read: ``user``, ``group``, ``job_class`` (SWF's queue), ``partition``.
+
+    Returns
+    -------
+    Workload, ConversionReport
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, a record is broken, or no job is left.
+    OptionError
+        If `nodes` or `columns` cannot be used.
+    """
+    for name in columns:
+        if name not in COLUMN_FIELDS:
+            raise OptionError("columns", f"{name!r} is not a column that SWF holds; it has {', '.join(COLUMN_FIELDS)}")
+    extra = {name: COLUMN_FIELDS[name] for name in columns}
+    raw, header = read_records(path, (*_JOB_FIELDS, *extra.values()))
+    failed = np.asarray(raw.pop("status") == _STATUS_FAILED)
+    marked = (header.text(_KILLED_ENTRY[0]) or "").partition("\n")[0] == _KILLED_ENTRY[1]
+    records = Records(
+        job_id=raw["job_id"].astype(np.int64, copy=False),
+        submit_s=raw["submit_s"].astype(np.float64, copy=False),
+        run_s=raw["run_s"].astype(np.float64, copy=False),
+        estimate_s=raw["requested_s"].astype(np.float64, copy=False),
+        width=raw["processors"].astype(np.int64, copy=False),
+        requested_width=raw["requested_processors"].astype(np.int64, copy=False),
+        killed=failed if marked else None,
+        columns={name: raw[source] for name, source in extra.items()},
+    )
+    return convert(
+        path,
+        records,
+        nodes=nodes,
+        stated=(header.max_procs, header.max_nodes),
+        start_unix_s=header.unix_start_time,
+        timezone=known_zone(header.time_zone_string, header.time_zone_offset_s),
+    )
+
+
+def write_swf(workload: Workload, path: str | Path) -> None:
+    """Write a workload as an SWF file; `read_swf` gives the same workload back.
+
+    A job's width is written as allocated and as requested processors, its run time and estimate as they are. Jobs that
+    were killed at their estimate get status 0, the others 1, and the header says so. SWF has no place for the optional
+    columns ``priority`` and ``weight``.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs.
+    path : str or pathlib.Path
+        The file; a suffix ``.gz`` or ``.xz`` compresses it. Either the whole file is written or nothing.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or a number is too large to be read back exactly.
+    """
+    columns = {source: workload.columns[name] for name, source in COLUMN_FIELDS.items() if name in workload.columns}
+    for name, values in (("job_id", workload.job_id), *columns.items()):
+        check_exact(path, name, values)
+    header = "".join(f"; {label}: {value}\n" for label, value in _header_entries(workload))
+
+    def write(stream: IO[bytes]) -> None:
+        stream.write(header.encode("ascii", "backslashreplace"))
+        for lines in _record_blocks(workload, columns):
+            stream.write(lines.encode("ascii"))
+
+    write_file(path, write)
+
+
+def _header_entries(workload: Workload) -> Iterator[tuple[str, object]]:
+    """Yield what is known of the machine and the log, as SWF labels it."""
+    yield "Version", "2.2"
+    yield "Conversion", "gridweave"
+    yield "MaxJobs", len(workload)
+    yield "MaxRecords", len(workload)
+    if workload.start_unix_s is not None:
+        yield "UnixStartTime", workload.start_unix_s
+    if workload.timezone is not None:
+        yield "TimeZoneString", " ".join(workload.timezone.split())
+    if workload.nodes is not None:
+        yield "MaxNodes", workload.nodes
+        yield "MaxProcs", workload.nodes
+    yield "Note", f"workload {' '.join(workload.name.split())}"
+    if workload.overran.any():
+        yield _KILLED_ENTRY
+
+
+def _record_blocks(workload: Workload, columns: Mapping[str, npt.NDArray[np.generic]]) -> Iterator[str]:
+    """Yield the records as text, some thousands at a time."""
+    n, step = len(workload), 10_000
+    unknown = np.full(n, -1, np.int64)
+    last_four = [columns.get(name, unknown) for name in ("user", "group", "queue", "partition")]
+    status = np.where(workload.overran, _STATUS_FAILED, _STATUS_COMPLETED)
+    table = (workload.job_id, workload.submit_ms, workload.run_ms, workload.width, workload.estimate_ms, status)
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        yield "".join(
+            f"{job} {seconds_text(submit)} -1 {seconds_text(run)} {width} -1 -1 {width} {seconds_text(estimate)} -1 "
+            f"{state} {user} {group} -1 {queue} {partition} -1 -1\n"
+            for job, submit, run, width, estimate, state, user, group, queue, partition in zip(
+                *(column[rows].tolist() for column in (*table, *last_four)), strict=True
+            )
+        )

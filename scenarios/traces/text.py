@@ -1,0 +1,450 @@
+"""How every trace format is read: compressed files, lines with their numbers, checked tables of numbers.
+
+How every trace format is written: whole or not at all, and so that it is read back exactly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import lzma
+import math
+import os
+import re
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError, TraceError
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, MS_PER_S
+
+FloatArray = npt.NDArray[np.float64]
+
+MAX_TIME_S = MAX_TIME_MS // MS_PER_S
+# Tables are parsed as float64. Up to here every whole number is held exactly, and no larger one is rounded into it.
+MAX_WHOLE = 2**53 - 1
+
+_BLOCK_BYTES = 4 << 20  # some 45,000 records: large enough for speed, small beside the columns that are kept
+_MAX_LINE_BYTES = 1 << 20
+_PLAIN_BYTES = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
+_ODD_CHARACTER = re.compile(r"[^\t\x20-\x7e]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of a table: its name and what may stand in it.
+
+    Parameters
+    ----------
+    name : str
+        The column's name, with the unit last.
+    low, high : float
+        Smallest and largest value; anything outside is a broken record.
+    whole : bool
+        Whether the value must be a whole number.
+    """
+
+    name: str
+    low: float
+    high: float
+    whole: bool
+
+
+def whole_field(name: str, *, low: float = -MAX_WHOLE, high: float = MAX_WHOLE) -> Field:
+    """Return a field of whole numbers.
+
+    Parameters
+    ----------
+    name : str
+        The column's name.
+    low, high : float
+        Its bounds; those of exact whole numbers if left out.
+
+    Returns
+    -------
+    Field
+    """
+    return Field(name, low, high, whole=True)
+
+
+def width_field(name: str) -> Field:
+    """Return a field of node or processor counts.
+
+    Parameters
+    ----------
+    name : str
+        The column's name.
+
+    Returns
+    -------
+    Field
+    """
+    return Field(name, -MAX_WIDTH, MAX_WIDTH, whole=True)
+
+
+def time_field(name: str) -> Field:
+    """Return a field of seconds, which may have a fraction.
+
+    Parameters
+    ----------
+    name : str
+        The column's name.
+
+    Returns
+    -------
+    Field
+    """
+    return Field(name, -MAX_TIME_S, MAX_TIME_S, whole=False)
+
+
+def amount_field(name: str) -> Field:
+    """Return a field of any finite amount that a float64 holds well.
+
+    Parameters
+    ----------
+    name : str
+        The column's name.
+
+    Returns
+    -------
+    Field
+    """
+    return Field(name, -MAX_WHOLE, MAX_WHOLE, whole=False)
+
+
+def trace_stem(path: str | Path) -> str:
+    """Return the name of a trace file without the suffixes of its format and compression.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> trace_stem("traces/KTH-SP2-1996-2.swf.xz")
+    'KTH-SP2-1996-2'
+    """
+    return re.sub(r"(\.(swf|mupsie|txt))?(\.(gz|xz))?$", "", Path(path).name, flags=re.IGNORECASE) or Path(path).name
+
+
+@contextlib.contextmanager
+def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a plain, gzip or xz file for reading; what it is, its first bytes tell, whatever its name says.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file.
+
+    Yields
+    ------
+    binary file object
+        The uncompressed bytes.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be opened, read or decompressed, here or while it is read inside the ``with``.
+    """
+    try:
+        with open(path, "rb") as raw:
+            magic = raw.peek(6)[:6]
+            if magic.startswith(b"\x1f\x8b"):
+                with gzip.open(raw, "rb") as stream:
+                    yield cast("IO[bytes]", stream)
+            elif magic == b"\xfd7zXZ\x00":
+                with lzma.open(raw, "rb") as stream:
+                    yield stream
+            else:
+                yield raw
+    except FileNotFoundError:
+        raise TraceError(path, "there is no such file") from None
+    except IsADirectoryError:
+        raise TraceError(path, "is a folder; give a trace file") from None
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(path, f"cannot be decompressed, it is cut off or damaged: {one_line(error)}") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(path, f"cannot be read: {one_line(error)}") from None
+
+
+def read_table(
+    path: str | Path, fields: Sequence[Field], *, keep: Sequence[str], comment: str, record: str
+) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
+    """Read a table of numbers, one record per line, and the comments between.
+
+    The file is read in blocks, and of every block only the columns asked for are kept: memory is in proportion to them.
+    Every field of every record is checked, kept or not.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        Plain, gzip or xz.
+    fields : sequence of Field
+        All the columns of a record, in their order.
+    keep : sequence of str
+        Names of the columns to return.
+    comment : str
+        What a comment line starts with.
+    record : str
+        What a record is called in a message, such as "an SWF record".
+
+    Returns
+    -------
+    columns : dict from str to numpy.ndarray of float64, shape (n,)
+        The kept columns, by name. They may be empty: n = 0 is no error here.
+    comments : tuple of str
+        The comment lines without the white space around them. They are decoded as Latin-1, so any byte is allowed.
+
+    Raises
+    ------
+    TraceError
+        With line and field, if a record has the wrong number of fields, a field that is not a plain decimal number,
+        or a value out of its bounds.
+    """
+    rows = [[field.name for field in fields].index(name) for name in keep]
+    parts: list[list[FloatArray]] = [[] for _ in keep]
+    comments: list[str] = []
+    for block in _blocks(path):
+        jobs: list[str] = []
+        for line in block.lines:
+            text = line.strip(" \t\r")
+            if text:
+                (comments if text.startswith(comment) else jobs).append(text)
+        if not jobs:
+            continue
+        odd = block.odd and any(_ODD_CHARACTER.search(text) for text in jobs)
+        table = None if odd else _parse(jobs, fields)
+        if table is None:
+            table = _parse_slowly(path, block, fields, comment, record)
+        for part, row in zip(parts, rows, strict=True):
+            part.append(table[:, row].copy())
+    columns = {name: _joined(part) for name, part in zip(keep, parts, strict=True)}
+    return columns, tuple(comments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    first_line: int
+    lines: list[str]
+    odd: bool  # whether a byte beyond printable ASCII stands in it
+
+
+def _blocks(path: str | Path) -> Iterator[_Block]:
+    """Yield the lines of a file in blocks of a few megabytes."""
+    first_line, rest = 1, b""
+    with open_trace(path) as stream:
+        while data := stream.read(_BLOCK_BYTES):
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()
+            if len(rest) > _MAX_LINE_BYTES:
+                problem = f"is longer than {_MAX_LINE_BYTES} bytes; a trace is text with one record per line"
+                raise TraceError(path, problem, line=first_line + len(lines))
+            if lines:
+                yield _block(first_line, b"\n".join(lines))
+            first_line += len(lines)
+    if rest:
+        yield _block(first_line, rest)
+
+
+def _block(first_line: int, data: bytes) -> _Block:
+    return _Block(first_line, data.decode("latin-1").split("\n"), bool(data.translate(None, _PLAIN_BYTES)))
+
+
+def _parse(jobs: list[str], fields: Sequence[Field]) -> FloatArray | None:
+    """Parse records with numpy; None if anything is wrong with any of them."""
+    try:
+        table = np.loadtxt(jobs, np.float64, comments=None, ndmin=2)
+    except ValueError:
+        return None
+    if table.shape != (len(jobs), len(fields)):
+        return None
+    low = np.array([field.low for field in fields], np.float64)
+    high = np.array([field.high for field in fields], np.float64)
+    if not ((table >= low) & (table <= high)).all():  # false for NaN, too
+        return None
+    whole = table[:, [field.whole for field in fields]]
+    return table if (whole == np.floor(whole)).all() else None
+
+
+def _parse_slowly(path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str) -> FloatArray:
+    """Parse records one by one, to say which line and field is wrong."""
+    table = []
+    for number, line in enumerate(block.lines, block.first_line):
+        text = line.strip(" \t\r")
+        if not text or text.startswith(comment):
+            continue
+        odd = _ODD_CHARACTER.search(text)
+        if odd:
+            raise TraceError(path, f"byte 0x{ord(odd[0]):02x} in a record; records are plain text", line=number)
+        values = text.split()
+        if len(values) != len(fields):
+            raise TraceError(path, f"has {_count(len(values), 'field')}; {record} has {len(fields)}", line=number)
+        table.append([_value(path, number, field, value) for field, value in zip(fields, values, strict=True)])
+    return np.array(table, np.float64)
+
+
+def _value(path: str | Path, line: int, field: Field, text: str) -> float:
+    """Parse one field of one record."""
+
+    def wrong(problem: str) -> TraceError:
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        return TraceError(path, f"{shown} {problem}", line=line, field=field.name)
+
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if math.isnan(value):
+        raise wrong("is not a number; only decimal numbers may stand here, and -1 for what is not known")
+    if not field.low <= value <= field.high:
+        raise wrong(f"is not within {field.low} to {field.high}")
+    if field.whole and value != math.floor(value):
+        raise wrong("is not a whole number")
+    return value
+
+
+def _joined(parts: list[FloatArray]) -> FloatArray:
+    """Return the parts in one array, and let go of them."""
+    column = np.concatenate(parts) if parts else np.zeros(0, np.float64)
+    parts.clear()
+    return column
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error of the system or of a library as one short line.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error.
+
+    Returns
+    -------
+    str
+    """
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())
+
+
+def seconds_text(ms: int) -> str:
+    """Return milliseconds as seconds, with decimals only where they are needed.
+
+    Parameters
+    ----------
+    ms : int
+        Milliseconds, >= 0.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> seconds_text(1500), seconds_text(60_000)
+    ('1.5', '60')
+    """
+    whole, rest = divmod(ms, MS_PER_S)
+    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+
+
+def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) -> None:
+    """Refuse to write whole numbers that could not be read back exactly.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file that is to be written.
+    name : str
+        What the numbers are.
+    values : numpy.ndarray of int64
+        The numbers.
+
+    Raises
+    ------
+    InputError
+        If one of them is beyond `MAX_WHOLE`.
+    """
+    numbers = values.astype(np.int64, copy=False)
+    beyond = (numbers > MAX_WHOLE) | (numbers < -MAX_WHOLE)
+    if beyond.any():
+        value = numbers[int(np.argmax(beyond))]
+        raise InputError(f"{path}: cannot be written: {name} {value} is beyond {MAX_WHOLE}, the largest kept exactly")
+
+
+def write_file(path: str | Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file so that either all of it is there or nothing.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file; one that is there is replaced. The suffixes ``.gz`` and ``.xz`` compress it.
+    write : callable
+        Takes a binary file object and writes the uncompressed content into it.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    with new_file(path) as (_, raw), _compressor(raw, Path(path).suffix.lower()) as stream:
+        write(stream)
+
+
+@contextlib.contextmanager
+def new_file(path: str | Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """Open a file under another name beside it, and rename it at the end of the ``with``; after an error, remove it.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file; one that is there is replaced.
+
+    Yields
+    ------
+    pathlib.Path, binary file object
+        The other name, and the file open for writing.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    target = Path(os.path.realpath(path))  # a link stays a link, and what it points to is replaced
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path}: cannot be written: it is not a regular file; give the name of a file")
+    temporary = target.with_name(f".{target.name[:100]}.{uuid.uuid4().hex}.part")
+    try:
+        with open(temporary, "xb") as raw:
+            yield temporary, raw
+        os.replace(temporary, target)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {one_line(error)}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _compressor(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
+    """Yield a stream that compresses into `raw` as the suffix says. No clock: equal content gives equal files."""
+    if suffix == ".gz":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
+            yield cast("IO[bytes]", stream)
+    elif suffix == ".xz":
+        with lzma.open(raw, "wb") as stream:
+            yield stream
+    else:
+        yield raw

@@ -1,0 +1,143 @@
+"""Models of run time estimates: what users ask for, drawn from how long their jobs run.
+
+Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
+Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), section 2.1 and Figure 1. Each model multiplies the
+run time of a job by an over-estimation factor >= 1 that does not depend on the job.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError
+from gridweave.scenarios.workload.table import MAX_TIME_MS, IntArray, Workload
+
+FORMS = "keep, perfect, omega:X (X >= 0) or phi:X (0 <= X <= 1)"
+
+
+def perfect(workload: Workload) -> Workload:
+    """Give every job its run time as its estimate.
+
+    Parameters
+    ----------
+    workload : Workload
+
+    Returns
+    -------
+    Workload
+        The same jobs; no job overruns its estimate any more.
+    """
+    return _with_estimates(workload, workload.run_ms)
+
+
+def omega(workload: Workload, omega: float, rng: np.random.Generator) -> Workload:
+    """Draw estimates from the Omega model: factors uniform between 1 and 1 + omega.
+
+    Parameters
+    ----------
+    workload : Workload
+    omega : float
+        Upper limit of the over-estimation, >= 0. At 0 every estimate is perfect.
+    rng : numpy.random.Generator
+        Source of the factors, one number per job.
+
+    Returns
+    -------
+    Workload
+        The same jobs with new estimates, in whole milliseconds, at least the run time and at most `MAX_TIME_MS`. No job
+        overruns its estimate any more.
+
+    Raises
+    ------
+    OptionError
+        If omega is negative or not a finite number.
+
+    Notes
+    -----
+    Zhang, section 2.1 and Figure 1(a).
+    """
+    if not (math.isfinite(omega) and omega >= 0):
+        raise OptionError("omega", f"{omega} is not a finite number >= 0")
+    return _multiplied(workload, 1.0 + omega * rng.random(len(workload)))
+
+
+def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
+    """Draw estimates from the Phi model: a fraction phi of the jobs ends exactly at its estimate.
+
+    For the other jobs the fraction of the estimate that they use, run time / estimate, is uniform on (0, 1].
+
+    Parameters
+    ----------
+    workload : Workload
+    phi : float
+        Fraction of jobs with a perfect estimate, 0 <= phi <= 1. At 1 every estimate is perfect.
+    rng : numpy.random.Generator
+        Source of the factors, one number per job.
+
+    Returns
+    -------
+    Workload
+        The same jobs with new estimates, in whole milliseconds, at least the run time and at most `MAX_TIME_MS`. No job
+        overruns its estimate any more.
+
+    Raises
+    ------
+    OptionError
+        If phi is not within 0 to 1.
+
+    Notes
+    -----
+    Zhang, section 2.1 and Figure 1(b): with y uniform on [0, 1), the factor is 1 if y < phi, else (1 - phi) / (1 - y).
+    This factor has no upper bound and, for phi < 1, no mean: the longest estimates grow with the number of jobs. They
+    are cut at `MAX_TIME_MS`, more than three thousand years, which a job of one day reaches with a probability below
+    1e-6.
+    """
+    if not 0 <= phi <= 1:
+        raise OptionError("phi", f"{phi} is not within 0 to 1")
+    y = rng.random(len(workload))
+    return _multiplied(workload, np.where(y < phi, 1.0, (1.0 - phi) / (1.0 - y)))
+
+
+def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> Workload:
+    """Apply the estimate model that a text names.
+
+    Parameters
+    ----------
+    workload : Workload
+    model : str
+        ``keep`` (leave the estimates as they are), ``perfect``, ``omega:X`` or ``phi:X``.
+    rng : numpy.random.Generator
+        Used by the models that draw.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    OptionError
+        If the text names no model, or its number is missing or out of bounds.
+    """
+    name, colon, text = model.partition(":")
+    if name in {"keep", "perfect"} and not colon:
+        return workload if name == "keep" else perfect(workload)
+    if name not in {"omega", "phi"}:
+        raise OptionError("estimates", f"{model!r} is not known; known are {FORMS}")
+    try:
+        parameter = float(text)
+    except ValueError:
+        raise OptionError("estimates", f"{model!r} has no number after the colon; right is {FORMS}") from None
+    return omega(workload, parameter, rng) if name == "omega" else phi(workload, parameter, rng)
+
+
+def _multiplied(workload: Workload, factor: npt.NDArray[np.float64]) -> Workload:
+    factor = np.minimum(factor, MAX_TIME_MS)  # no run time is below 1 ms; the product stays finite
+    product = np.minimum(np.rint(workload.run_ms * factor), MAX_TIME_MS).astype(np.int64)
+    return _with_estimates(workload, np.maximum(product, workload.run_ms))
+
+
+def _with_estimates(workload: Workload, estimate_ms: IntArray) -> Workload:
+    return workload.replace(estimate_ms=estimate_ms, overran=np.zeros(len(workload), np.bool_))

@@ -1,0 +1,297 @@
+"""The job table: what every simulation starts from, whatever file or generator it came out of.
+
+Jobs of a workload as the kernels take them: rows of a site's or a grid's table.
+
+Tables of pandas, which is not installed with the rest.
+
+How the frozen tables are copied and pickled, so that runs may go to other processes and come back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
+from gridweave.site.kernels.order import order_keys
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class MadeAnew:
+    """Base of a frozen dataclass whose copies are made from its fields, so that they are checked and frozen too.
+
+    Read-only views of dictionaries cannot be pickled, and arrays forget in a pickle that they are read-only; what makes
+    the object from plain fields sees to both.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how `copy` and `pickle` make the same object again."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+        return _made, (type(self), plain)
+
+
+def _made(kind: type[Any], fields: dict[str, Any]) -> Any:
+    return kind(**fields)
+
+
+__all__ = ["MAX_TIME_MS", "MAX_WIDTH", "MS_PER_S", "OPTIONAL_COLUMNS", "BoolArray", "IntArray", "Workload"]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+MS_PER_S = 1000
+
+FRACTION_COLUMNS = ("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction", "communication_fraction")
+"""Optional columns of parts of one: of a job's run time on each resource, of a node's memory, and of the time on one
+site's own network that goes into communication between its nodes."""
+
+FLOAT_COLUMNS = ("weight", *FRACTION_COLUMNS)
+
+OPTIONAL_COLUMNS = (
+    *("user", "group", "job_class", "partition", "priority", *FLOAT_COLUMNS),
+    *("cpu_kind", "cache_bytes", "message_bytes", "pattern"),
+    *("input_bytes", "input_site", "output_bytes", "output_site"),
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Workload(MadeAnew):
+    """Jobs in the order in which they are submitted, one numpy array per property.
+
+    Parameters
+    ----------
+    job_id : numpy.ndarray of int64, shape (n,)
+        Unique ids, all >= 0.
+    submit_ms : numpy.ndarray of int64, shape (n,)
+        Submit times, ascending; jobs of one instant stand in ascending order of their id.
+    width : numpy.ndarray of int64, shape (n,)
+        Nodes, >= 1.
+    estimate_ms : numpy.ndarray of int64, shape (n,)
+        Run time estimates, > 0: the limit at which a job is killed.
+    run_ms : numpy.ndarray of int64, shape (n,)
+        Run times, > 0 and at most the estimate.
+    overran : numpy.ndarray of bool, shape (n,), optional
+        Jobs whose run time was longer than their estimate and was cut there: they are killed at their limit.
+    columns : mapping from str to numpy.ndarray, shape (n,), optional
+        Optional properties, under the names of `OPTIONAL_COLUMNS`: int64, or float64 for those of `FLOAT_COLUMNS`.
+    nodes : int, optional
+        Nodes of the machine that the workload was recorded on.
+    name : str
+        What reports call it.
+    start_unix_s : int, optional
+        The instant of time zero, in seconds since 1970 (UTC).
+    timezone : str, optional
+        IANA name of the zone of the machine, for calendar months and times of day.
+
+    Raises
+    ------
+    InputError
+        If a rule above is broken; the message names the job and the field.
+
+    Notes
+    -----
+    The order of the table, by submit time and then by job id, is the rule that breaks every tie that a policy leaves.
+    """
+
+    job_id: IntArray
+    submit_ms: IntArray
+    width: IntArray
+    estimate_ms: IntArray
+    run_ms: IntArray
+    overran: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    columns: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    nodes: int | None = None
+    name: str = "workload"
+    start_unix_s: int | None = None
+    timezone: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms"):
+            object.__setattr__(self, name, _frozen(np.asarray(getattr(self, name), np.int64)))
+        n = len(self.job_id)
+        overran = self.overran if len(self.overran) or not n else np.zeros(n, np.bool_)
+        object.__setattr__(self, "overran", _frozen(np.asarray(overran, np.bool_)))
+        columns = {
+            name: _frozen(np.asarray(values, np.float64 if name in FLOAT_COLUMNS else np.int64))
+            for name, values in sorted(self.columns.items())
+        }
+        object.__setattr__(self, "columns", MappingProxyType(columns))
+        self._check(n)
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    def _check(self, n: int) -> None:
+        unknown = sorted(set(self.columns) - set(OPTIONAL_COLUMNS))
+        if unknown:
+            known = ", ".join(OPTIONAL_COLUMNS)
+            raise InputError(f"{self.name}: column {unknown[0]!r} is not known; known are {known}")
+        for name, values in self._all_columns():
+            if values.shape != (n,):
+                raise InputError(f"{self.name}: {name} has shape {values.shape}, job_id has ({n},)")
+        self._check_range("job_id", self.job_id, 0, np.iinfo(np.int64).max)
+        self._check_range("submit_ms", self.submit_ms, 0, MAX_TIME_MS)
+        self._check_range("width", self.width, 1, MAX_WIDTH)
+        self._check_range("estimate_ms", self.estimate_ms, 1, MAX_TIME_MS)
+        self._check_range("run_ms", self.run_ms, 1, MAX_TIME_MS)
+        for name in FRACTION_COLUMNS:
+            if name in self.columns:
+                fraction = np.asarray(self.columns[name], np.float64)
+                self._refuse(name, ~((fraction >= 0) & (fraction <= 1)), "is not within 0 to 1")
+        self._refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
+        later = np.zeros(n, np.bool_)
+        step = np.diff(self.submit_ms)
+        later[1:] = (step < 0) | ((step == 0) & (np.diff(self.job_id) <= 0))
+        self._refuse("submit_ms", later, "is out of order; sort by submit time, then by job id")
+        repeated = repeated_id(self.job_id)
+        if repeated is not None:
+            raise InputError(f"{self.name}: job {repeated}: job_id stands twice; ids are unique")
+        if self.nodes is not None and self.nodes < 1:
+            raise InputError(f"{self.name}: nodes is {self.nodes}; a machine has at least 1")
+
+    def _all_columns(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran"):
+            yield name, getattr(self, name)
+        yield from self.columns.items()
+
+    def _check_range(self, name: str, values: IntArray, low: int, high: int) -> None:
+        self._refuse(name, (values < low) | (values > high), f"is not within {low} to {high}")
+
+    def _refuse(self, name: str, wrong: BoolArray, problem: str) -> None:
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            value = (self.columns[name] if name in self.columns else getattr(self, name))[row]
+            raise InputError(f"{self.name}: job {self.job_id[row]}: {name} {value} {problem}")
+
+    def take(self, rows: npt.NDArray[np.integer] | BoolArray, *, name: str | None = None) -> Workload:
+        """Return the jobs of these rows as a workload of its own, with the rest unchanged.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Row numbers in ascending order, or a mask of shape (n,).
+        name : str, optional
+            Name of the new workload; that of this one if left out.
+
+        Returns
+        -------
+        Workload
+        """
+        return self.replace(
+            **{column: getattr(self, column)[rows] for column in _FIXED},
+            columns={column: values[rows] for column, values in self.columns.items()},
+            name=name or self.name,
+        )
+
+    def replace(self, **changes: object) -> Workload:
+        """Return a copy with the named fields changed, checked anew.
+
+        Parameters
+        ----------
+        **changes
+            Fields of this class and their new values.
+
+        Returns
+        -------
+        Workload
+        """
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]  # the new object checks its fields
+
+
+def repeated_id(job_id: IntArray) -> int | None:
+    """Return the smallest id that stands twice or more.
+
+    Parameters
+    ----------
+    job_id : numpy.ndarray of int64, shape (n,)
+        In any order.
+
+    Returns
+    -------
+    int or None
+        None if every id stands once.
+    """
+    if (job_id[1:] > job_id[:-1]).all():  # as in nearly every trace
+        return None
+    ordered = np.sort(job_id)  # not numpy.unique, whose table of hashes is several times as large
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    return int(repeated[0]) if len(repeated) else None
+
+
+_FIXED = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")
+
+
+def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Return the array in one piece and read-only: workloads are shared between simulations."""
+    values = np.ascontiguousarray(values)
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def fill_jobs(
+    table: npt.NDArray[np.void], workload: Workload, rows: IntArray, order: str, *, aging_ms: float = np.inf
+) -> None:
+    """Enter jobs into a table of `gridweave.site.kernels.state.JOB`, one slot each, in the order of submission.
+
+    Parameters
+    ----------
+    table : numpy.ndarray of JOB, shape (rows,)
+        Filled in, but for the limits.
+    workload : Workload
+    rows : numpy.ndarray of int64
+        The jobs to enter.
+    order : str
+        Of the queue.
+    aging_ms : float
+        For the order ``priority``.
+    """
+    for name in ("submit_ms", "job_id", "width", "estimate_ms"):
+        table[name] = getattr(workload, name)[rows]
+    columns = workload.columns
+    table["key"] = order_keys(
+        order,
+        submit_ms=workload.submit_ms[rows],
+        width=workload.width[rows],
+        estimate_ms=workload.estimate_ms[rows],
+        weight=columns["weight"][rows] if "weight" in columns else 1.0,
+        priority=columns["priority"][rows] if "priority" in columns else 0.0,
+        aging_ms=aging_ms,
+    )
+
+
+def data_frame(columns: Mapping[str, Any], *, extra: str = "pandas") -> pandas.DataFrame:
+    """Return columns as a table of pandas.
+
+    Parameters
+    ----------
+    columns : mapping from str to array_like or scalar
+    extra : str, optional
+        The extra of gridweave that brings pandas to whoever lacks it.
+
+    Returns
+    -------
+    pandas.DataFrame
+
+    Raises
+    ------
+    UnavailableError
+        If pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UnavailableError(f"pandas is not installed; run: pip install 'gridweave[{extra}]'") from None
+    return pd.DataFrame(columns)

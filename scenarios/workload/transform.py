@@ -1,0 +1,230 @@
+"""Workloads made from workloads: more load, a part of it, or wide jobs in parts. All functions here are pure.
+
+Rounding: a time times a factor is rounded to whole milliseconds, a half to the even one. Rounding keeps the order of
+times, so a run time stays within its estimate; submit times that become equal are put in order of their job ids.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, MS_PER_S, IntArray, Workload
+
+_MAX_PARTS = 10**7
+
+
+def shrink(workload: Workload, factor: float) -> Workload:
+    """Multiply every submit time by a factor (thesis section 3.7, shrinking factor).
+
+    The jobs stay as they are; a factor below 1 raises the load. Submit times count from time zero of the workload, so
+    the first job moves too if it is not submitted there.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs.
+    factor : float
+        Finite and > 0.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    OptionError
+        If the factor cannot be used, or a submit time would become too large.
+    """
+    submit_ms = _scaled(workload.submit_ms, factor)
+    order = np.lexsort((workload.job_id, submit_ms))
+    return _rebuilt(workload, order, submit_ms=submit_ms[order])
+
+
+def stretch(workload: Workload, factor: float) -> Workload:
+    """Multiply every run time and every estimate by a factor (thesis section 3.7, run time extension).
+
+    The arrivals stay as they are; a factor above 1 raises the load. No time becomes less than 1 ms.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs.
+    factor : float
+        Finite and > 0.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    OptionError
+        If the factor cannot be used, or a time would become too large.
+    """
+    run_ms, estimate_ms = (np.maximum(_scaled(times, factor), 1) for times in (workload.run_ms, workload.estimate_ms))
+    return workload.replace(run_ms=run_ms, estimate_ms=estimate_ms)
+
+
+def _scaled(times_ms: IntArray, factor: float) -> IntArray:
+    """Return the times multiplied by the factor and rounded."""
+    if not (math.isfinite(factor) and factor > 0):
+        raise OptionError("factor", f"{factor} cannot be used; give a number greater than 0")
+    longest = int(times_ms.max(initial=0))
+    if longest * factor > MAX_TIME_MS:
+        raise OptionError("factor", f"{factor} times {longest} ms is more than {MAX_TIME_MS} ms; give a smaller factor")
+    scaled: IntArray = np.rint(times_ms * factor).astype(np.int64)
+    return scaled
+
+
+def cut(
+    workload: Workload,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+) -> Workload:
+    """Cut a piece out of a workload, by job number or by time.
+
+    Time zero moves to the whole second in which the first job of the piece is submitted, and `Workload.start_unix_s`
+    with it: every job keeps its date and time of day to the millisecond.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs.
+    first, last : int, optional
+        Job numbers, both within the piece: positions in the order of submission, the first job being 1. If one is left
+        out, the piece begins with the first job or ends with the last. A `last` beyond the last job means the last.
+    start_ms, end_ms : int, optional
+        Submit times: the piece has the jobs with ``start_ms <= submit_ms < end_ms``. Not together with job numbers.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    OptionError
+        If the limits contradict each other, or the piece would be empty.
+    """
+    by_number = first is not None or last is not None
+    if by_number and (start_ms is not None or end_ms is not None):
+        raise OptionError("first, last", "cannot be given together with times; cut by job number or by time")
+    if by_number:
+        rows = _rows_by_number(len(workload), 1 if first is None else first, len(workload) if last is None else last)
+    else:
+        rows = _rows_by_time(workload, 0 if start_ms is None else start_ms, end_ms)
+    piece = workload.take(np.arange(len(workload))[rows])
+    shift_s = int(piece.submit_ms[0]) // MS_PER_S
+    start_unix_s = None if workload.start_unix_s is None else workload.start_unix_s + shift_s
+    return piece.replace(submit_ms=piece.submit_ms - shift_s * MS_PER_S, start_unix_s=start_unix_s)
+
+
+def _rows_by_number(n: int, first: int, last: int) -> slice:
+    if first < 1:
+        raise OptionError("first", f"{first} is not a job number; the first job is number 1")
+    if first > n:
+        raise OptionError("first", f"{first} is beyond the last job, which is number {n}")
+    if last < first:
+        raise OptionError("last", f"{last} is before the first job of the piece, {first}; give {first} or more")
+    return slice(first - 1, last)
+
+
+def _rows_by_time(workload: Workload, start_ms: int, end_ms: int | None) -> slice:
+    if end_ms is not None and end_ms <= start_ms:
+        raise OptionError("end_ms", f"{end_ms} ms is not after the start, {start_ms} ms")
+    beyond = MAX_TIME_MS + 1  # keeps any whole number that is given within int64
+    begin = int(np.searchsorted(workload.submit_ms, max(0, min(start_ms, beyond))))
+    end = len(workload) if end_ms is None else int(np.searchsorted(workload.submit_ms, max(0, min(end_ms, beyond))))
+    if begin >= end:
+        span = (
+            f"jobs come at {workload.submit_ms[0]} to {workload.submit_ms[-1]} ms" if len(workload) else "there is none"
+        )
+        raise OptionError("start_ms", f"no job is submitted from {start_ms} ms on and before the end; {span}")
+    return slice(begin, end)
+
+
+def split(workload: Workload, max_width: int) -> Workload:
+    """Cut jobs that are too wide into parts with the same total area (thesis section 7.2).
+
+    A job of width w becomes ceil(w / max_width) jobs: as many of full width as fit, and the rest. Every part is
+    submitted with the job and has its run time, estimate and optional columns; the parts do not depend on each other.
+
+    Ids are new: part k = 0, 1, ... of job i is ``i * split_stride(workload, max_width) + k``, also for a job that stays
+    whole. So ``id // stride`` is the job that a part comes from, and the order of jobs is kept. The stride is a power
+    of ten, and the last digits of an id are the part.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs.
+    max_width : int
+        Width of the widest job that may remain, >= 1.
+
+    Returns
+    -------
+    Workload
+        The same workload if no job is wider.
+
+    Raises
+    ------
+    OptionError
+        If `max_width` is less than 1.
+    InputError
+        If a new id would not fit in 64 bits.
+    """
+    stride = split_stride(workload, max_width)
+    if stride == 1:
+        return workload
+    largest = int(workload.job_id.max())
+    if largest > (np.iinfo(np.int64).max - stride + 1) // stride:
+        raise InputError(f"{workload.name}: job {largest}: id times {stride} is beyond 64 bits; number the jobs anew")
+    parts = _parts(workload, max_width)
+    if parts.sum() > _MAX_PARTS:
+        raise OptionError("max_width", f"{max_width} makes {parts.sum()} jobs, over {_MAX_PARTS}; give a greater width")
+    rows = np.repeat(np.arange(len(workload)), parts)
+    part = np.arange(len(rows)) - np.repeat(np.cumsum(parts) - parts, parts)
+    width = np.minimum(workload.width[rows] - part * max_width, max_width)
+    return _rebuilt(workload, rows, job_id=workload.job_id[rows] * stride + part, width=width)
+
+
+def split_stride(workload: Workload, max_width: int) -> int:
+    """Return by what `split` multiplies the ids of the jobs.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs.
+    max_width : int
+        As for `split`.
+
+    Returns
+    -------
+    int
+        The smallest power of ten that is no less than the parts of the widest job; 1 if no job is split.
+
+    Raises
+    ------
+    OptionError
+        If `max_width` is less than 1.
+    """
+    most = int(_parts(workload, max_width).max(initial=1))
+    return 10 ** len(str(most - 1)) if most > 1 else 1
+
+
+def _parts(workload: Workload, max_width: int) -> IntArray:
+    """Return into how many parts each job is cut."""
+    if max_width < 1:
+        raise OptionError("max_width", f"{max_width} is not a width; give 1 or more")
+    return -(-workload.width // min(max_width, MAX_WIDTH))
+
+
+def _rebuilt(workload: Workload, rows: IntArray, **changes: IntArray) -> Workload:
+    """Return the jobs of these rows, which may repeat or change places, with some columns changed."""
+    names = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")
+    columns = {name: values[rows] for name, values in workload.columns.items()}
+    return workload.replace(columns=columns, **{name: getattr(workload, name)[rows] for name in names} | changes)
