@@ -45,7 +45,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Of a single site: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``.
     overhead : float or tuple of float
         By which part of itself a split job takes longer, >= 0 (Streit's p). Several numbers: in 2, 3, ... fragments;
-        the last one holds for more. Between sites with a network (`gridweave.scenarios.batch.grid_network`) it does not count.
+        the last one holds for more. Between sites with a network it does not count.
     lower_bound : int
         Jobs that are split are wider than this, or than the largest site.
     max_fragments : tuple of (int, int)

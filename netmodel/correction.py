@@ -264,8 +264,7 @@ def correct(model: NetworkModel, measured: Sequence[PairMeasured], *, tolerance:
         As it was written down: measurements take the place of earlier ones, so one that was corrected is not to be
         corrected again.
     measured : sequence of PairMeasured
-        As `gridweave.netmodel.correction.Measurements.pairs` gives them; those of sites that the model does not have are
-        passed over.
+        As `Measurements.pairs` gives them; those of sites that the model does not have are passed over.
     tolerance : float
         By which part they may differ; from 0 up.
 

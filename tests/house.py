@@ -33,10 +33,13 @@ MAX_FUNCTION_LINES = 40
 COPIED_LINES = 6
 
 # Decision code: all of these folders, but for those named, which carry decisions out.
-PURE = ("netmodel/", "site/", "grid/", "scenarios/kernels/")
-SHELLS = ("site/live/", "grid/live/", "grid/gateway/", "grid/client/")
+PURE = ("netmodel/", "site/", "grid/", "scenarios/batch/kernels/")
+SHELLS = (
+    *("site/journal/", "site/machine/", "site/service/"),
+    *("grid/service/", "grid/gateway/", "grid/client/"),
+)
 # Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.
-BELOW = {"src/gridweave/errors.py", "src/gridweave/jit.py"}
+BELOW = {"src/gridweave/errors.py", "src/gridweave/jit.py", "src/gridweave/version.py"}
 IMPURE = {
     *("time", "datetime", "asyncio", "threading", "multiprocessing", "subprocess", "concurrent", "signal"),
     *("os", "io", "pathlib", "shutil", "tempfile", "socket", "ssl", "http", "urllib", "aiohttp", "requests"),

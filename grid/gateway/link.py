@@ -27,7 +27,7 @@ from gridweave.site.service.link import (
 )
 
 MOST_BYTES = 64 << 20
-"""Of a body; a packet is cut before it has a few (`gridweave.site.service.driver.MOST_PACKET_BYTES`), but for one job."""
+"""Of a body. Packets are cut well before that (`MOST_PACKET_BYTES` of the driver), unless one job fills them."""
 
 _MOST_AT_ONCE = 200
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)

@@ -1,4 +1,4 @@
-"""The process of a local grid's gateway: ``python -m gridweave.grid.service.gateway_process``, told by standard input."""
+"""A local grid's gateway as a process: ``python -m gridweave.grid.service.gateway_process``, told by standard input."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def sends_of(workload: Workload) -> list[Sends]:
     Parameters
     ----------
     workload : Workload
-        With the columns of `gridweave.scenarios.batch.grid_network.communication_of` and ``data_of``; where one of them is
-        missing, there is no communication, no input, or no output.
+        With the columns of `communication_of` and `data_of` (`gridweave.scenarios.batch.grid_network`); where one of
+        them is missing, there is no communication, no input, or no output.
 
     Returns
     -------

@@ -417,8 +417,6 @@ def judge(entry: str, points: Points, readings: Sequence[str]) -> tuple[Conclusi
     )
 
 
-FloatArray = npt.NDArray[np.float64]
-
 TITLES = {
     "lomarc-4": ("The workloads and their load", "LOMARC, section 6.1, Table 4"),
     "lomarc-5": ("Candidates left by each test of a match", "LOMARC, section 6.2, Table 5"),

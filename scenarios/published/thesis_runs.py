@@ -1,8 +1,8 @@
 """The traces of the thesis as the thesis reads them, and their simulations, each run once.
 
-The conversion of the thesis (section 3.6) differs from that of `gridweave.scenarios.traces.convert` in one point: a record
-with a negative estimate is not converted, where gridweave takes the run time as the estimate. Both readings are kept
-here. The dates are those that the monthly tables of the thesis are made with (docs/reproduction.md, "The dates").
+The conversion of the thesis (section 3.6) differs from that of `gridweave.scenarios.traces.convert` in one point: a
+record with a negative estimate is not converted, where gridweave takes the run time as the estimate. Both readings are
+kept here. The dates are those that the monthly tables of the thesis are made with (docs/reproduction.md, "The dates").
 """
 
 from __future__ import annotations

@@ -19,7 +19,12 @@ from gridweave.scenarios.scenario.tables import GridTable, Header, Output, Scena
 from gridweave.scenarios.traces.load import find_trace
 
 _FOLDERS = ("grid", "netmodel", "scenarios", "site")
-_APART = ("scenarios/published/", "scenarios/sweep/")  # they run scenarios, and have no part in what comes out
+_APART = (
+    "scenarios/published/",
+    "scenarios/sweep/",
+    "scenarios/plots/",
+    "scenarios/live/",
+)  # they run scenarios, and have no part in what comes out
 _CHUNK = 1 << 20
 
 NET_FILE = "net.file"

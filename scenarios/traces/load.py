@@ -32,9 +32,9 @@ def load_workload(
     Parameters
     ----------
     path : str or pathlib.Path
-        A file. If there is no such file: the name of a trace (as in `gridweave.scenarios.traces.fetch.resolve_name`, or the
-        name of a file without its suffixes), which is looked for in the folder ``$GRIDWEAVE_TRACES`` and then in the
-        user's cache.
+        A file. If there is no such file: the name of a trace (as in `gridweave.scenarios.traces.fetch.resolve_name`, or
+        the name of a file without its suffixes), which is looked for in the folder ``$GRIDWEAVE_TRACES`` and then in
+        the user's cache.
     nodes : int, optional
         Nodes of the machine; the file tells them if left out.
     columns : sequence of str, optional

@@ -73,8 +73,8 @@ def split_at_home(workload: Workload, nodes: IntArray) -> Workload:
     Returns
     -------
     Workload
-        The parts are as `gridweave.scenarios.workload.transform.split` makes them, and have the home of their job. All ids are
-        multiplied by one number, that of the site where it must be largest.
+        The parts are as `gridweave.scenarios.workload.transform.split` makes them, and have the home of their job. All
+        ids are multiplied by one number, that of the site where it must be largest.
     """
     home = home_of(workload)
     own = [workload.take(home == site) for site in range(len(nodes))]

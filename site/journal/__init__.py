@@ -1,1 +1,1 @@
-"""What a site or a meta-scheduler was told, promised and answered, kept so that it outlasts a failure (docs/journal.md)."""
+"""What a core was told, promised and answered, kept so that it outlasts a failure (docs/journal.md)."""

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gridweave.errors import InputError
 
 _OURS = "gridweave."
-_SHELL = "gridweave.site.live."
+_SHELLS = ("gridweave.site.journal.", "gridweave.site.machine.", "gridweave.site.service.")
 
 # What else a core's state may name; nothing of it does more than to make a value.
 _ALLOWED = {
@@ -137,7 +137,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _check_name(module: str, name: str) -> None:
-    is_ours = module.startswith(_OURS) and not module.startswith(_SHELL)
+    is_ours = module.startswith(_OURS) and not module.startswith(_SHELLS)
     if not is_ours and name not in _ALLOWED.get(module, ()):
         raise pickle.UnpicklingError(f"{module}.{name} is not data")
 

@@ -70,7 +70,7 @@ class ProbeServer:
         At least 16; the same at all sites.
     limits : ProbeLimits, optional
     turn : asyncio.Lock, optional
-        Held while bandwidth is measured: one measurement at a time. The site's `gridweave.site.service.probes.prober.Prober` has
+        Held while bandwidth is measured: one measurement at a time. The site's `Prober` has
         the same, so that what it measures itself and what others measure do not fall together.
     clock_ns : callable
         Nanoseconds.
