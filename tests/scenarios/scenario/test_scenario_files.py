@@ -376,7 +376,7 @@ def test_an_unknown_name_is_told_the_catalogue() -> None:
 
 def test_the_file_in_the_documentation_is_valid(tmp_path: Path) -> None:
     """The scenario that docs/scenarios.md explains can be run."""
-    page = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "scenarios.md").read_text(encoding="utf-8")
     path = tmp_path / "page.toml"
     path.write_text(page.partition("```toml\n")[2].partition("```")[0])
     built = build_scenario(path)
