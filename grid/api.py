@@ -49,13 +49,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Hand in jobs: to the grid, or to a site as one of its own users.
-
-    Attributes
-    ----------
-    jobs : list of NewJob
-    site : str, optional
-    """
+    """Hand in jobs: to the grid, or to a site as one of its own users."""
 
     jobs: list[NewJob]
     site: str | None = None

@@ -119,7 +119,6 @@ class MetaCore:
     ----------
     nodes : sequence of int
         Nodes of each site that the grid may have, in site order.
-    policy : GridPolicy
     rng : numpy.random.Generator, optional
         For the selection ``random``, one draw per submitted job.
     margin_ms : int
@@ -241,7 +240,6 @@ class MetaCore:
         ----------
         now_ms : int
             Not earlier than in the last call of `handle`.
-        job_id : int
 
         Returns
         -------
@@ -264,10 +262,8 @@ class MetaCore:
 
         Parameters
         ----------
-        now_ms : int
         job : Job
             Its id is that of no other job.
-        sensitivity : float
         sends : Sends, optional
             As for `gridweave.grid.messages.GridJobSubmitted`.
 

@@ -80,10 +80,6 @@ from gridweave.site.messages import (
 class LiveGrid(KeepsJobs):
     """The meta-scheduler of a grid whose sites run real programs.
 
-    Parameters
-    ----------
-    settings : GridSettings
-
     Examples
     --------
     >>> from gridweave.grid.policy import GridPolicy
@@ -162,11 +158,6 @@ class LiveGrid(KeepsJobs):
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
-
-        Parameters
-        ----------
-        now_ms : int
-        job_id : int
 
         Returns
         -------

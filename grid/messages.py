@@ -80,12 +80,7 @@ class LinksChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PathsMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Probes have shown how the ways between the sites are; this takes the place of what they showed before.
-
-    Attributes
-    ----------
-    pairs : tuple of PairMeasured
-    """
+    """Probes have shown how the ways between the sites are; this takes the place of what they showed before."""
 
     pairs: tuple[PairMeasured, ...]
 

@@ -143,7 +143,6 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Parameters
         ----------
         nodes : numpy.ndarray of int64, shape (sites,)
-        width : int
         """
         largest, total = int(nodes.max()), int(nodes.sum())
         if width <= largest:

@@ -48,7 +48,6 @@ def why_not_sent(sends: Sends, sites: int) -> str | None:
 
     Parameters
     ----------
-    sends : Sends
     sites : int
         Of the grid.
     """

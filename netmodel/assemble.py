@@ -91,7 +91,6 @@ def assemble(
 
     Parameters
     ----------
-    rows : Rows
     sites : sequence of str, optional
         If left out: those of ``attach``, or every node if that is empty.
     attach : mapping from str to str or AttachTable

@@ -47,8 +47,6 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
 
     Parameters
     ----------
-    tables : sequence of ChangeTable
-    topology : Topology
     report : Reporter
         Is told of what makes no sense; the paths begin with "changes".
 
@@ -130,8 +128,6 @@ def random_changes(
 
     Parameters
     ----------
-    topology : Topology
-    mean_up_ms, mean_down_ms : float
     until_ms : int
         The last failure begins before this; every one ends.
     rng : numpy.random.Generator
@@ -174,8 +170,6 @@ def all_changes(
 
     Parameters
     ----------
-    table : NetTable
-    topology : Topology
     until_ms : int
         No failure by chance begins later.
     rng : numpy.random.Generator
@@ -226,7 +220,6 @@ class Timetable:
 
         Parameters
         ----------
-        topology : Topology
         changes : iterable of Change
             Those of one instant in the order in which they happen.
         """
@@ -266,7 +259,6 @@ class Timetable:
 
         Parameters
         ----------
-        period : int
         routes, k, segment_bytes
             As for `gridweave.netmodel.routing.find_paths`.
 

@@ -70,10 +70,6 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     def records(self, widths: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
         """Return this communication as kernels read it, for jobs of these widths.
 
-        Parameters
-        ----------
-        widths : sequence of int
-
         Returns
         -------
         numpy.ndarray of COMMUNICATION, shape (jobs,)
@@ -105,7 +101,6 @@ def job_records(
 
     Parameters
     ----------
-    communications : sequence of Communication
     widths : sequence of int
         As many.
 
@@ -128,7 +123,6 @@ def rank_grid(width: int, dimensions: int) -> tuple[int, ...]:
 
     Parameters
     ----------
-    width : int
     dimensions : int
         1, 2 or 3.
 

@@ -116,7 +116,6 @@ class Measurements:
             Sites; the probe counts for both directions.
         at_ms : int
             When it was made. A second probe of the same instant is taken for the first one, repeated.
-        samples_ms : sequence of float
 
         Raises
         ------
@@ -137,10 +136,8 @@ class Measurements:
 
         Parameters
         ----------
-        origin, target : str
         at_ms : int
             When it was measured; as of `add_round_trip`.
-        bandwidth_bps : float
 
         Raises
         ------
@@ -154,13 +151,7 @@ class Measurements:
         _insert(rows, _Row(at_ms, float(bandwidth_bps), float(bandwidth_bps)), self._window)
 
     def pair(self, origin: str, target: str, now_ms: int) -> PairMeasured | None:
-        """Return what is known now of the way from one site to another; None if nothing is.
-
-        Parameters
-        ----------
-        origin, target : str
-        now_ms : int
-        """
+        """Return what is known now of the way from one site to another; None if nothing is."""
         ends = (origin, target) if origin < target else (target, origin)
         trips = [row for row in self._round_trips.get(ends, ()) if row.at_ms > now_ms - self._age_ms[0]]
         speeds = [row for row in self._bandwidths.get((origin, target), ()) if row.at_ms > now_ms - self._age_ms[1]]
@@ -182,13 +173,8 @@ class Measurements:
 
         Parameters
         ----------
-        now_ms : int
         sites : sequence of str, optional
             Only between these, in their order; all, by name, if left out.
-
-        Returns
-        -------
-        list of PairMeasured
         """
         known = {pair for one, other in self._round_trips for pair in ((one, other), (other, one))}
         known |= self._bandwidths.keys()
@@ -267,10 +253,6 @@ def correct(model: NetworkModel, measured: Sequence[PairMeasured], *, tolerance:
         As `Measurements.pairs` gives them; those of sites that the model does not have are passed over.
     tolerance : float
         By which part they may differ; from 0 up.
-
-    Returns
-    -------
-    Corrected
 
     Raises
     ------
@@ -411,17 +393,12 @@ def measured_model(
 
     Parameters
     ----------
-    sites : sequence of str
     measured : sequence of PairMeasured
         Those of other sites are passed over. A pair without a round trip has no path.
     bandwidth_bps : float, optional
         Of pairs whose bandwidth was not measured; without it they have no path.
     exchange, local_latency_ms, local_bandwidth_bps
         As of `NetworkModel`.
-
-    Returns
-    -------
-    NetworkModel
 
     Raises
     ------

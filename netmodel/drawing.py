@@ -25,10 +25,6 @@ _SITE, _ROUTER, _DOWN, _LABEL = "#D55E00", "#FFFFFF", "#CC79A7", "#222222"
 def draw_topology(topology: Topology) -> Figure:
     """Draw a network.
 
-    Parameters
-    ----------
-    topology : Topology
-
     Returns
     -------
     matplotlib.figure.Figure

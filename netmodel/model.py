@@ -58,8 +58,6 @@ class NetworkModel:
 
     Parameters
     ----------
-    topology : Topology
-    paths : Paths
     exchange : str
         ``synchronous``: every exchange waits for its slowest message. ``overlapped``: messages cost what they do on
         average.
@@ -135,7 +133,6 @@ class NetworkModel:
 
         Parameters
         ----------
-        communication : Communication
         nodes : mapping from str to int
             Nodes of each site; the ranks of the job stand site after site in this order.
 
@@ -156,10 +153,6 @@ class NetworkModel:
     def parts_of(self, nodes: Mapping[str, int]) -> npt.NDArray[np.void]:
         """Return the parts of a job as kernels read them.
 
-        Parameters
-        ----------
-        nodes : mapping from str to int
-
         Returns
         -------
         numpy.ndarray of PART
@@ -175,11 +168,6 @@ class NetworkModel:
 
     def transfer_ms(self, origin: str, target: str, n_bytes: float) -> int | None:
         """Return how long data takes from site to site on idle links.
-
-        Parameters
-        ----------
-        origin, target : str
-        n_bytes : float
 
         Returns
         -------
@@ -230,8 +218,6 @@ class NetworkModel:
 
         Parameters
         ----------
-        communication : Communication
-        width : int
         free : sequence of int, shape (sites,)
             Nodes that it may have.
         length_ms : float
@@ -293,13 +279,8 @@ def new_choice(sites: int, widest: int) -> Choice:
 
     Parameters
     ----------
-    sites : int
     widest : int
         Width of the widest job.
-
-    Returns
-    -------
-    Choice
     """
     return Choice(
         best=np.zeros(sites, PART),

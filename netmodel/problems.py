@@ -36,7 +36,6 @@ class Problems:
 
         Parameters
         ----------
-        path : tuple
         text : str
             What is wrong, and what would be right.
         """

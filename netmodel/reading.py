@@ -120,11 +120,6 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> Rows:
         LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
     name : str
         The file, or what else it came from.
-    report : Reporter
-
-    Returns
-    -------
-    Rows
     """
     labels = _labels(graph)
     rows = Rows(name, fills_gaps=True, allows_parallel=True)
@@ -259,12 +254,7 @@ GENERATORS = (
 
 
 def known_generators() -> list[str]:
-    """Return the names of the generators that the installed networkx has.
-
-    Returns
-    -------
-    list of str
-    """
+    """Return the names of the generators that the installed networkx has."""
     import networkx as nx
 
     return [name for name in GENERATORS if hasattr(nx, name)]
@@ -275,12 +265,10 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
 
     Parameters
     ----------
-    table : GeneratorTable
     name : str
         What the network is called.
     detour : float
         How many times as long as the straight line a fibre is.
-    report : Reporter
 
     Returns
     -------
@@ -445,14 +433,8 @@ def rows_of(table: NetTable, name: str, report: Reporter) -> Rows:
 
     Parameters
     ----------
-    table : NetTable
     name : str
         The file, or what else it came from.
-    report : Reporter
-
-    Returns
-    -------
-    Rows
     """
     rows = Rows(name, detour=table.detour, bandwidth_bps=speed_of(table.bandwidth_bps, table.bandwidth, (), report))
     rows.nodes = [
@@ -517,17 +499,12 @@ def parse_network(
 
     Parameters
     ----------
-    text : str
     name : str
         Of the file; its suffix tells the format: .toml (with a table ``[net]``, as in a scenario), .gml or .graphml.
     read_text : callable
         Reads the file that a table names.
     sites : sequence of str, optional
         If left out: those of ``[net.attach]``, or every node.
-
-    Returns
-    -------
-    NetTable, Topology
 
     Raises
     ------
@@ -596,10 +573,6 @@ def topology_of_graph(
     detour, bandwidth_bps : float, optional
         As in `gridweave.netmodel.tables.NetTable`.
 
-    Returns
-    -------
-    Topology
-
     Raises
     ------
     ScenarioError
@@ -631,7 +604,6 @@ def build_topology(
 
     Parameters
     ----------
-    table : NetTable
     name : str
         The file, or what else it came from.
     read_text : callable
@@ -684,13 +656,7 @@ def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Report
 
 
 def check_settings(table: NetTable, report: Reporter) -> None:
-    """Check what a table says beside its nodes and links.
-
-    Parameters
-    ----------
-    table : NetTable
-    report : Reporter
-    """
+    """Check what a table says beside its nodes and links."""
     for key, known in (("routes", ROUTES), ("exchange", EXCHANGES), ("contention", CONTENTIONS)):
         if getattr(table, key) not in known:
             report.add((key,), f"{getattr(table, key)!r} is not known; one of {', '.join(known)}")

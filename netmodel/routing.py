@@ -107,10 +107,6 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
     segment_bytes : int
         Size of the packets that can be lost.
 
-    Returns
-    -------
-    Paths
-
     Raises
     ------
     OptionError
@@ -132,16 +128,7 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
 
 
 def search_arrays(topology: Topology) -> LinkArrays:
-    """Return the links of a topology as routes are looked for.
-
-    Parameters
-    ----------
-    topology : Topology
-
-    Returns
-    -------
-    LinkArrays
-    """
+    """Return the links of a topology as routes are looked for."""
     nodes, links = len(topology.nodes), len(topology.source)
     return LinkArrays(
         source=topology.source,
@@ -161,10 +148,6 @@ def search_arrays(topology: Topology) -> LinkArrays:
 
 def mean_latency_ms(topology: Topology) -> FloatArray:
     """Return what a message takes over each link on average: jitter is evenly distributed from 0 up.
-
-    Parameters
-    ----------
-    topology : Topology
 
     Returns
     -------
@@ -228,7 +211,6 @@ def best_routes(topology: Topology, origin: int, target: int, *, by: str = "late
 
     Parameters
     ----------
-    topology : Topology
     origin, target : int
         Nodes.
     by : str
@@ -327,15 +309,10 @@ def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint3
 
     Parameters
     ----------
-    topology : Topology
     first, links : numpy.ndarray
         The links of each path, as in `Paths`.
     segment_bytes : int
         Size of the packets that can be lost.
-
-    Returns
-    -------
-    Paths
     """
     sites = len(topology.sites)
     sums = np.zeros((4, sites * sites))
@@ -370,7 +347,6 @@ def stream_bandwidth_bps(round_trip_ms: FloatArray, loss: FloatArray, segment_by
     ----------
     round_trip_ms, loss : numpy.ndarray of float64
         Of the same shape; loss from 0 to below 1.
-    segment_bytes : int
 
     Returns
     -------

@@ -176,13 +176,8 @@ def named(names: Sequence[str], most: int = 8) -> str:
 
     Parameters
     ----------
-    names : sequence of str
     most : int
         How many are named.
-
-    Returns
-    -------
-    str
 
     Examples
     --------
@@ -201,7 +196,6 @@ def check_number(option: str, value: float, low: float, what: str, *, above: boo
     ----------
     option : str
         What it is called.
-    value, low : float
     what : str
         What would be right.
     above : bool
@@ -230,10 +224,6 @@ def great_circle_km(latitude: float, longitude: float, other_latitude: float, ot
     latitude, longitude, other_latitude, other_longitude : float
         In degrees.
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(great_circle_km(52.37403, 4.88969, 50.85045, 4.34878), 1)  # Amsterdam to Brussels
@@ -255,9 +245,5 @@ def fibre_latency_ms(distance_km: float, detour: float) -> float:
         As the crow flies.
     detour : float
         How many times as long the fibre is.
-
-    Returns
-    -------
-    float
     """
     return distance_km * detour / FIBRE_KM_PER_MS

@@ -44,14 +44,6 @@ def parse_bandwidth(text: str) -> float:
 def show_bandwidth(bandwidth_bps: float) -> str:
     """Write a speed in the unit that suits it.
 
-    Parameters
-    ----------
-    bandwidth_bps : float
-
-    Returns
-    -------
-    str
-
     Examples
     --------
     >>> show_bandwidth(2.5e9), show_bandwidth(155e6), show_bandwidth(float("inf"))
@@ -70,8 +62,6 @@ def speed_of(bps: float | None, text: str | None, path: Path, report: Reporter, 
 
     Parameters
     ----------
-    bps : float, optional
-    text : str, optional
     path : tuple
         Where they stand.
     report : Reporter

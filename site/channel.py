@@ -78,14 +78,12 @@ class Channel:
 
         Parameters
         ----------
-        resend_ms : int
         first : int
             Number of the first message that the other end is not known to have.
         unacknowledged : tuple
             That message and all after it; they are sent again.
         received : int
             How many messages of the other end were taken in.
-        window : int
         """
         channel = cls(resend_ms, window=window)
         channel._first, channel._received = first, received

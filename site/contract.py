@@ -175,7 +175,6 @@ class ContractState:
 
         Parameters
         ----------
-        now_ms : int
         job : Job
             One that is not here.
         for_grid : bool
@@ -253,8 +252,6 @@ class ContractCore(ContractState):
     ----------
     nodes : int
         Nodes of the site, >= 1.
-    policy : SitePolicy or SharedNodes
-    owner : OwnerPolicy, optional
     week_offset_ms : int
         As for `SiteCore`.
     rendezvous_ms : int

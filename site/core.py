@@ -47,7 +47,6 @@ class SiteCore:
     ----------
     nodes : int
         Nodes of the site, >= 1.
-    policy : SitePolicy or SharedNodes
     week_offset_ms : int
         Local time of instant zero, from Monday 00:00; counts for limits with windows.
 
@@ -239,7 +238,6 @@ class SiteCore:
         ----------
         now_ms : int
             The instant of the next call of `handle`.
-        job_id : int
         end_ms : int
             After now.
         """
@@ -306,7 +304,6 @@ class SiteCore:
 
         Parameters
         ----------
-        now_ms : int
         job : Job
             One that is not here. It is thought of as the last in the queue.
         """
@@ -353,7 +350,6 @@ class SiteCore:
         ----------
         now_ms : int
             The instant of the last call of `handle`.
-        length_ms : int
         """
         return min(self.free, self._discipline.startable(now_ms, length_ms))
 

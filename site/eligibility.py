@@ -47,7 +47,6 @@ def pasts_of(request: JobRequest, records: Mapping[int, JobRecord], told: Iterab
 
     Parameters
     ----------
-    request : JobRequest
     records : mapping from int to JobRecord
         Of the jobs that are known without the journal.
     told : iterable of Past
@@ -174,8 +173,6 @@ class Eligibility:
 
         Parameters
         ----------
-        job_id : int
-        request : JobRequest
         past : dict from int to Past
             Of the jobs that it waits for.
 
@@ -222,8 +219,6 @@ class Eligibility:
 
         Parameters
         ----------
-        job_id : int
-        request : JobRequest
         attempt : int
             The number of its last attempt.
         """
@@ -248,7 +243,6 @@ class Eligibility:
 
         Parameters
         ----------
-        past : Past
         request : JobRequest
             What was asked for with it.
         """
@@ -357,7 +351,6 @@ def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
 
     Parameters
     ----------
-    request : JobRequest
     past : dict from int to Past
         Of the jobs that are known.
     """

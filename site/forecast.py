@@ -56,15 +56,12 @@ def explained(
 
     Parameters
     ----------
-    answer : Explanation
-    now_ms : int
     nodes : int
         Of the site.
     length_ms : int
         How long the job may run.
     is_quote : bool
         Whether it was not handed in.
-    state : str
     """
     return SiteForecast(
         job_id=None if is_quote else answer.job_id,
@@ -87,8 +84,6 @@ def recorded(record: JobRecord, now_ms: int, nodes: int, free: int) -> SiteForec
 
     Parameters
     ----------
-    record : JobRecord
-    now_ms : int
     nodes, free : int
         Of the site.
     """

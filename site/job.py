@@ -460,8 +460,6 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
 
     Parameters
     ----------
-    job_id : int
-    request : JobRequest
     users : dict from str to int
         The numbers of users; a new one gets the next.
     """
@@ -478,14 +476,6 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
 
 def request_problem(request: JobRequest) -> str | None:
     """Return what is wrong with a request that no site could run, in one line, or None.
-
-    Parameters
-    ----------
-    request : JobRequest
-
-    Returns
-    -------
-    str or None
 
     Examples
     --------

@@ -229,10 +229,6 @@ FragmentEvent = FragmentStarted | FragmentEnded
 def total_usage(parts: tuple[Usage, ...]) -> Usage:
     """Return what several processes used together.
 
-    Parameters
-    ----------
-    parts : tuple of Usage
-
     Returns
     -------
     Usage
@@ -254,10 +250,6 @@ def total_usage(parts: tuple[Usage, ...]) -> Usage:
 
 def launch_problem(launch: Launch) -> str | None:
     """Return what is wrong with a launch that no machine could run, in one line, or ``None``.
-
-    Parameters
-    ----------
-    launch : Launch
 
     Returns
     -------

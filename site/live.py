@@ -164,12 +164,7 @@ class KeepsJobs(ABC):
 
 
 class RunsOnMachines(KeepsJobs):
-    """A core with machines that run the parts of jobs (docs/live.md, "Machines").
-
-    Parameters
-    ----------
-    settings : SiteSettings
-    """
+    """A core with machines that run the parts of jobs (docs/live.md, "Machines")."""
 
     def __init__(self, settings: SiteSettings) -> None:
         super().__init__()
@@ -305,10 +300,6 @@ class RunsOnMachines(KeepsJobs):
 class LiveSite(RunsOnMachines):
     """A site that runs real programs.
 
-    Parameters
-    ----------
-    settings : SiteSettings
-
     Examples
     --------
     >>> from gridweave.site.policy import SitePolicy
@@ -397,8 +388,6 @@ class LiveSite(RunsOnMachines):
 
         Parameters
         ----------
-        now_ms : int
-        request : JobRequest
         for_grid : bool
             Whether the grid would delegate it here, which may have no more than the owner gives.
         """

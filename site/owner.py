@@ -42,11 +42,6 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
     """Return how a site schedules, in words that tell apart any two that do so differently.
 
-    Parameters
-    ----------
-    policy : SitePolicy or SharedNodes
-    owner : OwnerPolicy
-
     Examples
     --------
     >>> from gridweave.site.policy import SitePolicy

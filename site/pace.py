@@ -43,7 +43,6 @@ class Paces:
 
         Parameters
         ----------
-        now_ms, job_id, attempt, rate : int
         limit_ms : int
             Its limit, if its rate has been 1 so far.
         left : int, optional

@@ -136,7 +136,6 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
         Parameters
         ----------
-        width, estimate_ms : array_like of int
         user : array_like of int, optional
             If it is not known, a limit for one user does not apply.
         """
@@ -295,11 +294,6 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
     ) -> npt.NDArray[np.int64]:
         """Return which limits apply to a job, or to each of several, as bit masks.
-
-        Parameters
-        ----------
-        width, estimate_ms : array_like of int
-        user : array_like of int, optional
 
         Returns
         -------

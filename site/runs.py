@@ -74,10 +74,6 @@ NO_PORT = Port()
 class Ports:
     """The ports of a site's machines, each given to one job at a time.
 
-    Parameters
-    ----------
-    settings : SiteSettings
-
     Examples
     --------
     >>> from gridweave.site.messages import Agent
@@ -288,11 +284,8 @@ def make_run(
     ----------
     settings : SiteSettings
         The nodes of the site are those of its first machine, then those of the next.
-    start : StartJob
-    described : DescribeJob
     threads_per_node : int
         How `StartJob.threads` counts.
-    now_ms : int
 
     Returns
     -------

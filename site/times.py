@@ -22,13 +22,8 @@ def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> i
     ----------
     option : str
         What the time is for, as the user knows it.
-    text : str
     bare : str
         The unit of a number without one.
-
-    Returns
-    -------
-    int
 
     Raises
     ------
@@ -103,10 +98,6 @@ def rough_span_text(span_ms: int) -> str:
 
 def when_text(when_ms: int, now_ms: int) -> str:
     """Return when something is, as seen from now.
-
-    Parameters
-    ----------
-    when_ms, now_ms : int
 
     Examples
     --------

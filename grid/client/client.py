@@ -150,13 +150,10 @@ class Client:
         what : list of str, Program, Call or JobRequest
             A command and its arguments, a program, a callable of Python, or a whole request; of this last all that
             follows is ignored, but for `site` and `key`.
-        nodes : int
         limit : str or datetime.timedelta
             How long it may run, such as ``"10m"``; it is planned by this.
-        name : str
         site : str, optional
             Hand it in to this site, as a job of its own user.
-        environment : mapping from str to str, optional
         working_directory : str, optional
             An absolute path on the machines.
         ranks, if_lost : str
@@ -165,18 +162,11 @@ class Client:
             Whether it is kept from the queue until it is released.
         after : sequence of int or After
             Jobs that must have finished first.
-        array : ArrayPlace, optional
-        priority : float
-        job_class : str
         user : str
             For whom; an operator may say another name.
         key : str, optional
             The same key gives the same job, however often it is handed in. Left out: a new one, which makes the tries
             of this one call safe.
-
-        Returns
-        -------
-        Job
 
         Raises
         ------
@@ -209,8 +199,6 @@ class Client:
 
         Parameters
         ----------
-        requests : iterable of JobRequest
-        site : str, optional
         keys : sequence of str, optional
             One for each; see `submit`.
 
@@ -410,8 +398,6 @@ class Client:
         ----------
         what
             As for `submit`; what it runs makes no difference, but a whole request says more than nodes and limit.
-        nodes : int
-        limit : str or datetime.timedelta
         """
         body = api.QuoteJob(request=job_request(what, nodes=nodes, limit=limit))
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=body)

@@ -110,10 +110,6 @@ def configured(
     environment : mapping from str to str, optional
         That of the process, if left out.
 
-    Returns
-    -------
-    Connection
-
     Raises
     ------
     InputError
@@ -188,11 +184,6 @@ def _site_connections(layers: Sequence[Mapping[str, _Layer]]) -> dict[str, Conne
 def gateway_of(connection: Connection, site: str) -> Connection | None:
     """Return how a site's own gateway is reached; None if that is not known.
 
-    Parameters
-    ----------
-    connection : Connection
-    site : str
-
     Examples
     --------
     >>> north = Connection(url="https://north.example.org")
@@ -260,10 +251,6 @@ def _layer_of(grid: LocalGridState | None) -> _Layer:
 
 def grid_here(name: str | None = None) -> LocalGridState | None:
     """Return a grid that `gridweave up` has started here: that of a name, else ``default``, else the only one.
-
-    Parameters
-    ----------
-    name : str, optional
 
     Returns
     -------

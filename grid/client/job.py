@@ -55,10 +55,6 @@ class Job:
         timeout_s : float, optional
             How long to wait at most.
 
-        Returns
-        -------
-        JobRecord
-
         Raises
         ------
         TimeoutError
@@ -71,10 +67,6 @@ class Job:
 
     async def check(self, timeout_s: float | None = None) -> JobRecord:
         """Return its record once it has ended, and ended well.
-
-        Parameters
-        ----------
-        timeout_s : float, optional
 
         Raises
         ------
@@ -93,7 +85,6 @@ class Job:
 
         Parameters
         ----------
-        timeout_s : float, optional
         rank : int
             Of which rank.
 
@@ -145,7 +136,6 @@ class Job:
 
         Parameters
         ----------
-        rank : int
         stream : str
             ``out``, ``err`` or ``result``.
         """
@@ -157,8 +147,6 @@ class Job:
 
         Parameters
         ----------
-        follow : bool
-        rank : int
         stream : str
             ``out`` or ``err``.
         """

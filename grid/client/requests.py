@@ -120,10 +120,6 @@ def chunks(jobs: Sequence[NewJob]) -> list[list[NewJob]]:
 def callable_name(function: Callable[..., Any] | str) -> str:
     """Return ``module:function`` of a function that the machines can import as well.
 
-    Parameters
-    ----------
-    function : callable or str
-
     Raises
     ------
     InputError

@@ -79,7 +79,6 @@ async def events(
 
     Parameters
     ----------
-    transport : Transport
     after : int, optional
         The number of the last event that is known; None: only what happens from now on.
     jobs, kinds : tuple
@@ -133,12 +132,8 @@ async def output(
 
     Parameters
     ----------
-    transport : Transport
-    job_id, rank : int
-    stream : str
     offset : int
         Of the first byte that is wanted.
-    follow : bool
 
     Raises
     ------

@@ -68,7 +68,6 @@ class Pauses:
 
     Parameters
     ----------
-    patience : Patience
     rng : numpy.random.Generator, optional
         From which chance is drawn; a fresh one if left out.
     sleep : callable, optional
@@ -146,11 +145,6 @@ class TryAgain(Exception):  # noqa: N818 - it never leaves this module
 class Transport:
     """The way to a gateway; made within a running event loop.
 
-    Parameters
-    ----------
-    connection : Connection
-    pauses : Pauses
-
     Raises
     ------
     OptionError
@@ -187,11 +181,8 @@ class Transport:
 
         Parameters
         ----------
-        method, path : str
         answer : type
             What comes back.
-        query : mapping or list of pairs, optional
-        body : Struct, optional
         is_repeatable : bool
             Whether the gateway may hear it more than once.
 
@@ -226,16 +217,6 @@ class Transport:
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open a stream of whatever length; what cuts it later is one of `CUT`, to be mended by who reads it.
-
-        Parameters
-        ----------
-        path : str
-        query : mapping or list of pairs, optional
-        headers : mapping from str to str, optional
-
-        Yields
-        ------
-        aiohttp.ClientResponse
 
         Raises
         ------

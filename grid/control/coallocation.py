@@ -140,11 +140,8 @@ class CoAllocator:
 
         Parameters
         ----------
-        now_ms : int
-        job : Job
         number : int
             Of the attempt; higher than of any before.
-        fragments : tuple of (int, int)
         length_ms : int
             How long the job takes at most when it is placed like that.
         """

@@ -38,7 +38,6 @@ class FullControl:
     ----------
     nodes : sequence of int
         Nodes of each site.
-    policy : GridPolicy
     rng : numpy.random.Generator or None
         For the selection ``random``.
     margin_ms : int
@@ -288,7 +287,6 @@ class NetFullControl(FullControl):
     ----------
     nodes, policy, rng, margin_ms, retry_ms
         As for `FullControl`.
-    network : GridNetwork
     """
 
     def __init__(

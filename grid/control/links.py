@@ -73,12 +73,7 @@ class GridNetwork:
 
 
 class LinksNow:
-    """The links as they are now: what is known to be slow or down, corrected by what was measured.
-
-    Parameters
-    ----------
-    network : GridNetwork
-    """
+    """The links as they are now: what is known to be slow or down, corrected by what was measured."""
 
     def __init__(self, network: GridNetwork) -> None:
         self._network = network
@@ -103,15 +98,10 @@ def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
 
     Parameters
     ----------
-    network : GridNetwork
     slots : int
         Jobs that may wait or run at one time.
     widest : int
         Nodes of the widest job.
-
-    Returns
-    -------
-    GridLinks
     """
     sites = len(network.model.topology.sites)
     return GridLinks(
@@ -135,17 +125,7 @@ def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
 
 
 def more_slots(links: GridLinks, slots: int) -> GridLinks:
-    """Return links with room for more jobs.
-
-    Parameters
-    ----------
-    links : GridLinks
-    slots : int
-
-    Returns
-    -------
-    GridLinks
-    """
+    """Return links with room for more jobs."""
     larger: dict[str, Any] = {}
     for name in ("communication", "data", "least_factor", "crossing_factor", "factor", "data_ms"):
         old = getattr(links, name)
@@ -176,11 +156,8 @@ class LinkSlots:
 
         Parameters
         ----------
-        links : GridLinks
-        slot : int
         width : int
             Of the job.
-        sends : Sends
         """
         talk = sends.communication
         links.communication[slot] = _shape_of(talk.pattern, width)
@@ -204,17 +181,7 @@ def _shape_of(pattern: str, width: int) -> np.void:
 
 
 def with_paths(links: GridLinks, paths: NetArrays) -> GridLinks:
-    """Return what the grid queue knows when the links have changed; all but the paths is shared.
-
-    Parameters
-    ----------
-    links : GridLinks
-    paths : NetArrays
-
-    Returns
-    -------
-    GridLinks
-    """
+    """Return what the grid queue knows when the links have changed; all but the paths is shared."""
     changed = links._replace(paths=paths)
     changed.memo.forget()
     changed.changed[0] = 1
@@ -223,12 +190,7 @@ def with_paths(links: GridLinks, paths: NetArrays) -> GridLinks:
 
 
 def least_crossing(paths: NetArrays) -> tuple[float, float]:
-    """Return what a message takes at least between any two sites: its lag [ms], and what each bit takes [ms].
-
-    Parameters
-    ----------
-    paths : NetArrays
-    """
+    """Return what a message takes at least between any two sites: its lag [ms], and what each bit takes [ms]."""
     between = ~np.eye(len(paths.lag_ms), dtype=np.bool_)
     return float(paths.lag_ms[between].min(initial=np.inf)), _least_ms_per_bit(paths, between)
 

@@ -33,7 +33,6 @@ class OneJob:
     ----------
     nodes : sequence of int
         Nodes of each site.
-    policy : GridPolicy
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy) -> None:
@@ -46,7 +45,6 @@ class OneJob:
 
         Parameters
         ----------
-        job : Job
         draw : float
             What chance the job has, in [0, 1), for the selection ``random``.
         fitting : sequence of int
@@ -81,10 +79,8 @@ class OneJob:
 
         Parameters
         ----------
-        job : Job
         sensitivity : float
             By which its overhead is multiplied.
-        free : mapping of int to int
         sends, submit_ms, now_ms
             With a network: what the job sends, when it was submitted, and when it is to start.
         """
@@ -116,8 +112,6 @@ class NetOneJob(OneJob):
     ----------
     nodes : sequence of int
         Nodes of each site.
-    policy : GridPolicy
-    network : GridNetwork
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork) -> None:

@@ -84,7 +84,6 @@ class GridQueue:
     ----------
     nodes : sequence of int
         Nodes of each site.
-    policy : GridPolicy
 
     Attributes
     ----------
@@ -217,7 +216,6 @@ class GridQueue:
 
         Parameters
         ----------
-        job_id : int
         moves_splits : bool
             Whether a job on several sites ends later than reserved, since its start is agreed ahead: then nothing is
             firm that is reserved behind one.
@@ -463,8 +461,6 @@ class NetQueue(GridQueue):
     ----------
     nodes : sequence of int
         Nodes of each site.
-    policy : GridPolicy
-    network : GridNetwork
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork) -> None:

@@ -17,8 +17,6 @@ def delegated_forecast(now_ms: int, delegation: Delegation, nodes: Sequence[int]
 
     Parameters
     ----------
-    now_ms : int
-    delegation : Delegation
     nodes : sequence of int
         Of each site.
     retry_ms : int
@@ -71,8 +69,6 @@ def sent_forecast(
 
     Parameters
     ----------
-    now_ms : int
-    job : Job
     place : int or None
         The site that it was sent to; None if all have refused it.
     nodes : sequence of int
@@ -102,8 +98,6 @@ def unasked_forecast(
 
     Parameters
     ----------
-    now_ms : int
-    job : Job
     nodes : sequence of int
         Of each site.
     refusal : str

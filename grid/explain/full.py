@@ -66,13 +66,7 @@ class Copy(Protocol):
 
 
 def attempt_forecast(now_ms: int, attempt: Attempt) -> GridForecast:
-    """Return how it stands with a job that has been placed.
-
-    Parameters
-    ----------
-    now_ms : int
-    attempt : Attempt
-    """
+    """Return how it stands with a job that has been placed."""
     asked = attempt.missing if attempt.state == ASKED else ()
     return GridForecast(
         job_id=attempt.job.job_id,
@@ -94,7 +88,6 @@ def waiting_forecast(control: Copy, now_ms: int, job_id: int, *, most_steps: int
     ----------
     control : Copy
         It is used up.
-    now_ms, job_id : int
     most_steps : int
         So many instants are played at most.
     """
@@ -120,11 +113,8 @@ def quoted_forecast(
     ----------
     control : Copy
         It is used up.
-    now_ms : int
     job : Job
         Its id is that of no other.
-    sensitivity : float
-    sends : Sends or None
     most_steps : int
         So many instants are played at most.
     """

@@ -24,10 +24,8 @@ def queue_facts(
     ----------
     queue : GridQueue
         No running job is past its expected end.
-    policy : GridPolicy
     closed : mapping of int to (int, int)
         The sites that are not asked for now: since when, and until when.
-    now_ms, job_id : int
     """
     return _Facts(queue, policy, closed, now_ms, job_id).forecast()
 

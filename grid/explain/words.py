@@ -19,15 +19,10 @@ def in_words(facts: GridForecast, names: Sequence[str], *, is_quote: bool = Fals
 
     Parameters
     ----------
-    facts : GridForecast
     names : sequence of str
         Of the sites.
     is_quote : bool
         Whether the job was not handed in.
-
-    Returns
-    -------
-    Forecast
     """
     states: dict[str, State] = {"starting": "starting", "running": "running", "refused": "refused"}
     return Forecast(
@@ -311,8 +306,6 @@ def record_forecast(record: JobRecord, now_ms: int, kept: str) -> Forecast:
 
     Parameters
     ----------
-    record : JobRecord
-    now_ms : int
     kept : str
         Why it is kept from the queue, if it is.
     """
@@ -351,8 +344,6 @@ def with_site_answer(forecast: Forecast, site: str, answer: SiteForecast) -> For
 
     Parameters
     ----------
-    forecast : Forecast
-    site : str
     answer : SiteForecast
         Of a job that waits there, or would.
 
@@ -389,11 +380,6 @@ def of_site(name: str, answer: SiteForecast) -> Forecast:
     ----------
     name : str
         Of the site.
-    answer : SiteForecast
-
-    Returns
-    -------
-    Forecast
     """
     start_ms = answer.start_ms if answer.state == "waiting" else None
     site = SiteReason(site=name, nodes=answer.nodes, free=answer.free, start_ms=start_ms, reason=answer.reason)

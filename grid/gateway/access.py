@@ -154,8 +154,6 @@ class TokenStore:
 
         Parameters
         ----------
-        user : str
-        role : str
         days : float, optional
             How long it can be used; None: until it is revoked.
 
@@ -187,7 +185,6 @@ class TokenStore:
         ----------
         token : str
             Any text of 32 characters or more that nobody can guess.
-        user, role : str
 
         Raises
         ------
@@ -238,12 +235,7 @@ class TokenStore:
         return frozenset(info.token_id for info in self.list())
 
     def revoke(self, token_id: str) -> bool:
-        """Have a token be usable no more; return whether it was before.
-
-        Parameters
-        ----------
-        token_id : str
-        """
+        """Have a token be usable no more; return whether it was before."""
         if not _ID.fullmatch(token_id):
             return False
         with self._transaction() as connection:
@@ -320,12 +312,7 @@ EVERYBODY = Identity(TokenInfo(token_id="", user="", role="operate", made_ms=0))
 
 
 class Tokens:
-    """The store of tokens, used beside the event loop.
-
-    Parameters
-    ----------
-    store : TokenStore
-    """
+    """The store of tokens, used beside the event loop."""
 
     def __init__(self, store: TokenStore) -> None:
         self._store = store
@@ -365,7 +352,6 @@ async def identify(request: web.BaseRequest, tokens: Tokens | None) -> Identity:
 
     Parameters
     ----------
-    request : aiohttp.web.BaseRequest
     tokens : Tokens or None
         None: everybody on this machine is an operator.
 
@@ -395,10 +381,6 @@ def _unauthenticated(detail: str) -> RefusalError:
 
 def check_browser(request: web.BaseRequest) -> None:
     """Keep pages of other origins out where a request needs no token: a browser on this machine makes it for them.
-
-    Parameters
-    ----------
-    request : aiohttp.web.BaseRequest
 
     Raises
     ------

@@ -37,8 +37,6 @@ class Backend(Protocol):
 
         Parameters
         ----------
-        jobs : sequence of (str, JobRequest)
-        site : str or None
         origin : str
             Who asked, and with which request: it is kept in the story of each job.
         """

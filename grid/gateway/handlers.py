@@ -58,12 +58,7 @@ async def sites(call: Call) -> Sites:
 
 
 def drain(draining: bool) -> Callable[[Call], Awaitable[Done]]:
-    """Return the handler that has a site take nothing new of the grid, or take it again.
-
-    Parameters
-    ----------
-    draining : bool
-    """
+    """Return the handler that has a site take nothing new of the grid, or take it again."""
 
     async def handler(call: Call) -> Done:
         try:

@@ -60,12 +60,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chunk:
-    """Some events for all who want the same; they are encoded once.
-
-    Parameters
-    ----------
-    events : list of JobEvent
-    """
+    """Some events for all who want the same; they are encoded once."""
 
     def __init__(self, events: list[JobEvent]) -> None:
         self.events = events
@@ -92,7 +87,6 @@ class Watcher:
 
     Parameters
     ----------
-    wanted : Filter
     token_id : str
         By which it may; empty: by none.
     after : int
@@ -152,7 +146,6 @@ class EventHub:
 
     Parameters
     ----------
-    backend : Backend
     usable : callable, optional
         Returns the ids of the tokens that can be used; None: there are none.
     backlog : int
@@ -324,11 +317,8 @@ class EventHub:
 
         Parameters
         ----------
-        wanted : Filter
-        token_id : str
         after : int, optional
             None: what happens from now on.
-        idle_s : float
 
         Yields
         ------
@@ -387,10 +377,6 @@ class EventHub:
 
     async def check_after(self, after: int) -> None:
         """See to it that an event could have been the last one that somebody saw.
-
-        Parameters
-        ----------
-        after : int
 
         Raises
         ------

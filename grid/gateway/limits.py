@@ -73,7 +73,6 @@ class Slots:
 
     Parameters
     ----------
-    most : int
     kind : str
         Of the refusal if there are more.
     what : str
@@ -111,12 +110,7 @@ class Slots:
 
 
 class Memory:
-    """How many bytes of bodies all requests together may hold.
-
-    Parameters
-    ----------
-    most : int
-    """
+    """How many bytes of bodies all requests together may hold."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -175,7 +169,6 @@ class OpenJobs:
 
     Parameters
     ----------
-    backend : Backend
     most : int
         So many a user may have.
     """
@@ -229,12 +222,7 @@ class OpenJobs:
             raise UnavailableError(problem) from None
 
     def heard(self, events: Sequence[JobEvent]) -> None:
-        """Take in what has happened to jobs.
-
-        Parameters
-        ----------
-        events : sequence of JobEvent
-        """
+        """Take in what has happened to jobs."""
         for seen in events:
             if seen.kind == "submitted":
                 self._opened(seen.job_id, seen.user)
@@ -266,12 +254,7 @@ class OpenJobs:
                         self._over(record.job_id)
 
     def count(self, user: str) -> int:
-        """Return how many jobs of a user are open.
-
-        Parameters
-        ----------
-        user : str
-        """
+        """Return how many jobs of a user are open."""
         return self._counts[user]
 
     @contextlib.contextmanager
@@ -332,23 +315,12 @@ class Admission:
         self._jobs = jobs
 
     def answered(self, answers: Sequence[Accepted | Declined]) -> None:
-        """Say what became of them, in their order.
-
-        Parameters
-        ----------
-        answers : sequence of Accepted or Declined
-        """
+        """Say what became of them, in their order."""
         self._open_jobs.taken_in(self._jobs, answers)
 
 
 def check_count(user: str, new: int, are_open: int, most: int) -> None:
     """See to it that a user has not too many jobs.
-
-    Parameters
-    ----------
-    user : str
-    new, are_open : int
-    most : int
 
     Raises
     ------
@@ -360,14 +332,7 @@ def check_count(user: str, new: int, are_open: int, most: int) -> None:
 
 
 async def open_at_site(backend: Backend, site: str, user: str, most: int) -> int:
-    """Return how many jobs a user has handed in to a site and are not over; counted no further than to `most`.
-
-    Parameters
-    ----------
-    backend : Backend
-    site, user : str
-    most : int
-    """
+    """Return how many jobs a user has handed in to a site and are not over; counted no further than to `most`."""
     query = JobQuery(own=site, user=user, state=OPEN, limit=MOST_LISTED)
     count = 0
     below: int | None = None

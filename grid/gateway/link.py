@@ -46,7 +46,6 @@ class LinkDoor:
     ----------
     accepts : mapping from str to Secrets
         By the sites whose links they are, what is expected of the other end.
-    take : callable
     answer : callable, optional
         None: nothing can be asked here.
     wants_certificate : bool

@@ -131,8 +131,6 @@ class Metrics:
         ----------
         route : str
             Its name in the table of routes; empty: none.
-        method : str
-        status : int
         seconds : float, optional
             None for a stream.
         """
@@ -160,7 +158,6 @@ class Metrics:
         ----------
         queue : Queue or None
             None: it does not answer.
-        sites : sequence of SiteInfo
         """
         self._up.set(queue is not None)
         if queue is not None:

@@ -26,7 +26,6 @@ def describe(routes: Sequence[Route], *, with_tokens: bool) -> dict[str, Any]:
 
     Parameters
     ----------
-    routes : sequence of Route
     with_tokens : bool
         Whether the gateway asks for tokens.
     """

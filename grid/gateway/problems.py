@@ -60,7 +60,6 @@ class RefusalError(Exception):
         One of `KINDS`.
     detail : str
         What was wrong here, and what would be right.
-    errors : sequence of FieldProblem
     retry_after_s : float, optional
         After which time the same may succeed.
     headers : mapping of str to str, optional
@@ -90,10 +89,6 @@ class RefusalError(Exception):
 
     def document(self, request_id: str) -> Problem:
         """Return the problem document.
-
-        Parameters
-        ----------
-        request_id : str
 
         Examples
         --------

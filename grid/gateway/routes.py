@@ -317,11 +317,6 @@ _BRACES_AT = 3
 def find_route(call: Call, path: str, method: str) -> Route:
     """Return the route of a request, and note in the call what its path names.
 
-    Parameters
-    ----------
-    call : Call
-    path, method : str
-
     Raises
     ------
     RefusalError

@@ -21,7 +21,6 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
 
     Parameters
     ----------
-    settings : GatewaySettings
     namespace : str
         Of the actors of the grid.
     say : callable
@@ -60,8 +59,6 @@ async def serve(backend: Backend, settings: GatewaySettings, say: Callable[[str]
 
     Parameters
     ----------
-    backend : Backend
-    settings : GatewaySettings
     say : callable
         Told where it listens.
     """

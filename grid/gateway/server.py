@@ -48,8 +48,6 @@ class Gateway:
 
     Parameters
     ----------
-    backend : Backend
-    settings : GatewaySettings
     link : LinkDoor, optional
         Where the other ends of links knock; None: there are none.
     links : mapping from str to Link, optional
@@ -292,10 +290,8 @@ class Gateway:
 
         Parameters
         ----------
-        request : aiohttp.web.BaseRequest
         status : int
             That aiohttp would give.
-        error : BaseException or None
         """
         call = Call(parts=self._parts, request=request, request_id=self._request_id(request))
         call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}

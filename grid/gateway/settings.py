@@ -137,7 +137,6 @@ class Certificate:
 
     Parameters
     ----------
-    cert, key : str
     client_ca : str, optional
         A file of certificates; whoever connects may show one that is signed by one of them.
 

@@ -182,10 +182,6 @@ def _check_unique(call: Call, passed: Sequence[tuple[str, JobRequest]], places: 
 def request_problem(request: JobRequest) -> str | None:
     """Return what is wrong with a request that could not be passed on as it is, in one line, or None.
 
-    Parameters
-    ----------
-    request : JobRequest
-
     Examples
     --------
     >>> from gridweave.site.job import Program

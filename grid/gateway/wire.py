@@ -98,7 +98,6 @@ async def read_body(request: web.BaseRequest, most: int, timeout_s: float, held:
 
     Parameters
     ----------
-    request : aiohttp.web.BaseRequest
     most : int
         So many bytes it may have.
     timeout_s : float
@@ -152,10 +151,8 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
 
     Parameters
     ----------
-    data : bytes or msgspec.Raw
     form : str
         `JSON` or `MSGPACK`.
-    kind : type
     where : str
         Of which part this is the body.
 
@@ -181,7 +178,6 @@ def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProb
 
     Parameters
     ----------
-    error : msgspec.ValidationError
     within : str
         Of which part it speaks.
 
@@ -203,7 +199,6 @@ def parameters(query: Any, kind: type[T]) -> T:
 
     Parameters
     ----------
-    query : multidict.MultiMapping of str
     kind : type of msgspec.Struct
         Parameters that may be repeated are tuples there.
 
@@ -252,7 +247,6 @@ def encode(value: object, form: str) -> bytes:
 
     Parameters
     ----------
-    value : object
     form : str
         `JSON` or `MSGPACK`.
     """
@@ -264,10 +258,8 @@ def problem_response(problem: Problem, accept: str, headers: dict[str, str]) -> 
 
     Parameters
     ----------
-    problem : Problem
     accept : str
         The header.
-    headers : dict from str to str
     """
     form = accepted(accept, BOTH) or JSON
     if problem.retry_after_s is not None:

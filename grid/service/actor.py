@@ -40,10 +40,8 @@ class MetaActor(DrivenActor["GridDriver"]):
 
     Parameters
     ----------
-    settings : GridSettings
     journal : str
         Path or URL of its journal.
-    clock : Clock
     namespace : str
         Of the actors of the grid.
     machines : tuple of tuple of str

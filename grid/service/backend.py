@@ -56,10 +56,6 @@ def _decoder_of(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
 class LiveBackend:
     """A live grid, by the desks of its meta-scheduler, its sites and its machines.
 
-    Parameters
-    ----------
-    calls : Calls
-
     Notes
     -----
     It implements `gridweave.grid.gateway.backend.Backend`, whose rules are said there, and knows nothing but what it is
@@ -391,13 +387,7 @@ class RayBackend(LiveBackend):
 
 
 class SiteBackend(LiveBackend):
-    """One site, by its desk and those of its machines: the jobs of its own users.
-
-    Parameters
-    ----------
-    calls : Calls
-    site : str
-    """
+    """One site, by its desk and those of its machines: the jobs of its own users."""
 
     def __init__(self, calls: Calls, site: str) -> None:
         super().__init__(calls)

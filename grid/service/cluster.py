@@ -88,8 +88,6 @@ def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: 
 
     Parameters
     ----------
-    actors : mapping from str to actor handle
-    end_jobs : bool
     timeout_s : float
         How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
         journal is whole at every instant.
@@ -233,10 +231,6 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
 class RunningActors:
     """Actors that run on Ray, of a grid or of a site alone.
 
-    Parameters
-    ----------
-    namespace : str
-
     Attributes
     ----------
     actors : dict from str to actor handle
@@ -322,7 +316,6 @@ class RunningActors:
 
         Parameters
         ----------
-        end_jobs : bool
         timeout_s : float
             How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
             journal is whole at every instant.
@@ -332,12 +325,7 @@ class RunningActors:
 
 
 class RunningGrid(RunningActors):
-    """A grid that runs on Ray; made by `start_grid`.
-
-    Parameters
-    ----------
-    plan : GridPlan
-    """
+    """A grid that runs on Ray; made by `start_grid`."""
 
     def __init__(self, plan: GridPlan) -> None:
         super().__init__(plan.namespace)
@@ -379,15 +367,10 @@ def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any]
 
     Parameters
     ----------
-    plan : GridPlan
     timeout_s : float
         How long to wait until all can be called.
     machine : type
         What is to be the agent of a machine.
-
-    Returns
-    -------
-    RunningGrid
 
     Raises
     ------
@@ -400,17 +383,7 @@ def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any]
 
 
 def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
-    """Make the actors of a grid, as `start_grid`, and do not wait for them: each starts when there is a node for it.
-
-    Parameters
-    ----------
-    plan : GridPlan
-    machine : type
-
-    Returns
-    -------
-    RunningGrid
-    """
+    """Make the actors of a grid, as `start_grid`, and do not wait for them: each starts when there is a node for it."""
     grid = RunningGrid(plan)
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
     # It takes longest to start, and so comes first.
@@ -456,9 +429,6 @@ def make_site(
     ----------
     found : RunningActors
         Gets them.
-    site : SitePlan
-    settings : SiteSettings
-    place : Place
     machine : type
         What is to be the agent of a machine.
     probing : tuple
@@ -491,7 +461,6 @@ def agents_of(site: SitePlan, first_port: int) -> tuple[Agent, ...]:
 
     Parameters
     ----------
-    site : SitePlan
     first_port : int
         From which on ports are kept, `PORTS_EACH` for each machine.
     """

@@ -43,7 +43,6 @@ def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> Tak
 
     Parameters
     ----------
-    name : str
     keep_jobs : bool
         Whether the processes of jobs go on; the next `bring_up` finds them again.
     tell : callable
@@ -72,13 +71,7 @@ def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> Tak
 
 
 def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
-    """End all that was started for a grid, as far as it is written down or can be told from others.
-
-    Parameters
-    ----------
-    state : LocalGridState
-    keep_jobs : bool
-    """
+    """End all that was started for a grid, as far as it is written down or can be told from others."""
     folder = Path(state.folder)
     alive = state.alive
     done = TakenDown(ended=[process.name for process in alive])
@@ -144,10 +137,6 @@ def open_jobs(folder: Path) -> int:
 
 def begin_anew(name: str) -> None:
     """Remove the journals of a grid that does not run, its jobs and their output, and by which GRID.toml it ran.
-
-    Parameters
-    ----------
-    name : str
 
     Raises
     ------

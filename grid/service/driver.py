@@ -46,10 +46,8 @@ class GridDriver(Driver[Any]):
 
     Parameters
     ----------
-    settings : GridSettings
     place : str or pathlib.Path
         Of its journal.
-    clock : Clock
     to_site : callable
         Carries a packet to a site, by its name.
     """

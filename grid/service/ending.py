@@ -34,7 +34,6 @@ def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM
     ----------
     processes : sequence of LocalProcess
         One whose number was given to another process since is left alone.
-    patience_s : float
     """
     leaders = [(process.pid, process.start_ticks) for process in processes]
     # Looked for as long as the leaders live: then it is certain whose the sessions are.
@@ -53,7 +52,6 @@ def end_marked(marker: str, *, within: Iterable[int] | None = None) -> int:
 
     Parameters
     ----------
-    marker : str
     within : iterable of int, optional
         Only what is in these sessions: the processes of jobs are in sessions of their own.
     """
@@ -81,13 +79,7 @@ def kill(found: Sequence[ProcessStat]) -> None:
 
 
 def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> bool:
-    """Wait until processes are gone; return whether they are.
-
-    Parameters
-    ----------
-    processes : iterable of (pid, start_ticks)
-    patience_s : float
-    """
+    """Wait until processes are gone; return whether they are."""
     until = time.monotonic() + patience_s
     for pid, ticks in processes:
         try:

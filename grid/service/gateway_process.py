@@ -24,12 +24,7 @@ def main() -> int:
 
 
 def serve(task: GatewayTask) -> None:
-    """Make sure that the user who starts it has a token, and serve.
-
-    Parameters
-    ----------
-    task : GatewayTask
-    """
+    """Make sure that the user who starts it has a token, and serve."""
     from gridweave.grid.gateway.access import TokenStore
     from gridweave.grid.gateway.running import run_gateway
     from gridweave.grid.service.serve import make_token

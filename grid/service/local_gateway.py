@@ -106,7 +106,6 @@ def start_gateway(
 
     Parameters
     ----------
-    plan : GatewayPlan
     state : LocalGridState
         Its ``url`` is where it listened before, if it did.
     folder : pathlib.Path

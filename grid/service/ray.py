@@ -43,10 +43,6 @@ _QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY
 def knock(address: str) -> None:
     """Find out in a few seconds that nothing listens at an address; Ray would take many minutes.
 
-    Parameters
-    ----------
-    address : str
-
     Raises
     ------
     UnavailableError
@@ -132,13 +128,8 @@ def join_problem(where: str, error: Exception) -> UnavailableError:
 
     Parameters
     ----------
-    where : str
     error : Exception
         One of `RAY_ERRORS`.
-
-    Returns
-    -------
-    UnavailableError
     """
     told = " ".join(str(error).split()) or type(error).__name__
     return UnavailableError(f"--address: Ray cannot be used on {where}: {told}")
@@ -274,9 +265,6 @@ class LocalRay:
 
         Parameters
         ----------
-        machines : sequence of Machine
-        told : callable
-        head : bool
         launcher : Launcher, optional
             One that is ready, or nearly so.
 
@@ -308,10 +296,8 @@ class LocalRay:
 
         Parameters
         ----------
-        machines : sequence of Machine
         processes : dict from str to LocalProcess
             As far as it was told of them; the caller adds those it hears of.
-        told : callable
 
         Raises
         ------
@@ -468,7 +454,6 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
 
     Parameters
     ----------
-    host : str
     wanted : int
         0: any.
     """
@@ -497,10 +482,6 @@ def _environment_of_this(values: dict[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Any]:
     """Connect this process to a Ray cluster, quietly.
-
-    Parameters
-    ----------
-    address : str
 
     Yields
     ------

@@ -58,7 +58,6 @@ def prepare_tokens(plan: GatewayPlan, folder: Path) -> str:
 
     Parameters
     ----------
-    plan : GatewayPlan
     folder : pathlib.Path
         Closed to other users.
 
@@ -98,7 +97,6 @@ def make_token(store: TokenStore, file: Path) -> None:
 
     Parameters
     ----------
-    store : TokenStore
     file : pathlib.Path
         For the token; closed to other users.
     """
@@ -119,10 +117,8 @@ async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say:
 
     Parameters
     ----------
-    gateway : Gateway
     works : sequence of awaitable
         What goes on besides; one that comes to an end without an error is no reason to end.
-    say : callable
 
     Raises
     ------
@@ -213,10 +209,6 @@ class FarCalls:
     ----------
     links : dict from str to Link
         By site.
-
-    Attributes
-    ----------
-    meta : MetaActor, optional
     """
 
     def __init__(self, links: dict[str, Link]) -> None:
@@ -258,11 +250,6 @@ class FarCalls:
 def serve_grid(service: GridService, say: Say) -> None:
     """Run the grid's side until INT or TERM.
 
-    Parameters
-    ----------
-    service : GridService
-    say : callable
-
     Raises
     ------
     GridweaveError
@@ -286,11 +273,6 @@ async def _serve_grid(service: GridService, settings: GatewaySettings, say: Say)
 
 class GridSide:
     """The parts of the grid's side, in the event loop that makes them.
-
-    Parameters
-    ----------
-    service : GridService
-    settings : GatewaySettings
 
     Raises
     ------
@@ -393,8 +375,6 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
 
     Parameters
     ----------
-    service : SiteService
-    say : callable
     keep_jobs : bool
         Whether the processes of jobs go on.
 
@@ -542,8 +522,6 @@ def make_gateway(service: SiteService, settings: GatewaySettings, calls: Any) ->
 
     Parameters
     ----------
-    service : SiteService
-    settings : GatewaySettings
     calls : Calls
         To the actors of the site.
     """

@@ -45,10 +45,6 @@ def run_in_order(work: Coroutine[Any, Any, T]) -> T:
     An exception that is raised where they are heard, as that of `ended_in_order`, would end whichever task has its
     turn, and the event loop with it.
 
-    Parameters
-    ----------
-    work : coroutine
-
     Returns
     -------
     object

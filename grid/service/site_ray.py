@@ -59,7 +59,6 @@ class SiteRay:
     ----------
     folder : pathlib.Path
         Of the site.
-    site : str
     machines : int
         On how many nodes of Ray; one needs none but the head, more than `MOST_NODES` share it.
     marker : str

@@ -168,10 +168,6 @@ def node_of(site: str) -> str:
 def check_name(name: str) -> str:
     """Return the name of a grid, if it can be one.
 
-    Parameters
-    ----------
-    name : str
-
     Raises
     ------
     OptionError
@@ -278,10 +274,6 @@ def known_grids() -> list[str]:
 @contextlib.contextmanager
 def working_on(name: str) -> Iterator[Path]:
     """Keep others from starting or ending the same grid meanwhile.
-
-    Parameters
-    ----------
-    name : str
 
     Yields
     ------

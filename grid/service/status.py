@@ -90,14 +90,6 @@ class _Said(msgspec.Struct, frozen=True):
 def look(name: str) -> LocalStatus:
     """Return how a grid on this machine is.
 
-    Parameters
-    ----------
-    name : str
-
-    Returns
-    -------
-    LocalStatus
-
     Raises
     ------
     UnavailableError

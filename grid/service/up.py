@@ -136,16 +136,10 @@ def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str 
 
     Parameters
     ----------
-    name : str
     read : callable
         Returns what is wanted under this name, at this address; while it does, Ray is loaded already.
-    tell : callable
     address : str, optional
         Of a Ray cluster that runs, in place of a local one.
-
-    Returns
-    -------
-    Brought
 
     Raises
     ------
@@ -405,10 +399,6 @@ def kept_secret(folder: Path, name: str) -> str:
 
 def first_port_of(name: str) -> int:
     """Return from which port on the ranks of jobs of a grid meet; it stays the same as long as its journals are used.
-
-    Parameters
-    ----------
-    name : str
 
     Examples
     --------

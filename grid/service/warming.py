@@ -24,10 +24,6 @@ _MOST_ROUNDS = 50
 def warm_up(settings: GridSettings) -> LiveGrid:
     """Play some jobs on a grid of its own: some that fill a site, one that waits, one on all sites; and forecast them.
 
-    Parameters
-    ----------
-    settings : GridSettings
-
     Returns
     -------
     LiveGrid

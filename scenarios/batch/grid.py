@@ -108,10 +108,8 @@ def simulate_grid(
 
     Parameters
     ----------
-    workload : Workload
     nodes : sequence of int
         Nodes of each site.
-    policy : GridPolicy
     home : array_like of int, shape (n,), optional
         The site at which each job is submitted, for mode ``local``; round robin in the order of submission if left out.
     rng : numpy.random.Generator, optional
@@ -123,10 +121,6 @@ def simulate_grid(
         The links between the sites. The overhead of a split then comes from them and from the columns ``pattern``,
         ``communication_fraction`` and ``message_bytes`` of the workload, in the place of the policy's own and of the
         sensitivities; its data from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
-
-    Returns
-    -------
-    GridResult
 
     Raises
     ------

@@ -117,7 +117,6 @@ class GridNet:
         Parameters
         ----------
         nodes : numpy.ndarray of int64, shape (sites,)
-        policy : GridPolicy
 
         Raises
         ------
@@ -179,7 +178,6 @@ def data_of(workload: Workload, sites: int) -> npt.NDArray[np.void]:
     workload : Workload
         Its columns ``input_bytes`` and ``input_site``, ``output_bytes`` and ``output_site``; where one is missing,
         there is no input, or no output.
-    sites : int
 
     Returns
     -------
@@ -210,16 +208,7 @@ def _refuse(workload: Workload, name: str, wrong: npt.NDArray[np.bool_], problem
 
 
 def network_of(net: GridNet) -> GridNetwork:
-    """Return the network as a grid queue knows it.
-
-    Parameters
-    ----------
-    net : GridNet
-
-    Returns
-    -------
-    GridNetwork
-    """
+    """Return the network as a grid queue knows it."""
     return GridNetwork(net.model, net.split == "earliest-end", STAGINGS[net.data], net.exact_up_to)
 
 
@@ -228,14 +217,8 @@ def links_of(net: GridNet, workload: Workload, rows: IntArray) -> GridLinks:
 
     Parameters
     ----------
-    net : GridNet
-    workload : Workload
     rows : numpy.ndarray of int64
         The jobs that have a slot, one after the other.
-
-    Returns
-    -------
-    GridLinks
     """
     widest = int(workload.width[rows].max(initial=1))
     links = new_links(network_of(net), slots=len(rows), widest=widest)._replace(
@@ -266,10 +249,6 @@ def why_stuck(job_id: int, since_ms: int, *, of_data: bool) -> str:
         The job, and from when on.
     of_data : bool
         Whether it waits for its data; otherwise for what its parts send each other.
-
-    Returns
-    -------
-    str
     """
     if of_data:
         what, contentions = "waits for its input or output, which", "contention none"
@@ -312,14 +291,7 @@ def play_with_net(state: GridState, workload: Workload, rows: IntArray, policy: 
     ----------
     state : GridState
         Its table of jobs holds those of the rows.
-    workload : Workload
     rows : numpy.ndarray of int64
-    policy : GridPolicy
-    net : GridNet
-
-    Returns
-    -------
-    NetOutcome
 
     Raises
     ------
@@ -400,7 +372,6 @@ def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
         Of the idle grid, with the jobs in its table.
     codes : GridCodes
         With the links at the beginning.
-    net : GridNet
 
     Returns
     -------

@@ -87,12 +87,7 @@ class SharedResult:
     searches: Mapping[str, int]
 
     def metrics(self) -> SharedMetrics:
-        """Return the metrics of the paper.
-
-        Returns
-        -------
-        SharedMetrics
-        """
+        """Return the metrics of the paper."""
         ran = self.schedule.ran
         submit_ms, start_ms, end_ms, width = self.schedule.schedule()
         run_ms = self.schedule.workload.run_ms[ran]
@@ -123,10 +118,6 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
     ----------
     path : str or pathlib.Path
         The labels stand in the first row and in the first column.
-
-    Returns
-    -------
-    SlowdownTable
 
     Raises
     ------

@@ -112,20 +112,12 @@ def simulate_policy(
 
     Parameters
     ----------
-    workload : Workload
-    nodes : int or None
-    policy : SitePolicy
-    reservations : sequence of (int, ReservationRequested)
     driver : {"batch", "core"}
     check : bool
         Whether the core's invariants are checked after every step (slow).
     progress : callable, optional
         Called now and then, and at the end, with the number of jobs submitted so far and the number of all that are
         not refused.
-
-    Returns
-    -------
-    SimulationResult
 
     Raises
     ------
@@ -270,12 +262,10 @@ class BatchRun:
 
     Parameters
     ----------
-    workload : Workload
     rows : numpy.ndarray of int64
         The rows of the jobs to play; none is refused by the site.
     nodes : int
         Nodes of the site.
-    policy : SitePolicy
     week_offset_ms : int
         Local time of instant zero, from Monday 00:00.
 

@@ -37,7 +37,6 @@ def job_messages(workload: Workload, rows: IntArray | None = None) -> list[Job]:
 
     Parameters
     ----------
-    workload : Workload
     rows : numpy.ndarray of int64, shape (k,), optional
         The jobs; all if left out.
 
@@ -77,10 +76,6 @@ def sends_of(workload: Workload) -> list[Sends]:
     workload : Workload
         With the columns of `communication_of` and `data_of` (`gridweave.scenarios.batch.grid_network`); where one of
         them is missing, there is no communication, no input, or no output.
-
-    Returns
-    -------
-    list of Sends
 
     Raises
     ------
@@ -148,15 +143,12 @@ def run_core(
 
     Parameters
     ----------
-    workload : Workload
     rows : numpy.ndarray of int64, shape (k,)
         The jobs to submit; none is refused by the site.
     nodes : int
         Nodes of the site.
-    policy : SitePolicy or SharedNodes
     offset_ms : int
         Local time of instant zero, from Monday 00:00.
-    reservations : sequence of (int, ReservationRequested)
     report : callable
         Called now and then with the number of jobs submitted so far, and of all.
     check : bool

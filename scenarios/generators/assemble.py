@@ -19,12 +19,6 @@ MAX_JOBS = 10**8
 def check_request(jobs: int, nodes: int, load: float | None, run_factor: float, interarrival_factor: float) -> None:
     """Refuse what no generator can do.
 
-    Parameters
-    ----------
-    jobs, nodes : int
-    load : float or None
-    run_factor, interarrival_factor : float
-
     Raises
     ------
     OptionError
@@ -78,10 +72,6 @@ def assemble(
         Run times and estimates are multiplied by it (Streit, section 3.7: run time extension).
     interarrival_factor : float
         Gaps between submissions are multiplied by it (Streit, section 3.7: shrinking factor).
-
-    Returns
-    -------
-    Workload
 
     Raises
     ------

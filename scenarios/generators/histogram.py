@@ -217,10 +217,6 @@ def learn_histogram(workload: Workload, *, nodes: int | None = None, weibull: st
         Interarrival times: ``fit`` (`gridweave.scenarios.generators.weibull.fit_weibull`), ``table:NAME`` for the
         parameters of Streit, Table 3.7, or the law itself.
 
-    Returns
-    -------
-    HistogramModel
-
     Raises
     ------
     InputError
@@ -283,7 +279,6 @@ def generate_histogram(
 
     Parameters
     ----------
-    model : HistogramModel
     jobs : int
         Number of jobs, >= 1.
     rng : numpy.random.Generator

@@ -111,7 +111,6 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        rng : numpy.random.Generator
         size : int
             How many.
 
@@ -127,10 +126,6 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         The interval that is under way at a given instant has the law weighted by length, and the instant lies anywhere
         in it. Weighted by length, Erlang of order n becomes Erlang of order n + 1 with the same rate.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
 
         Returns
         -------
@@ -320,30 +315,12 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(self.counts)
 
     def jobs_per_ms(self, nodes: int) -> float:
-        """Return the rate at which jobs of at most this width arrive.
-
-        Parameters
-        ----------
-        nodes : int
-
-        Returns
-        -------
-        float
-        """
+        """Return the rate at which jobs of at most this width arrive."""
         narrow = sum(count for width, count in zip(self.widths, self.counts, strict=True) if width <= nodes)
         return narrow / self.jobs / self.interarrival.moment(1)
 
     def nodes_in_use(self, nodes: int) -> float:
-        """Return the nodes that jobs of at most this width keep busy on the average: rate x run time x width.
-
-        Parameters
-        ----------
-        nodes : int
-
-        Returns
-        -------
-        float
-        """
+        """Return the nodes that jobs of at most this width keep busy on the average: rate x run time x width."""
         pairs = zip(self.widths, self.counts, strict=True)
         mean_width = sum(width * count for width, count in pairs if width <= nodes) / self.jobs
         return mean_width * self.run.moment(1) / self.interarrival.moment(1)
@@ -356,7 +333,6 @@ class Stream:
 
     Parameters
     ----------
-    group : SizeClass
     nodes : int
         Jobs that are wider are left out.
     rng : numpy.random.Generator
@@ -371,26 +347,13 @@ class Stream:
         self._chunks: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
     def jobs_until(self, horizon_ms: float) -> int:
-        """Draw jobs up to a time and return how many there are by then.
-
-        Parameters
-        ----------
-        horizon_ms : float
-
-        Returns
-        -------
-        int
-        """
+        """Draw jobs up to a time and return how many there are by then."""
         while self._last_ms <= horizon_ms:
             self._draw()
         return sum(int(np.searchsorted(submit_ms, horizon_ms, side="right")) for submit_ms, _, _ in self._chunks)
 
     def columns_until(self, horizon_ms: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the jobs up to a time, up to which they have been drawn.
-
-        Parameters
-        ----------
-        horizon_ms : float
 
         Returns
         -------
@@ -477,10 +440,6 @@ def learn_hyper_erlang(workload: Workload, *, nodes: int | None = None) -> Hyper
     nodes : int, optional
         Size of the machine; that of the workload if left out.
 
-    Returns
-    -------
-    HyperErlangModel
-
     Raises
     ------
     InputError
@@ -538,16 +497,11 @@ def rescale(model: HyperErlangModel, *, nodes: int, max_width: int | None = None
 
     Parameters
     ----------
-    model : HyperErlangModel
     nodes : int
         Nodes of the other machine.
     max_width : int, optional
         Widest job there; the whole machine if left out. Wider jobs get this width, with their arrivals and run times as
         they were.
-
-    Returns
-    -------
-    HyperErlangModel
 
     Raises
     ------
@@ -578,15 +532,10 @@ def interarrival_factor_for(model: HyperErlangModel, load: float, *, nodes: int 
 
     Parameters
     ----------
-    model : HyperErlangModel
     load : float
         Wanted offered load, > 0; Zhang's baseline workload has 0.55.
     nodes : int, optional
         Size of the machine; that of the model if left out.
-
-    Returns
-    -------
-    float
 
     Raises
     ------
@@ -618,7 +567,6 @@ def generate_hyper_erlang(
 
     Parameters
     ----------
-    model : HyperErlangModel
     jobs : int
         Number of jobs, >= 1.
     rng : numpy.random.Generator

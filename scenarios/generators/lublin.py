@@ -112,10 +112,6 @@ def daily_cycle(anum: float, bnum: float) -> DailyCycle:
         Shape and scale in buckets, > 0. Bucket i, from 11 to 58 and wrapped around the day, gets the mass between
         i - 0.5 and i + 0.5.
 
-    Returns
-    -------
-    DailyCycle
-
     Raises
     ------
     InputError
@@ -150,7 +146,6 @@ def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -
         Of the gamma distribution of their logarithm; the shape is aarr * arar.
     size : int
         How many, >= 1.
-    rng : numpy.random.Generator
 
     Returns
     -------
@@ -310,12 +305,10 @@ def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generato
 
     Parameters
     ----------
-    jobs : LublinJobs
     nodes : int
         Size of the machine, >= 1.
     size : int
         How many.
-    rng : numpy.random.Generator
 
     Returns
     -------
@@ -340,10 +333,8 @@ def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> F
 
     Parameters
     ----------
-    jobs : LublinJobs
     width : numpy.ndarray of int64, shape (n,)
         Nodes of each job.
-    rng : numpy.random.Generator
 
     Returns
     -------
@@ -370,7 +361,6 @@ def draw_jobs(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator)
 
     Parameters
     ----------
-    jobs : LublinJobs
     nodes : int
         Size of the machine, >= 1.
     size : int
@@ -462,10 +452,6 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     nodes : int
         Nodes of the machine.
 
-    Returns
-    -------
-    LublinModel
-
     Raises
     ------
     OptionError
@@ -500,10 +486,6 @@ def with_alpha(model: LublinModel, alpha: float) -> LublinModel:
     alpha : float
         The new aarr, > 0. LOMARC, Table 4, has 10.23, 9.83 and 8.83.
 
-    Returns
-    -------
-    LublinModel
-
     Raises
     ------
     OptionError
@@ -532,7 +514,6 @@ def generate_lublin(
 
     Parameters
     ----------
-    model : LublinModel
     jobs : int
         Number of jobs, >= 1.
     rng : numpy.random.Generator

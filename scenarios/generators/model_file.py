@@ -61,10 +61,6 @@ def load_model(source: str | Path) -> Model:
         A name out of `model_names`, or a file that `save_model` wrote. A `pathlib.Path` is always a file; a text is a
         name first.
 
-    Returns
-    -------
-    Model
-
     Raises
     ------
     InputError

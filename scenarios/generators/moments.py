@@ -58,10 +58,6 @@ def measure(workload: Workload, nodes: int | None = None) -> Moments:
     nodes : int, optional
         Size of the machine; that of the workload if left out.
 
-    Returns
-    -------
-    Moments
-
     Raises
     ------
     InputError
@@ -88,15 +84,6 @@ def measure(workload: Workload, nodes: int | None = None) -> Moments:
 def machine_nodes(workload: Workload, nodes: int | None) -> int:
     """Return the size of the machine: what was given, else what the workload says.
 
-    Parameters
-    ----------
-    workload : Workload
-    nodes : int or None
-
-    Returns
-    -------
-    int
-
     Raises
     ------
     OptionError
@@ -120,7 +107,6 @@ def check_positive(option: str, value: float) -> None:
     ----------
     option : str
         What the user knows it as.
-    value : float
 
     Raises
     ------
@@ -133,10 +119,6 @@ def check_positive(option: str, value: float) -> None:
 
 def submission_span_ms(workload: Workload) -> int:
     """Return the time from the first submission to the last.
-
-    Parameters
-    ----------
-    workload : Workload
 
     Returns
     -------
@@ -161,10 +143,6 @@ def submission_span_ms(workload: Workload) -> int:
 def resolution_ms(workload: Workload) -> int:
     """Return the tick of the clock that a workload was recorded with: a second where all its times are whole seconds.
 
-    Parameters
-    ----------
-    workload : Workload
-
     Returns
     -------
     int
@@ -175,15 +153,6 @@ def resolution_ms(workload: Workload) -> int:
 
 
 def plain_name(name: str) -> str:
-    """Return a name as a model file can hold it: one line, not too long, not empty.
-
-    Parameters
-    ----------
-    name : str
-
-    Returns
-    -------
-    str
-    """
+    """Return a name as a model file can hold it: one line, not too long, not empty."""
     line = "".join(letter if letter.isprintable() else " " for letter in name)
     return " ".join(line.split())[:200] or "workload"

@@ -78,14 +78,6 @@ GENERATORS: dict[str, Generator] = {
 def kind_of(model: Model) -> str:
     """Return the name of the entry that a model belongs to: the first of those with its type.
 
-    Parameters
-    ----------
-    model : Model
-
-    Returns
-    -------
-    str
-
     Raises
     ------
     TypeError
@@ -102,13 +94,8 @@ def with_settings(model: Model, settings: Mapping[str, float]) -> Model:
 
     Parameters
     ----------
-    model : Model
     settings : mapping from str to float
         Parameters out of the ``settings`` of its kind, and their values.
-
-    Returns
-    -------
-    Model
 
     Raises
     ------
@@ -137,20 +124,14 @@ def generate(
 
     Parameters
     ----------
-    model : Model
     jobs : int
         Number of jobs, >= 1.
-    rng : numpy.random.Generator
     nodes : int, optional
         Size of the machine; that of the model if left out. Jobs that are wider do not occur.
     load : float, optional
         Offered load before the two factors, > 0.
     run_factor, interarrival_factor : float
         Run times and estimates, and interarrival times, are multiplied by them; > 0.
-
-    Returns
-    -------
-    Workload
 
     Raises
     ------

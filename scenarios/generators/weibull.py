@@ -63,7 +63,6 @@ class Weibull(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        rng : numpy.random.Generator
         size : int
             How many.
 
@@ -103,10 +102,6 @@ def fit_weibull(interarrival_ms: npt.NDArray[np.integer], *, resolution_ms: int)
         Observed times, >= 0, at least one and not all zero.
     resolution_ms : int
         Tick of the clock that they were read from, >= 1.
-
-    Returns
-    -------
-    Weibull
 
     Raises
     ------
@@ -152,10 +147,6 @@ def weibull_by_name(text: str) -> Weibull:
     ----------
     text : str
         ``table:`` and a key of `WEIBULL_TABLE`.
-
-    Returns
-    -------
-    Weibull
 
     Raises
     ------

@@ -67,10 +67,6 @@ def read_grid(path: str | Path | None) -> ReadGrid:
     path : str, pathlib.Path or None
         None: the one that ships.
 
-    Returns
-    -------
-    ReadGrid
-
     Raises
     ------
     ScenarioError
@@ -94,7 +90,6 @@ def file_text(path: str | Path, right: str) -> tuple[str, str, str]:
 
     Parameters
     ----------
-    path : str or pathlib.Path
     right : str
         Where there is a file to begin with.
 
@@ -118,15 +113,10 @@ def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
 
     Parameters
     ----------
-    text : str
     source : str
         What errors call it.
     base : str
         The folder from which paths in it count; empty: none.
-
-    Returns
-    -------
-    ReadGrid
 
     Raises
     ------
@@ -146,15 +136,10 @@ def checked_grid(file: GridFile, report: Report, text: str, source: str, base: s
 
     Parameters
     ----------
-    file : GridFile
     report : Report
         With what is wrong so far.
     text, source, base : str
         As for `grid_of_text`.
-
-    Returns
-    -------
-    ReadGrid
 
     Raises
     ------
@@ -207,15 +192,10 @@ def plan_of(grid: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
 
     Parameters
     ----------
-    grid : ReadGrid
     folder, namespace, labelled, first_port
         As for `GridPlan`.
     secret : bytes
         By which the sites know each other when they probe.
-
-    Returns
-    -------
-    GridPlan
     """
     from gridweave.grid.control.links import GridNetwork
     from gridweave.grid.service.cluster import GridPlan, SitePlan

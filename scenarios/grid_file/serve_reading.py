@@ -77,14 +77,6 @@ def example_text(kind: str) -> str:
 def read_service(path: str | Path) -> ReadService:
     """Read a file of serve, and check all of it.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-
-    Returns
-    -------
-    ReadService
-
     Raises
     ------
     ScenarioError
@@ -100,15 +92,10 @@ def service_of_text(text: str, source: str, base: str) -> ReadService:
 
     Parameters
     ----------
-    text : str
     source : str
         What errors call it.
     base : str
         The folder from which paths in it count.
-
-    Returns
-    -------
-    ReadService
 
     Raises
     ------

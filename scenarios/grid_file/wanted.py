@@ -19,15 +19,10 @@ def wanted_grid(grid: ReadGrid, *, name: str | None = None, address: str | None 
 
     Parameters
     ----------
-    grid : ReadGrid
     name : str, optional
         Goes before the name in the file.
     address : str, optional
         Of a Ray cluster that runs; without it there is a local one.
-
-    Returns
-    -------
-    Wanted
 
     Raises
     ------

@@ -230,15 +230,6 @@ class LiveRun:
     def write(self, folder: str | Path, *, plots: bool = True) -> tuple[Path, ...]:
         """Write ``jobs.csv`` and ``summary.json``, and the plots of both schedules into folders of their own.
 
-        Parameters
-        ----------
-        folder : str or pathlib.Path
-        plots : bool, optional
-
-        Returns
-        -------
-        tuple of pathlib.Path
-
         Raises
         ------
         InputError
@@ -307,21 +298,14 @@ def live_run_of(
     ----------
     built : Built
         What was to be played.
-    simulated : GridRun
     records : sequence of JobRecord
         What became of each job, in the order of the workload; times run as in the scenario.
     origin_ms : int
         What the clock of the records showed at time 0 of the scenario.
     speed : float
         How many ms of the scenario passed in one.
-    remarks : sequence of str
-    where : str
     tolerance : float
         As of `LiveRun`.
-
-    Returns
-    -------
-    LiveRun
     """
     return LiveRun(
         simulated=simulated,

@@ -116,7 +116,6 @@ class Demo:
 
         Parameters
         ----------
-        simulated : GridRun
         records : sequence of JobRecord
             In the order of the workload.
         origin_ms : int
@@ -137,11 +136,6 @@ def make_demo(folder: Path, jobs: int = JOBS) -> Demo:
     ----------
     folder : pathlib.Path
         Where the scenario is written to, as ``demo.toml``.
-    jobs : int
-
-    Returns
-    -------
-    Demo
     """
     largest = max(nodes for _, nodes in SITES)
     try:
@@ -166,14 +160,6 @@ def shortened(workload: Workload) -> Workload:
 
     Times between submissions and run times are shortened by their square roots: the longest of a trace is ten thousand
     times the shortest, of which nothing would be left to see.
-
-    Parameters
-    ----------
-    workload : Workload
-
-    Returns
-    -------
-    Workload
     """
     gaps = np.sqrt(np.diff(workload.submit_ms, prepend=workload.submit_ms[0]).astype(np.float64))
     submit_ms = np.floor(np.cumsum(gaps) * SPAN_MS / max(float(gaps.sum()), 1.0)).astype(np.int64)
@@ -202,10 +188,6 @@ def _scaled(run_ms: npt.NDArray[np.float64], width: IntArray, wanted: float) -> 
 @contextlib.contextmanager
 def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     """Have another process work out what the simulation forecasts; the first time it compiles for half a minute.
-
-    Parameters
-    ----------
-    demo : Demo
 
     Yields
     ------
@@ -297,11 +279,6 @@ class Played:
 def grid_of_its_own(name: str, tell: Tell) -> Iterator[None]:
     """Have a name for a grid to oneself; whatever happens, and whoever interrupts, nothing of that grid is left.
 
-    Parameters
-    ----------
-    name : str
-    tell : callable
-
     Raises
     ------
     UnavailableError
@@ -338,13 +315,8 @@ def play(state: LocalGridState, demo: Demo, report: Progress) -> Played:
     ----------
     state : LocalGridState
         Of the grid.
-    demo : Demo
     report : callable
         Told now and then how far it is.
-
-    Returns
-    -------
-    Played
 
     Raises
     ------

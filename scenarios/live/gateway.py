@@ -47,10 +47,6 @@ _STEPS = 5, 2, 1
 def suitable_speed(workload: Workload) -> float:
     """Return a speed at which starts of processes take little beside the work of jobs.
 
-    Parameters
-    ----------
-    workload : Workload
-
     Returns
     -------
     float
@@ -75,8 +71,6 @@ def check_grid(built: Built, sites: Sequence[SiteInfo], scheduling: Scheduling) 
 
     Parameters
     ----------
-    built : Built
-    sites : sequence of SiteInfo
     scheduling : Scheduling
         As its gateway says them.
 
@@ -164,7 +158,6 @@ def compressed(built: Built, speed: float, name: str) -> list[Submission]:
 
     Parameters
     ----------
-    built : Built
     speed : float
         How many ms of the scenario pass in one.
     name : str
@@ -187,13 +180,7 @@ def compressed(built: Built, speed: float, name: str) -> list[Submission]:
 
 
 def short_limits(workload: Workload, speed: float) -> int:
-    """Return how many jobs have so little time between their work and their limit that a busy machine may end them.
-
-    Parameters
-    ----------
-    workload : Workload
-    speed : float
-    """
+    """Return how many jobs have so little time between their work and their limit that a busy machine may end them."""
     slack_ms = (workload.estimate_ms - workload.run_ms) / speed
     return int(np.count_nonzero((slack_ms < LIMIT_SLACK_REAL_MS) & ~workload.overran))
 
@@ -203,10 +190,8 @@ def expanded(record: JobRecord, origin_ms: int, speed: float) -> JobRecord:
 
     Parameters
     ----------
-    record : JobRecord
     origin_ms : int
         What the grid's clock showed at time 0 of the scenario.
-    speed : float
     """
 
     def at(time_ms: int | None) -> int | None:
@@ -251,10 +236,6 @@ def run_on_gateway(
         The first so many jobs only; all, if left out.
     progress : callable, optional
         Told now and then how far it is.
-
-    Returns
-    -------
-    LiveRun
 
     Raises
     ------

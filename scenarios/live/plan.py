@@ -76,13 +76,8 @@ def first_jobs(built: Built, jobs: int | None) -> Built:
 
     Parameters
     ----------
-    built : Built
     jobs : int or None
         How many, at least 1; None: all.
-
-    Returns
-    -------
-    Built
 
     Raises
     ------
@@ -104,7 +99,6 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
 
     Parameters
     ----------
-    built : Built
     on : str
         What it is to be played on, as the user says it.
 
@@ -147,17 +141,12 @@ def grid_plan(built: Built, speed: float, *, folder: str, namespace: str, labell
 
     Parameters
     ----------
-    built : Built
     speed : float
         How many ms of the scenario pass in one.
     folder, namespace, labelled
         As for `GridPlan`.
     epoch_ms : int
         Unix time at which its clock shows 0.
-
-    Returns
-    -------
-    GridPlan
 
     Raises
     ------
@@ -195,11 +184,6 @@ def _passing(real_ms: int, speed: float) -> int:
 
 def submissions(built: Built, speed: float) -> list[Submission]:
     """Return the jobs of a scenario as they are handed in.
-
-    Parameters
-    ----------
-    built : Built
-    speed : float
 
     Returns
     -------
@@ -245,11 +229,6 @@ def sleeping(run_ms: int, most: int, policy: GridPolicy, speed: float) -> Progra
         On how many sites it may be.
     policy : GridPolicy
         Its overhead is by how much longer the job takes on several.
-    speed : float
-
-    Returns
-    -------
-    Program
 
     Examples
     --------
@@ -279,7 +258,6 @@ def warming(plan: GridPlan, targets: set[str | None]) -> list[tuple[str | None, 
 
     Parameters
     ----------
-    plan : GridPlan
     targets : set of str or None
         Sites whose own users hand in jobs, and None if the grid gets any.
 

@@ -69,10 +69,6 @@ def run_on_ray(
     progress : callable, optional
         Told now and then how far it is.
 
-    Returns
-    -------
-    LiveRun
-
     Raises
     ------
     ScenarioError
@@ -118,7 +114,6 @@ def patience_s(simulated: GridResult, speed: float) -> float:
     ----------
     simulated : GridResult
         What is played.
-    speed : float
     """
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())
     return _LEAST_PATIENCE_S + _PATIENCE * span_ms / speed / 1000

@@ -66,16 +66,11 @@ def ground_for(sites: Sequence[str], address: str | None, tell: Callable[[str], 
 
     Parameters
     ----------
-    sites : sequence of str
     address : str, optional
         Of a cluster: ``auto``, ``ray://host:10001``, ``host:6379``. Without it a cluster is started on this machine,
         with one node for each site. A process that is connected already stays so.
     tell : callable
         Told what is going on.
-
-    Yields
-    ------
-    Ground
 
     Raises
     ------

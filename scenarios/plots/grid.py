@@ -29,10 +29,6 @@ _WIDTH_IN, _HEIGHT_IN = 11.0, 7.5
 def plot_utilisation(run: GridRun) -> Figure:
     """Draw how busy each site was over time, the whole grid, and the waiting jobs.
 
-    Parameters
-    ----------
-    run : GridRun
-
     Returns
     -------
     matplotlib.figure.Figure
@@ -73,10 +69,6 @@ def plot_utilisation(run: GridRun) -> Figure:
 
 def plot_schedule(run: GridRun) -> Figure:
     """Draw the busiest time: jobs as rectangles over time and the nodes of each site, multi-site jobs in colour.
-
-    Parameters
-    ----------
-    run : GridRun
 
     Returns
     -------

@@ -76,10 +76,6 @@ def new_figure(width: float, height: float) -> Figure:
     ----------
     width, height : float
         In inches.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
@@ -87,12 +83,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def tidy(axes: Axes) -> None:
-    """Take away the frame at the top and at the right, and draw a quiet grid.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-    """
+    """Take away the frame at the top and at the right, and draw a quiet grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -129,10 +120,6 @@ class TimeAxis:
             With or without a start date; a time zone that is not known is shown as UTC.
         begin_ms, end_ms : int
             What is to be seen.
-
-        Returns
-        -------
-        TimeAxis
         """
         start = workload.start_unix_s
         if start is not None:
@@ -177,7 +164,6 @@ class TimeAxis:
 
         Parameters
         ----------
-        axes : matplotlib.axes.Axes
         begin_ms, end_ms : int
             The limits.
         """
@@ -200,7 +186,6 @@ def log_time_axis(axes: Axes, low_s: float, high_s: float) -> None:
 
     Parameters
     ----------
-    axes : matplotlib.axes.Axes
     low_s, high_s : float
         The limits, in seconds.
     """

@@ -27,7 +27,6 @@ def plot_figure(figure: str, runs: ZhangRuns) -> dict[str, Figure]:
     ----------
     figure : str
         A key of `gridweave.scenarios.published.zhang.FIGURES`.
-    runs : ZhangRuns
 
     Returns
     -------
@@ -74,10 +73,6 @@ def _draw_panel(axes: Axes, panel: Panel, curves: Curves) -> None:
 
 def plot_months(runs: ThesisRuns) -> dict[str, Figure]:
     """Draw the monthly SLDwA of Tables A.1 to A.4, published and ours, for the traces at hand.
-
-    Parameters
-    ----------
-    runs : ThesisRuns
 
     Returns
     -------

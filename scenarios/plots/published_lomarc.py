@@ -23,7 +23,6 @@ def plot_lomarc(entry: str, runs: LomarcRuns) -> dict[str, Figure]:
     ----------
     entry : str
         A key of `gridweave.scenarios.published.lomarc.SHOWN`.
-    runs : LomarcRuns
 
     Returns
     -------

@@ -38,10 +38,6 @@ _DAY_MS = 86_400_000
 def plot_network(grid: GridRuns) -> dict[str, Figure]:
     """Draw the study.
 
-    Parameters
-    ----------
-    grid : GridRuns
-
     Returns
     -------
     dict from str to matplotlib.figure.Figure

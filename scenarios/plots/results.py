@@ -86,31 +86,13 @@ def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, e
 
 
 def span(result: SimulationResult) -> tuple[int, int]:
-    """Return the time from the first submission to the last end; a second if no job ran.
-
-    Parameters
-    ----------
-    result : SimulationResult
-
-    Returns
-    -------
-    tuple of (int, int)
-    """
+    """Return the time from the first submission to the last end; a second if no job ran."""
     submit_ms, _, end_ms, _ = result.schedule()
     return (int(submit_ms[0]), int(end_ms.max())) if len(submit_ms) else (0, MS_PER_S)
 
 
 def title(result: SimulationResult) -> str:
-    """Return the line above a plot of one result.
-
-    Parameters
-    ----------
-    result : SimulationResult
-
-    Returns
-    -------
-    str
-    """
+    """Return the line above a plot of one result."""
     return f"{result.workload.name} on {result.nodes:,} nodes: {result.label}"
 
 
@@ -123,10 +105,6 @@ def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -
         As asked for.
     default : tuple of (int, int)
         For what was not asked for.
-
-    Returns
-    -------
-    tuple of (int, int)
 
     Raises
     ------
@@ -313,10 +291,6 @@ def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
     ----------
     results : sequence of SimulationResult
         At least one.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------

@@ -77,7 +77,6 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
 
     Parameters
     ----------
-    result : SimulationResult
     steps : Steps
         Of its schedule.
 

@@ -63,16 +63,10 @@ def plot_sweep(plan: Plan, summary: pandas.DataFrame, metric: str, *, over: str 
 
     Parameters
     ----------
-    plan : Plan
     summary : pandas.DataFrame
         As `gridweave.scenarios.sweep.tables.summary_columns` makes it.
-    metric : str
     over : str, optional
         The key whose values stand side by side.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------
@@ -117,16 +111,7 @@ def plot_sweep(plan: Plan, summary: pandas.DataFrame, metric: str, *, over: str 
 
 
 def over_numbers(axis: Axis) -> bool:
-    """Return whether the values of a key can stand on an axis of numbers: at least two, all finite.
-
-    Parameters
-    ----------
-    axis : Axis
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether the values of a key can stand on an axis of numbers: at least two, all finite."""
     return axis.is_numeric and len(axis.values) > 1 and all(math.isfinite(value) for value in axis.values)
 
 

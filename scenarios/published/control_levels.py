@@ -105,16 +105,7 @@ class _Study:
 
 
 def control_levels(runs: GridRuns) -> Report:
-    """Compare no grid and the three levels of control, and show what owners' rules gain and cost (docs/control.md).
-
-    Parameters
-    ----------
-    runs : GridRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Compare no grid and the three levels of control, and show what owners' rules gain and cost (docs/control.md)."""
     study = _Study(runs)
     return Report(
         id="control-levels",
@@ -157,7 +148,6 @@ def parties(result: WorldResult, to_grid: BoolArray) -> tuple[float, ...]:
 
     Parameters
     ----------
-    result : WorldResult
     to_grid : numpy.ndarray of bool, shape (n,)
         Which jobs are the grid's.
 

@@ -51,11 +51,6 @@ class GridRuns:
         ----------
         name : str
             A name in `EXTRACTS`.
-        max_width : int, optional
-
-        Returns
-        -------
-        Workload
         """
         key = name, max_width
         if key not in self._extracts:
@@ -71,12 +66,6 @@ class GridRuns:
         ----------
         name, machines : str
             Names in `EXTRACTS` and `CONFIGURATIONS`.
-        policy : GridPolicy
-        max_width : int, optional
-
-        Returns
-        -------
-        GridResult
         """
         key = name, machines, max_width, policy
         if key not in self._results:

@@ -108,13 +108,7 @@ _QUANTITIES = {"response_s": "response time", "relative": "relative bounded resp
 
 
 class View:
-    """The points of one reading, read as the paper reads its figures.
-
-    Parameters
-    ----------
-    points : mapping from Setting to tuple of Point
-    reading : str
-    """
+    """The points of one reading, read as the paper reads its figures."""
 
     def __init__(self, points: Points, reading: str) -> None:
         self._points, self._reading = points, reading
@@ -402,11 +396,6 @@ def judge(entry: str, points: Points, readings: Sequence[str]) -> tuple[Conclusi
         A key of `CLAIMS`.
     points : mapping from Setting to tuple of Point
         All that the figure shows.
-    readings : sequence of str
-
-    Returns
-    -------
-    tuple of Conclusion
     """
     views = {reading: View(points, reading) for reading in readings}
     return tuple(
@@ -452,10 +441,6 @@ def settings_of(entry: str) -> list[Setting]:
     ----------
     entry : str
         A key of `TITLES`.
-
-    Returns
-    -------
-    list of Setting
     """
     if entry == "lomarc-4":
         return []
@@ -475,11 +460,6 @@ def report_lomarc(entry: str, runs: LomarcRuns) -> Report:
     ----------
     entry : str
         A key of `TITLES`.
-    runs : LomarcRuns
-
-    Returns
-    -------
-    Report
     """
     title, source = TITLES[entry]
     points = runs.points(settings_of(entry))

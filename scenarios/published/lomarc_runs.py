@@ -93,7 +93,6 @@ class Point(NamedTuple):
         Average response time, and average relative bounded response time.
     util, efficiency : float
         Utilisation and utilisation efficiency.
-    makespan_s : float
     candidates : tuple of float
         The means over the searches among the waiting jobs, as in `COLUMNS`; NaN without a search.
     selected : float
@@ -134,7 +133,6 @@ def load_of(workload: Workload, nodes: int) -> Load:
     ----------
     workload : Workload
         Of at least two instants of submission.
-    nodes : int
 
     Returns
     -------
@@ -186,31 +184,16 @@ class LomarcRuns:
 
         Parameters
         ----------
-        seed : int
         workload : str
             A key of `ALPHAS`.
-        mix : str
         weeks : float, optional
             As of a `Reading`.
-
-        Returns
-        -------
-        Workload
         """
         factor = 1.0 if weeks is None else weeks * MS_PER_WEEK / _jobs(seed, "W1", self.jobs).submit_ms[-1]
         return assign_resources(_jobs(seed, workload, self.jobs, factor), mix, np.random.default_rng([seed, 1]))
 
     def points(self, settings: Iterable[Setting]) -> dict[Setting, tuple[Point, ...]]:
-        """Return what settings come to, a point for each seed.
-
-        Parameters
-        ----------
-        settings : iterable of Setting
-
-        Returns
-        -------
-        dict from Setting to tuple of Point
-        """
+        """Return what settings come to, a point for each seed."""
         wanted = list(dict.fromkeys(settings))
         self._simulate([(one, seed) for one in {_same(one): None for one in wanted} for seed in self.seeds])
         return {one: tuple(self._points[_same(one), seed] for seed in self.seeds) for one in wanted}

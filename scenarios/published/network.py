@@ -142,16 +142,7 @@ class NetworkRuns:
         )
 
     def result(self, case: Case) -> GridResult:
-        """Return a schedule with the network.
-
-        Parameters
-        ----------
-        case : Case
-
-        Returns
-        -------
-        GridResult
-        """
+        """Return a schedule with the network."""
         if case.mode == "sharing":
             case = Case("sharing")
         if case not in self._results:
@@ -219,10 +210,6 @@ class NetworkRuns:
 def overheads_of(result: GridResult) -> npt.NDArray[np.float64]:
     """Return by which part of itself each multi-site job took longer: what p was for it.
 
-    Parameters
-    ----------
-    result : GridResult
-
     Returns
     -------
     numpy.ndarray of float64, shape (multi-site jobs,)
@@ -234,10 +221,6 @@ def overheads_of(result: GridResult) -> npt.NDArray[np.float64]:
 
 def weighted_overhead(result: GridResult) -> float:
     """Return the mean p of the multi-site jobs, each weighted by what it would take of one site's node time.
-
-    Parameters
-    ----------
-    result : GridResult
 
     Returns
     -------
@@ -263,16 +246,7 @@ _QUANTILES = (0.1, 0.5, 0.9)
 
 
 def network(grid: GridRuns) -> Report:
-    """Compare multi-site scheduling by the links between sites with sharing, and with a constant p.
-
-    Parameters
-    ----------
-    grid : GridRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Compare multi-site scheduling by the links between sites with sharing, and with a constant p."""
     runs = runs_of(grid)
     latency_ms = runs.model().paths.latency_ms
     near, far = latency_ms[latency_ms > 0].min(), latency_ms.max()
@@ -296,16 +270,7 @@ _RUNS: dict[int, tuple[GridRuns, NetworkRuns]] = {}
 
 
 def runs_of(grid: GridRuns) -> NetworkRuns:
-    """Return the runs that belong to an extract, each made once for the tables and the plots.
-
-    Parameters
-    ----------
-    grid : GridRuns
-
-    Returns
-    -------
-    NetworkRuns
-    """
+    """Return the runs that belong to an extract, each made once for the tables and the plots."""
     if id(grid) not in _RUNS:
         _RUNS.clear()
         _RUNS[id(grid)] = grid, NetworkRuns(grid)
@@ -433,17 +398,7 @@ def _cuts(runs: NetworkRuns) -> Section:
 
 
 def by_period(runs: NetworkRuns, result: GridResult) -> list[float]:
-    """Return the mean p of the multi-site jobs that began before, during and after the cut; NaN where there are none.
-
-    Parameters
-    ----------
-    runs : NetworkRuns
-    result : GridResult
-
-    Returns
-    -------
-    list of float
-    """
+    """Return the mean p of the multi-site jobs that began before, during and after the cut; NaN where none did."""
     period = np.searchsorted(np.array(runs.cut_ms), result.start_ms[result.multi_site], side="right")
     overheads = overheads_of(result)
     return [float(overheads[period == one].mean()) if (period == one).any() else float("nan") for one in range(3)]

@@ -98,12 +98,7 @@ class PublishedTable:
     draw: Callable[[Bench], dict[str, Figure]] | None = None
 
     def at_hand(self) -> dict[str, bool]:
-        """Return for each of its traces whether it is at hand.
-
-        Returns
-        -------
-        dict from str to bool
-        """
+        """Return for each of its traces whether it is at hand."""
         return {name: path_of(name) is not None for name in self.traces}
 
 

@@ -80,12 +80,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    title : str
     headings : tuple of str
         Of the labels.
     columns : tuple of str
         Names of the columns of values.
-    rows : tuple of Row
     layout : str
         `SHARED`, `EACH` or `OURS`.
     """
@@ -102,7 +100,6 @@ class Verdict(msgspec.Struct, frozen=True):
 
     Parameters
     ----------
-    holds : bool
     figures : str
         The numbers that decide.
     """
@@ -138,8 +135,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         As on the command line.
     title, source : str
         What it shows, and where it was published.
-    sections : tuple of Section
-    conclusions : tuple of Conclusion
     data : dict from str to list of dict
         Further tables that are too long to print, by name: a list of records with the same keys each.
     missing : tuple of str
@@ -163,12 +158,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not self.sections and not self.conclusions
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as plain values, for JSON; a number that is not defined is None.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the report as plain values, for JSON; a number that is not defined is None."""
         plain: dict[str, object] = msgspec.to_builtins(self)
         sections = [
             {
@@ -200,17 +190,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def text_table(section: Section) -> tuple[list[str], list[list[str]]]:
-    """Return a section as text, for people.
-
-    Parameters
-    ----------
-    section : Section
-
-    Returns
-    -------
-    headings : list of str
-    rows : list of list of str
-    """
+    """Return a section as text, for people."""
     headings = list(section.headings)
     judged = any(value.tolerance_pct is not None for row in section.rows for value in row.values)
     if section.layout == SHARED:
@@ -253,16 +233,7 @@ def _mark(value: Value) -> str:
 
 
 def conclusion_lines(conclusion: Conclusion) -> list[str]:
-    """Return a conclusion as lines of text: the claim, and below it one line for each reading.
-
-    Parameters
-    ----------
-    conclusion : Conclusion
-
-    Returns
-    -------
-    list of str
-    """
+    """Return a conclusion as lines of text: the claim, and below it one line for each reading."""
     width = max((len(reading) for reading in conclusion.verdicts), default=0)
     lines = [f"{conclusion.claim} ({conclusion.source})"]
     for reading, verdict in conclusion.verdicts.items():
@@ -273,10 +244,6 @@ def conclusion_lines(conclusion: Conclusion) -> list[str]:
 
 def tally(reports: Iterable[Report]) -> dict[str, tuple[int, int]]:
     """Count the conclusions that hold, for each reading.
-
-    Parameters
-    ----------
-    reports : iterable of Report
 
     Returns
     -------
@@ -299,10 +266,6 @@ _VALUES_HEADER = ("section", "row", "column", "published", "ours", "difference_p
 
 def csv_files(report: Report) -> dict[str, str]:
     """Return a report as CSV files.
-
-    Parameters
-    ----------
-    report : Report
 
     Returns
     -------

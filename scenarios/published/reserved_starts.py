@@ -81,16 +81,7 @@ class _Study:
 
 
 def reserved_starts(runs: GridRuns) -> Report:
-    """Compare adaptive scheduling with EASY and with reserved starts (docs/grid.md), by overhead and estimates.
-
-    Parameters
-    ----------
-    runs : GridRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Compare adaptive scheduling with EASY and with reserved starts (docs/grid.md), by overhead and estimates."""
     study = _Study(runs)
     sections = [_section(study, machines, OVERHEADS) for machines in MACHINES]
     sections.append(_section(study, ONE_MACHINE, (0.0,)))

@@ -39,16 +39,7 @@ _ORDERS = [("planning", policy.lower()) for policy in POLICIES]
 
 
 def table_3_4(runs: ThesisRuns) -> Report:
-    """Recompute Table 3.4, basic properties of the traces.
-
-    Parameters
-    ----------
-    runs : ThesisRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Recompute Table 3.4, basic properties of the traces."""
     keys = runs.present(TRACES)
     return Report(
         id="streit-3.4",
@@ -61,16 +52,7 @@ def table_3_4(runs: ThesisRuns) -> Report:
 
 
 def table_3_6(runs: ThesisRuns) -> Report:
-    """Recompute Table 3.6, performance under FCFS, in two readings: planned, and as a queue with EASY backfilling.
-
-    Parameters
-    ----------
-    runs : ThesisRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Recompute Table 3.6, performance under FCFS, in two readings: planned, and as a queue with EASY backfilling."""
     keys = runs.present(TRACES)
     runs.run_all(keys, list(_KINDS.values()), [LEFT_OUT])
     ours = {key: {name: _performance(runs, key, *kind) for name, kind in _KINDS.items()} for key in keys}
@@ -86,16 +68,7 @@ def table_3_6(runs: ThesisRuns) -> Report:
 
 
 def table_5_1(runs: ThesisRuns) -> Report:
-    """Recompute Table 5.1, the overall SLDwA of planned FCFS, SJF and LJF, in two readings of the conversion.
-
-    Parameters
-    ----------
-    runs : ThesisRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Recompute Table 5.1, the overall SLDwA of planned FCFS, SJF and LJF, in two readings of the conversion."""
     keys = runs.present(TRACES)
     conversions = (LEFT_OUT, FILLED)
     runs.run_all(keys, _ORDERS, conversions)
@@ -119,16 +92,7 @@ def table_5_1(runs: ThesisRuns) -> Report:
 
 
 def tables_a(runs: ThesisRuns) -> Report:
-    """Recompute Tables A.1 to A.4, submitted jobs and SLDwA of the three basic policies by month of submission.
-
-    Parameters
-    ----------
-    runs : ThesisRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Recompute Tables A.1 to A.4, submitted jobs and SLDwA of the three basic policies by month of submission."""
     keys = runs.present(TRACES)
     runs.run_all(keys, _ORDERS, [LEFT_OUT])
     sections = [_dates_section(runs, keys)] if keys else []
@@ -153,7 +117,6 @@ def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
 
     Parameters
     ----------
-    runs : ThesisRuns
     key : str
         A trace that is at hand.
 

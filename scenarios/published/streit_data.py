@@ -160,7 +160,6 @@ class Printed:
 
     Parameters
     ----------
-    value : float
     decimals : int
         Digits behind the point.
     """

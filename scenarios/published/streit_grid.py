@@ -58,16 +58,7 @@ def adaptive(overhead: float) -> GridPolicy:
 
 
 def table_7_3(runs: GridRuns) -> Report:
-    """Recompute Table 7.3, the number of multi-site jobs by the overhead.
-
-    Parameters
-    ----------
-    runs : GridRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Recompute Table 7.3, the number of multi-site jobs by the overhead."""
 
     def count(name: str, overhead: float) -> float:
         return float(runs.result(name, "m128", multi_site(overhead)).multi_site.sum())
@@ -84,16 +75,7 @@ def table_7_3(runs: GridRuns) -> Report:
 
 
 def table_7_4(runs: GridRuns) -> Report:
-    """Recompute Table 7.4, the squashed area of the multi-site jobs by the overhead.
-
-    Parameters
-    ----------
-    runs : GridRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Recompute Table 7.4, the squashed area of the multi-site jobs by the overhead."""
 
     def share(name: str, overhead: float) -> float:
         return 100 * runs.result(name, "m128", multi_site(overhead)).multi_site_area()
@@ -138,16 +120,7 @@ def _by_overhead(
 
 
 def table_7_6(runs: GridRuns) -> Report:
-    """Compute Table 7.6 for the extracts: multi-site jobs under adaptive scheduling at overheads of 30% and 300%.
-
-    Parameters
-    ----------
-    runs : GridRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Compute Table 7.6 for the extracts: multi-site jobs under adaptive scheduling at overheads of 30% and 300%."""
     rows = []
     for machines, printed in TABLE_7_6.items():
         for overhead, number in zip((0.3, 3.0), printed, strict=True):
@@ -203,16 +176,7 @@ def _smaller_on_m384(runs: GridRuns) -> Conclusion:
 
 
 def conclusions(runs: GridRuns) -> Report:
-    """Check the conclusions of sections 7.3.1 to 7.3.3, one by one, on the extracts.
-
-    Parameters
-    ----------
-    runs : GridRuns
-
-    Returns
-    -------
-    Report
-    """
+    """Check the conclusions of sections 7.3.1 to 7.3.3, one by one, on the extracts."""
     checks = (
         _equal_machines_are_better,
         _sharing_beats_local,

@@ -140,7 +140,6 @@ class ThesisJobs:
 
     Parameters
     ----------
-    trace : ThesisTrace
     scheduled : Workload
         The jobs that the thesis schedules.
     filled : Workload
@@ -168,13 +167,8 @@ def read_thesis_jobs(trace: ThesisTrace, path: str | Path) -> ThesisJobs:
 
     Parameters
     ----------
-    trace : ThesisTrace
     path : str or pathlib.Path
         Its SWF file.
-
-    Returns
-    -------
-    ThesisJobs
 
     Raises
     ------
@@ -257,29 +251,11 @@ class ThesisRuns:
         return self._jobs[key]
 
     def missing(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of those of the traces that are not at hand.
-
-        Parameters
-        ----------
-        keys : iterable of str
-
-        Returns
-        -------
-        tuple of str
-        """
+        """Return the names of those of the traces that are not at hand."""
         return tuple(THESIS_TRACES[key].name for key in keys if self.jobs(key) is None)
 
     def present(self, keys: Iterable[str]) -> list[str]:
-        """Return those of the traces that are at hand.
-
-        Parameters
-        ----------
-        keys : iterable of str
-
-        Returns
-        -------
-        list of str
-        """
+        """Return those of the traces that are at hand."""
         return [key for key in keys if self.jobs(key) is not None]
 
     def run_all(self, keys: Sequence[str], kinds: Sequence[tuple[str, str]], conversions: Sequence[str]) -> None:
@@ -311,10 +287,6 @@ class ThesisRuns:
             As in `gridweave.site.policy.SitePolicy`.
         conversion : str
             `LEFT_OUT` or `FILLED`.
-
-        Returns
-        -------
-        SimulationResult
         """
         from gridweave.scenarios.batch.simulate import simulate_policy
         from gridweave.site.policy import SitePolicy
@@ -339,10 +311,6 @@ def path_of(name: str) -> Path | None:
     ----------
     name : str
         Full name of the trace.
-
-    Returns
-    -------
-    pathlib.Path or None
     """
     try:
         return find_trace(name)

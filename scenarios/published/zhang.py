@@ -71,12 +71,6 @@ NEGLIGIBLE_PCT = 10.0
 def waits_at(curves: Curves, settings: Sequence[Setting], utilisation: float) -> dict[str, float]:
     """Return the average waits at a utilisation, by policy, of those that reach it.
 
-    Parameters
-    ----------
-    curves : mapping from Setting to Curve
-    settings : sequence of Setting
-    utilisation : float
-
     Returns
     -------
     dict from str to float
@@ -163,7 +157,6 @@ def changes_pct(curves: Curves, settings: Sequence[Setting], quantity: str, up_t
 
     Parameters
     ----------
-    curves : mapping from Setting to Curve
     settings : sequence of Setting
         FCFS with estimates that are not perfect.
     quantity : {"wait_s", "slowdown"}
@@ -343,10 +336,6 @@ def judge(figure: str, curves: Mapping[str, Curves]) -> tuple[Conclusion, ...]:
         A key of `CLAIMS`.
     curves : mapping from str to mapping from Setting to Curve
         For each reading of backfilling.
-
-    Returns
-    -------
-    tuple of Conclusion
     """
     return tuple(
         Conclusion(source=source, claim=claim, verdicts={reading: check(one) for reading, one in curves.items()})
@@ -359,8 +348,6 @@ class Line(NamedTuple):
 
     Parameters
     ----------
-    label : str
-    setting : Setting
     estimators : int or None
         Only the jobs of this class of estimators; None for all jobs.
     """
@@ -375,10 +362,8 @@ class Panel(NamedTuple):
 
     Parameters
     ----------
-    title : str
     quantity : {"wait_s", "slowdown", "loss"}
         The array of a curve.
-    lines : tuple of Line
     judged : bool
         Whether the paper draws a conclusion from it. If not, it is made for the first reading alone.
     """
@@ -459,7 +444,6 @@ def values_of(line: Line, quantity: str, curve: Curve) -> FloatArray:
 
     Parameters
     ----------
-    line : Line
     quantity : str
         As of a panel.
     curve : Curve
@@ -484,10 +468,6 @@ def panels_of(figure: str, reading: str) -> list[Panel]:
         A key of `FIGURES`.
     reading : str
         A key of `gridweave.scenarios.published.zhang_runs.READINGS`.
-
-    Returns
-    -------
-    list of Panel
     """
     first = reading == next(iter(READINGS))
     return [panel for panel in FIGURES[figure][1] if first or panel.judged]
@@ -500,11 +480,6 @@ def curves_of(figure: str, runs: ZhangRuns) -> dict[str, Curves]:
     ----------
     figure : str
         A key of `FIGURES`.
-    runs : ZhangRuns
-
-    Returns
-    -------
-    dict from str to dict from Setting to Curve
     """
     curves: dict[str, Curves] = {}
     for reading in READINGS:
@@ -520,11 +495,6 @@ def report_figure(figure: str, runs: ZhangRuns) -> Report:
     ----------
     figure : str
         A key of `FIGURES`.
-    runs : ZhangRuns
-
-    Returns
-    -------
-    Report
     """
     title, panels = FIGURES[figure]
     source = f"Zhang et al., section {3 if figure == 'zhang-5' else 4}, Figure {figure.removeprefix('zhang-')}"

@@ -127,7 +127,6 @@ class Curve:
         ----------
         values : numpy.ndarray of float64, shape (9,)
             One of the arrays of this curve.
-        utilisation : float
 
         Returns
         -------
@@ -158,7 +157,6 @@ def estimator_class(workload: Workload, estimates: str) -> npt.NDArray[np.int64]
 
     Parameters
     ----------
-    workload : Workload
     estimates : str
         The model that its estimates are drawn from: ``omega:X`` or ``phi:X``.
 
@@ -192,10 +190,6 @@ def learn_model(path: str | Path) -> HyperErlangModel:
     ----------
     path : str or pathlib.Path
         SWF file.
-
-    Returns
-    -------
-    HyperErlangModel
     """
     workload, _ = read_swf(path, nodes=TRACE_NODES)
     return rescale(learn_hyper_erlang(workload, nodes=TRACE_NODES), nodes=NODES, max_width=MAX_WIDTH)
@@ -282,11 +276,6 @@ class ZhangRuns:
         ----------
         reading : str
             A key of `READINGS`.
-        settings : iterable of Setting
-
-        Returns
-        -------
-        dict from Setting to Curve
         """
         wanted = list(dict.fromkeys(settings))
         new = [setting for setting in wanted if (reading, setting) not in self._curves]

@@ -70,10 +70,6 @@ def write_result(result: SimulationResult, folder: Path, *, plots: bool = True) 
     plots : bool, optional
         Whether to draw the plots.
 
-    Returns
-    -------
-    tuple of pathlib.Path
-
     Raises
     ------
     InputError

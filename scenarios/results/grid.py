@@ -84,11 +84,6 @@ def network_use(result: GridResult, net: GridNet) -> NetworkUse:
     ----------
     result : GridResult
         Of a simulation with this network.
-    net : GridNet
-
-    Returns
-    -------
-    NetworkUse
 
     Raises
     ------
@@ -120,10 +115,6 @@ def network_use(result: GridResult, net: GridNet) -> NetworkUse:
 def network_columns(result: GridResult) -> dict[str, npt.NDArray[Any]]:
     """Return what a network did to each job, under the names `COLUMNS`.
 
-    Parameters
-    ----------
-    result : GridResult
-
     Returns
     -------
     dict from str to numpy.ndarray, shape (n,)
@@ -139,17 +130,7 @@ def network_columns(result: GridResult) -> dict[str, npt.NDArray[Any]]:
 
 
 def policy_label(policy: GridPolicy, net: GridNet | None) -> str:
-    """Return what tables and plots call a policy: with a network there is no p.
-
-    Parameters
-    ----------
-    policy : GridPolicy
-    net : GridNet, optional
-
-    Returns
-    -------
-    str
-    """
+    """Return what tables and plots call a policy: with a network there is no p."""
     if net is None:
         return policy.label
     parts = [msgspec.structs.replace(policy, overhead=0.0).label.replace(" p=0%", " over the network")]
@@ -202,8 +183,6 @@ class GridRun:
 
     Parameters
     ----------
-    result : GridResult
-    site_names : tuple of str
     home : numpy.ndarray of int64, shape (n,)
         The site at which each job was submitted.
     name : str
@@ -251,21 +230,11 @@ class GridRun:
         return policy_label(self.result.policy, self.net)
 
     def network_use(self) -> NetworkUse | None:
-        """Return what the network did to the jobs; None if there is none.
-
-        Returns
-        -------
-        NetworkUse or None
-        """
+        """Return what the network did to the jobs; None if there is none."""
         return None if self.net is None else network_use(self.result, self.net)
 
     def as_one(self) -> SimulationResult:
-        """Return the schedule as if the grid were one machine, for what does not ask where a job ran.
-
-        Returns
-        -------
-        SimulationResult
-        """
+        """Return the schedule as if the grid were one machine, for what does not ask where a job ran."""
         result = self.result
         return SimulationResult(
             workload=result.workload,
@@ -342,12 +311,7 @@ class GridRun:
         ]
 
     def multi_site_area(self) -> float:
-        """Return the part of the squashed area that multi-site jobs have; NaN if no job ran.
-
-        Returns
-        -------
-        float
-        """
+        """Return the part of the squashed area that multi-site jobs have; NaN if no job ran."""
         return self.result.multi_site_area() if self.result.n_fragments.any() else math.nan
 
     def sites_of_jobs(self, rows: slice = slice(None)) -> list[str]:
@@ -406,10 +370,6 @@ class GridRun:
     def to_pandas(self) -> pandas.DataFrame:
         """Return the jobs as a table, with ``home``, the name of the site at which each was submitted.
 
-        Returns
-        -------
-        pandas.DataFrame
-
         Raises
         ------
         UnavailableError
@@ -425,10 +385,6 @@ class GridRun:
         kind : {"utilisation", "waits", "schedule"}
             Use of each site and waiting jobs over time; distributions of waits and slowdowns; the busiest time with the
             jobs as rectangles, site by site.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
 
         Raises
         ------
@@ -527,10 +483,6 @@ class GridRun:
 
 def job_of_fragments(result: GridResult) -> IntArray:
     """Return the row of the job that each fragment belongs to.
-
-    Parameters
-    ----------
-    result : GridResult
 
     Returns
     -------

@@ -158,10 +158,6 @@ def compute_metrics(
         Whether jobs may share nodes. Then UTIL is what they ask for and may be above 1, and what was idle is counted as
         if no node that was asked for had been: at least so much was.
 
-    Returns
-    -------
-    Metrics
-
     Raises
     ------
     InputError

@@ -123,12 +123,7 @@ class SimulationResult(MadeAnew):
         return submit_ms, start_ms, end_ms, width
 
     def metrics(self) -> Metrics:
-        """Return the metrics of all jobs that were started.
-
-        Returns
-        -------
-        Metrics
-        """
+        """Return the metrics of all jobs that were started."""
         return compute_metrics(*self.schedule(), self.nodes, shared=self.shared)
 
     def metrics_by(self, kind: str, *, border: float | None = None) -> dict[str, Metrics]:
@@ -140,10 +135,6 @@ class SimulationResult(MadeAnew):
             Narrow and wide jobs; short and long jobs; months of submission on the calendar of the workload's zone.
         border : float, optional
             The widest narrow job in nodes (32 if left out), or the longest short job in ms (the median if left out).
-
-        Returns
-        -------
-        dict from str to Metrics
 
         Raises
         ------

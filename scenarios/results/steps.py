@@ -41,10 +41,6 @@ def step_functions(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, wi
     ----------
     submit_ms, start_ms, end_ms, width : numpy.ndarray of int64, shape (n,)
         The jobs that ran, in any order.
-
-    Returns
-    -------
-    Steps
     """
     time_ms = _instants(submit_ms, start_ms, end_ms)
     whole = Steps(time_ms, *(np.empty_like(time_ms) for _ in range(3)))

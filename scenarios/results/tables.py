@@ -186,10 +186,6 @@ _LABELS = {
 def site_rows(run: GridRun) -> Iterator[tuple[str, ...]]:
     """Yield what became of the sites.
 
-    Parameters
-    ----------
-    run : GridRun
-
     Yields
     ------
     tuple of str
@@ -209,10 +205,6 @@ def site_rows(run: GridRun) -> Iterator[tuple[str, ...]]:
 
 def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
     """Yield the figures of the whole grid: those of multi-site jobs, then the metrics that the run is to show.
-
-    Parameters
-    ----------
-    run : GridRun
 
     Yields
     ------
@@ -234,10 +226,6 @@ def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
 
 def network_rows(use: NetworkUse) -> Iterator[tuple[str, str, str]]:
     """Yield what the network did to the jobs.
-
-    Parameters
-    ----------
-    use : NetworkUse
 
     Yields
     ------

@@ -125,10 +125,6 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     source, overrides
         As for `gridweave.scenarios.scenario.read.read_scenario`.
 
-    Returns
-    -------
-    Built
-
     Raises
     ------
     ScenarioError
@@ -202,13 +198,8 @@ def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
 
     Parameters
     ----------
-    scenario : Scenario
     stream : int
         A number of this module's: what is drawn.
-
-    Returns
-    -------
-    numpy.random.Generator
     """
     return np.random.default_rng([scenario.header.seed, stream])
 

@@ -28,12 +28,7 @@ class Machines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: list[tuple[int, int]]
 
     def sites(self) -> list[Site]:
-        """Return the sites: ``n64-1`` is the first with 64 nodes.
-
-        Returns
-        -------
-        list of Site
-        """
+        """Return the sites: ``n64-1`` is the first with 64 nodes."""
         return [
             Site(name=f"n{nodes}-{number}", nodes=nodes)
             for sites, nodes in self.groups
@@ -45,12 +40,7 @@ class Machines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scenario_names() -> list[str]:
-    """Return the names of the scenarios that ship with gridweave, in alphabetical order.
-
-    Returns
-    -------
-    list of str
-    """
+    """Return the names of the scenarios that ship with gridweave, in alphabetical order."""
     names = [entry.name for entry in _folder().iterdir()]
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and name != _MACHINES_FILE)
 
@@ -62,10 +52,6 @@ def scenario_text(name: str) -> str:
     ----------
     name : str
         One of `scenario_names`.
-
-    Returns
-    -------
-    str
 
     Raises
     ------
@@ -79,10 +65,6 @@ def scenario_text(name: str) -> str:
 
 def machine_configurations() -> dict[str, Machines]:
     """Return the machine configurations by name (Streit, Table 7.1).
-
-    Returns
-    -------
-    dict from str to Machines
 
     Examples
     --------

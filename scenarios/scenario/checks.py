@@ -68,7 +68,6 @@ def without_idle_network(scenario: Scenario, report: Report) -> Scenario:
 
     Parameters
     ----------
-    scenario : Scenario
     report : Report
         Knows which keys were changed from outside.
 
@@ -93,7 +92,6 @@ def check_network(scenario: Scenario, report: Report) -> None:
 
     Parameters
     ----------
-    scenario : Scenario
     report : Report
         Is told of every problem. The links themselves are looked at where they are read.
     """
@@ -176,10 +174,6 @@ def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
 def is_in_world(scenario: Scenario) -> bool:
     """Whether messages are sent between the grid and its sites when a scenario is run, and so cross its network.
 
-    Parameters
-    ----------
-    scenario : Scenario
-
     Returns
     -------
     bool
@@ -243,15 +237,10 @@ def shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:
 
     Parameters
     ----------
-    table : SharingTable
     nodes : int
         Nodes of the site.
     backfill : str
         Of the site.
-
-    Returns
-    -------
-    SharedNodes
 
     Raises
     ------
@@ -275,18 +264,12 @@ def with_resources(
 
     Parameters
     ----------
-    workload : Workload
     resources : str
         A mix, or a file as ``gridweave trace resources`` writes one.
     file : pathlib.Path or None
         The file that is meant, if it lies beside the scenario.
-    rng : numpy.random.Generator
     report : Report
         Takes what is wrong, at ``workload.resources``; the workload is unchanged then.
-
-    Returns
-    -------
-    Workload
     """
     try:
         if Path(resources).suffix:
@@ -330,16 +313,7 @@ def check_scenario(scenario: Scenario, report: Report) -> None:
 
 
 def sites_of(scenario: Scenario) -> list[Site]:
-    """Return the sites that could be read.
-
-    Parameters
-    ----------
-    scenario : Scenario
-
-    Returns
-    -------
-    list of Site
-    """
+    """Return the sites that could be read."""
     return [site for site in scenario.sites if isinstance(site, Site)]
 
 
@@ -348,13 +322,8 @@ def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
 
     Parameters
     ----------
-    table : GridTable
     report : Report, optional
         Is told of each value that is refused, which then has its default; without it the first one is an error.
-
-    Returns
-    -------
-    GridPolicy
 
     Raises
     ------
@@ -378,7 +347,6 @@ def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report
     ----------
     kind : type
         The struct, with the fields of the table.
-    table : Struct
     place : tuple of str
         Where the table stands.
     report : Report, optional
@@ -411,13 +379,8 @@ def site_policy(site: Site, grid: GridTable) -> SitePolicy | SharedNodes:
 
     Parameters
     ----------
-    site : Site
     grid : GridTable
         For what the site leaves open.
-
-    Returns
-    -------
-    SitePolicy or SharedNodes
 
     Raises
     ------
@@ -440,7 +403,6 @@ def check_sites(scenario: Scenario, report: Report) -> None:
 
     Parameters
     ----------
-    scenario : Scenario
     report : Report
         Is told of every problem.
     """
@@ -530,7 +492,6 @@ def check_fragments(table: GridTable, report: Report) -> None:
 
     Parameters
     ----------
-    table : GridTable
     report : Report
         Is told of every problem.
     """

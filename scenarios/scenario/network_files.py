@@ -28,10 +28,6 @@ def network_of_file(name: str) -> tuple[NetTable, Topology]:
         for as `gridweave.scenarios.scenario.networks.find_topology` does. TOML with more tables is a scenario:
         its sites are at the nodes that their ``at`` says. Or the name of a scenario in the catalogue.
 
-    Returns
-    -------
-    NetTable, Topology
-
     Raises
     ------
     ScenarioError

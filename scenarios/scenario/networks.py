@@ -52,10 +52,6 @@ def find_topology(name: str, folder: Path | None = None) -> Path:
     folder : pathlib.Path, optional
         Of the scenario.
 
-    Returns
-    -------
-    pathlib.Path
-
     Raises
     ------
     InputError
@@ -87,25 +83,12 @@ def find_topology(name: str, folder: Path | None = None) -> Path:
 
 
 def shipped_topologies() -> list[str]:
-    """Return the names of the topologies that ship, in alphabetical order.
-
-    Returns
-    -------
-    list of str
-    """
+    """Return the names of the topologies that ship, in alphabetical order."""
     return sorted(path.name for path in _shipped().iterdir() if path.suffix == TOML)
 
 
 def text_of(path: Path) -> str:
     """Return the text of a file of a network.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-
-    Returns
-    -------
-    str
 
     Raises
     ------
@@ -134,10 +117,6 @@ def with_source_of(table: NetTable, text: str) -> NetTable:
         Its own ``detour`` and bandwidth go before those of the file.
     text : str
         With a table ``[net]``, of which it has only the keys `KEYS_OF_A_FILE`.
-
-    Returns
-    -------
-    NetTable
 
     Raises
     ------
@@ -249,16 +228,10 @@ def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.ran
 
     Parameters
     ----------
-    scenario : Scenario
-    network : Network
     until_ms : int
         No link fails by chance later.
     rng : numpy.random.Generator
         For the failures by chance.
-
-    Returns
-    -------
-    GridNet
     """
     from gridweave.netmodel.changes import Timetable, all_changes
     from gridweave.netmodel.model import NetworkModel

@@ -209,13 +209,7 @@ class Report:
     problems: dict[Problem, KeyPath] = field(default_factory=dict)
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path; its line is that of the key, or of the nearest table around it.
-
-        Parameters
-        ----------
-        path : tuple
-        text : str
-        """
+        """Note a problem with the key at a path; its line is that of the key, or of the nearest table around it."""
         text = " ".join(text.split())
         name = ".".join(str(key) for key in path if not isinstance(key, int))
         for length in range(len(path), 0, -1):
@@ -229,21 +223,11 @@ class Report:
         self.problems.setdefault(Problem(self.source, line, name, text), path)
 
     def is_clean(self, *paths: KeyPath) -> bool:
-        """Return whether nothing is wrong at or below these paths.
-
-        Parameters
-        ----------
-        *paths : tuple
-        """
+        """Return whether nothing is wrong at or below these paths."""
         return not any(found[: len(path)] == path for found in self.problems.values() for path in paths)
 
     def stands_at(self, path: KeyPath) -> bool:
-        """Return whether something is wrong with the very key at a path, rather than with one below it.
-
-        Parameters
-        ----------
-        path : tuple
-        """
+        """Return whether something is wrong with the very key at a path, rather than with one below it."""
         return path in self.problems.values()
 
     def raise_if_any(self) -> None:
@@ -275,11 +259,5 @@ class Below:
     place: KeyPath
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path within the table.
-
-        Parameters
-        ----------
-        path : tuple
-        text : str
-        """
+        """Note a problem with the key at a path within the table."""
         self.report.add((*self.place, *path), text)

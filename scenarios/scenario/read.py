@@ -321,10 +321,6 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
     source, overrides
         As for `read_scenario`.
 
-    Returns
-    -------
-    Draft
-
     Raises
     ------
     ScenarioError
@@ -397,14 +393,6 @@ def _text_of(source: str | Path) -> tuple[str, str, Path | None]:
 def text_of_file(path: Path) -> str:
     """Return the text of a file in TOML.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-
-    Returns
-    -------
-    str
-
     Raises
     ------
     InputError
@@ -433,7 +421,6 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], Report]:
     ----------
     name : str
         Of the file, for errors.
-    text : str
 
     Returns
     -------

@@ -42,10 +42,6 @@ def run_scenario(
     progress : callable, optional
         Told now and then how far it is.
 
-    Returns
-    -------
-    GridRun
-
     Raises
     ------
     ScenarioError
@@ -69,16 +65,7 @@ def run_scenario(
 
 
 def run_built(built: Built) -> GridRun:
-    """Run a scenario that has been built.
-
-    Parameters
-    ----------
-    built : Built
-
-    Returns
-    -------
-    GridRun
-    """
+    """Run a scenario that has been built."""
     if built.policy.mode == "local":
         result = _run_local(built)
     elif built.needs_world:
@@ -104,13 +91,8 @@ def run_world(built: Built, *, check: bool = False) -> WorldResult:
 
     Parameters
     ----------
-    built : Built
     check : bool
         As for `gridweave.scenarios.world.simulate.simulate_world`.
-
-    Returns
-    -------
-    WorldResult
     """
     return simulate_world(
         built.workload,

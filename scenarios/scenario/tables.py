@@ -377,12 +377,7 @@ class Scenario(_Table, frozen=True, kw_only=True):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of scenario files, for editors that check TOML.
-
-    Returns
-    -------
-    dict
-    """
+    """Return the JSON schema of scenario files, for editors that check TOML."""
     schema = msgspec.json.schema(Scenario)
     for table in schema["$defs"].values():
         # An editor shows the first sentence; the rest of a docstring is for readers of the code.

@@ -108,14 +108,6 @@ class SweepResult:
     def metrics(self, chosen: tuple[str, ...] | list[str] = ()) -> tuple[str, ...]:
         """Return the metrics to show: the chosen ones, or the first few that the scenario shows.
 
-        Parameters
-        ----------
-        chosen : sequence of str, optional
-
-        Returns
-        -------
-        tuple of str
-
         Raises
         ------
         OptionError
@@ -153,12 +145,7 @@ class SweepResult:
         return plot_sweep(self.plan, self.summary, name, over=over)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sweep as plain values, with None for what is not defined.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the sweep as plain values, with None for what is not defined."""
         plan = self.plan
         return {
             "scenario": plan.name,
@@ -290,13 +277,8 @@ def run_plan(
 
     Parameters
     ----------
-    plan : Plan
     out, address, workers, progress
         As for `sweep`; only the finished runs are written.
-
-    Returns
-    -------
-    SweepResult
 
     Raises
     ------
@@ -339,10 +321,6 @@ def run_plan(
 
 def check_metric(name: str) -> None:
     """Refuse a metric that is not recorded.
-
-    Parameters
-    ----------
-    name : str
 
     Raises
     ------

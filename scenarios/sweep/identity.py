@@ -57,7 +57,6 @@ def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tu
 
     Parameters
     ----------
-    scenario : Scenario
     folder : pathlib.Path or None
         Of the scenario's file: what lies there goes before what lies in the working directory.
 
@@ -84,14 +83,8 @@ def with_file(scenario: Scenario, field: str, path: str) -> Scenario:
 
     Parameters
     ----------
-    scenario : Scenario
     field : str
         As in `InputFile`.
-    path : str
-
-    Returns
-    -------
-    Scenario
     """
     if field == NET_FILE and scenario.net is not None:
         return msgspec.structs.replace(scenario, net=msgspec.structs.replace(scenario.net, file=path))
@@ -100,14 +93,6 @@ def with_file(scenario: Scenario, field: str, path: str) -> Scenario:
 
 def digest_of(path: str | Path) -> str:
     """Return the SHA-256 of a file; one that has not been touched since is not read again.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-
-    Returns
-    -------
-    str
 
     Raises
     ------
@@ -128,7 +113,6 @@ def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str
     ----------
     scenario : Scenario
         With the seed of this run.
-    files : tuple of InputFile
     stamp : str
         Of the code.
 
@@ -143,17 +127,7 @@ def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str
 
 
 def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
-    """Return the name of what is built before a run: runs that differ in the grid's policy alone share it.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    files : tuple of InputFile
-
-    Returns
-    -------
-    str
-    """
+    """Return the name of what is built before a run: runs that differ in the grid's policy alone share it."""
     default = GridTable()
     grid = msgspec.structs.replace(scenario.grid, **{name: getattr(default, name) for name in _POLICY_ONLY})
     return run_key(msgspec.structs.replace(scenario, grid=grid), files, "")
@@ -161,12 +135,7 @@ def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
 
 @functools.cache
 def code_stamp() -> str:
-    """Return what tells this state of gridweave from others: its version, numpy's, and the sources that simulate.
-
-    Returns
-    -------
-    str
-    """
+    """Return what tells this state of gridweave from others: its version, numpy's, and the sources that simulate."""
     digest = hashlib.sha256(f"{gridweave.version.__version__} numpy {np.__version__}".encode())
     package = Path(gridweave.version.__file__).parent
     sources = [path for folder in _FOLDERS for path in (package / folder).rglob("*.py")]

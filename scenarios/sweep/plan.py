@@ -84,7 +84,6 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
 
     Parameters
     ----------
-    vary : mapping or sequence of str
     problems : list of str
         Is told of what cannot be used.
 
@@ -130,13 +129,8 @@ def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
 
     Parameters
     ----------
-    seeds : int, sequence of int, or None
     problems : list of str
         Is told of what cannot be used.
-
-    Returns
-    -------
-    int, tuple of int, or None
     """
     if seeds is None:
         return None
@@ -168,13 +162,8 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
 
     Parameters
     ----------
-    text : str
     problems : list of str
         Is told of what cannot be used.
-
-    Returns
-    -------
-    int, tuple of int, or None
     """
     words = [word.strip() for word in text.split(",")]
     is_list = len(words) > 1
@@ -197,7 +186,6 @@ def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
     ----------
     seed : int
         Of the scenario.
-    count : int
 
     Returns
     -------
@@ -216,14 +204,6 @@ def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
 
 def toml_text(value: object) -> str:
     """Return a plain value as TOML writes it.
-
-    Parameters
-    ----------
-    value : bool, int, float, str, list, tuple or dict
-
-    Returns
-    -------
-    str
 
     Raises
     ------
@@ -358,30 +338,12 @@ class Plan:
     shown: tuple[str, ...]
 
     def settings(self, combination: int) -> dict[str, Any]:
-        """Return the values of a combination, by the names of the axes.
-
-        Parameters
-        ----------
-        combination : int
-
-        Returns
-        -------
-        dict
-        """
+        """Return the values of a combination, by the names of the axes."""
         places = self.combinations[combination]
         return {axis.name: axis.values[place] for axis, place in zip(self.axes, places, strict=True)}
 
     def label(self, combination: int) -> str:
-        """Return a combination for people, such as ``p=0.3, config=m128``.
-
-        Parameters
-        ----------
-        combination : int
-
-        Returns
-        -------
-        str
-        """
+        """Return a combination for people, such as ``p=0.3, config=m128``."""
         return _label(self.axes, self.combinations[combination]) or self.name
 
     def axis(self, over: str) -> Axis:
@@ -391,10 +353,6 @@ class Plan:
         ----------
         over : str
             Its name or its key.
-
-        Returns
-        -------
-        Axis
 
         Raises
         ------
@@ -424,10 +382,6 @@ def make_plan(
         Changes that hold for every run.
     seeds : int or sequence of int, optional
         How many seeds to derive from the scenario's, or which to use; the scenario's own if left out.
-
-    Returns
-    -------
-    Plan
 
     Raises
     ------
@@ -478,10 +432,8 @@ def check_workloads(plan: Plan, runs: Sequence[PlannedRun], progress: Progress |
 
     Parameters
     ----------
-    plan : Plan
     runs : sequence of PlannedRun
         Those that are still to be run.
-    progress : callable, optional
 
     Raises
     ------

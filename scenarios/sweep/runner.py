@@ -25,7 +25,6 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
 
     Parameters
     ----------
-    runs : sequence of PlannedRun
     address : str, optional
         Of a Ray cluster: ``auto``, ``ray://host:10001``, ``host:6379``. Without it, this machine, by itself.
     workers : int, optional

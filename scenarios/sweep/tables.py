@@ -30,10 +30,6 @@ SUFFIXES = ("mean", "low", "high")
 def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
     """Return the mean of a sample, and the ends of its 95% confidence interval by Student's t.
 
-    Parameters
-    ----------
-    values : sequence of float or None
-
     Returns
     -------
     tuple of float
@@ -63,7 +59,6 @@ def samples_of(plan: Plan, values: Sequence[Values | None]) -> dict[int, list[Va
 
     Parameters
     ----------
-    plan : Plan
     values : sequence of dict or None
         The metrics of each planned run.
 
@@ -84,7 +79,6 @@ def run_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, list[A
 
     Parameters
     ----------
-    plan : Plan
     values : sequence of dict or None
         The metrics of each planned run; a run without is left out.
 
@@ -104,7 +98,6 @@ def summary_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, li
 
     Parameters
     ----------
-    plan : Plan
     values : sequence of dict or None
         The metrics of each planned run.
 
@@ -128,13 +121,8 @@ def same_for_all_seeds(plan: Plan, values: Sequence[Values | None]) -> tuple[int
 
     Parameters
     ----------
-    plan : Plan
     values : sequence of dict or None
         The metrics of each planned run.
-
-    Returns
-    -------
-    tuple of int
     """
     samples = samples_of(plan, values).items()
     return tuple(
@@ -144,14 +132,6 @@ def same_for_all_seeds(plan: Plan, values: Sequence[Values | None]) -> tuple[int
 
 def to_frame(columns: dict[str, list[Any]]) -> pandas.DataFrame:
     """Return a table of pandas.
-
-    Parameters
-    ----------
-    columns : dict from str to list
-
-    Returns
-    -------
-    pandas.DataFrame
 
     Raises
     ------
@@ -225,10 +205,6 @@ class Naming:
         interval : bool, optional
             Whether the interval is shown.
 
-        Returns
-        -------
-        str
-
         Examples
         --------
         >>> naming_of("awrt_area_ms").write(61_000_500.0, 60_000_000.0, 62_001_000.0)
@@ -249,10 +225,6 @@ def naming_of(metric: str) -> Naming:
     ----------
     metric : str
         A name out of `gridweave.scenarios.sweep.work.METRICS`.
-
-    Returns
-    -------
-    Naming
 
     Examples
     --------

@@ -80,13 +80,8 @@ def perform(work: Work, fetch: Fetch | None = None) -> Outcome:
 
     Parameters
     ----------
-    work : Work
     fetch : callable, optional
         Gives the content of a file that is not at hand here.
-
-    Returns
-    -------
-    Outcome
     """
     began = time.perf_counter()
     try:
@@ -108,10 +103,6 @@ def perform(work: Work, fetch: Fetch | None = None) -> Outcome:
 
 def values_of(run: GridRun) -> Values:
     """Return what is recorded of a run.
-
-    Parameters
-    ----------
-    run : GridRun
 
     Returns
     -------
@@ -243,10 +234,6 @@ class Store:
     def find(self, run: PlannedRun) -> Values | None:
         """Return the metrics of a run, if it is finished.
 
-        Parameters
-        ----------
-        run : PlannedRun
-
         Returns
         -------
         dict or None
@@ -264,8 +251,6 @@ class Store:
 
         Parameters
         ----------
-        plan : Plan
-        run : PlannedRun
         outcome : Outcome
             With metrics.
 

@@ -94,12 +94,7 @@ class ConversionReport:
     widths_filled: int
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people: what was kept, then one line for each thing that happened.
-
-        Returns
-        -------
-        list of str
-        """
+        """Return the report as lines for people: what was kept, then one line for each thing that happened."""
         machine = f"on {self.nodes:,} nodes" if self.nodes != 1 else "on 1 node"
         lines = [f"{self.name}: {self.kept:,} of {self.records:,} records kept, {machine}"]
         lines += [f"  dropped {count:,}: {DROP_REASONS[reason]}" for reason, count in self.dropped.items() if count]
@@ -114,12 +109,7 @@ class ConversionReport:
         return "\n".join(self.lines())
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as plain values, for JSON.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the report as plain values, for JSON."""
         return {
             "name": self.name,
             "nodes": self.nodes,
@@ -167,10 +157,6 @@ def convert(
         The instant of time zero.
     timezone : str, optional
         IANA name of the machine's time zone.
-
-    Returns
-    -------
-    Workload, ConversionReport
 
     Raises
     ------

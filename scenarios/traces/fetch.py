@@ -101,12 +101,7 @@ class Fetched:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the user's cache in which fetched traces are kept; it need not exist.
-
-    Returns
-    -------
-    pathlib.Path
-    """
+    """Return the folder of the user's cache in which fetched traces are kept; it need not exist."""
     return platformdirs.user_cache_path("gridweave") / "traces"
 
 
@@ -144,10 +139,6 @@ def open_url(url: str, timeout_s: float) -> AbstractContextManager[IO[bytes]]:
         The address.
     timeout_s : float
         How long to wait for each answer of the server.
-
-    Returns
-    -------
-    context manager of a binary file object
     """
     return cast("AbstractContextManager[IO[bytes]]", urllib.request.urlopen(url, timeout=timeout_s))
 
@@ -163,10 +154,6 @@ def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_
         Where to put it; `cache_folder` if left out. It is created if need be.
     opener : callable, optional
         How to open an address; for tests and for unusual networks.
-
-    Returns
-    -------
-    Fetched
 
     Raises
     ------

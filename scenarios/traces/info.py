@@ -83,12 +83,7 @@ class TraceInfo(msgspec.Struct, frozen=True):
     timezone: str | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures as plain values, for JSON; dates in ISO 8601.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the figures as plain values, for JSON; dates in ISO 8601."""
         values: dict[str, object] = msgspec.to_builtins(self)
         return values
 
@@ -149,10 +144,6 @@ def describe(workload: Workload) -> TraceInfo:
     ----------
     workload : Workload
         At least one job.
-
-    Returns
-    -------
-    TraceInfo
 
     Raises
     ------

@@ -40,10 +40,6 @@ def load_workload(
     columns : sequence of str, optional
         Optional columns to read, as for `gridweave.scenarios.traces.swf.read_swf`.
 
-    Returns
-    -------
-    Workload, ConversionReport
-
     Raises
     ------
     TraceError
@@ -64,10 +60,6 @@ def columns_of(path: str | Path) -> tuple[str, ...]:
     path : str or pathlib.Path
         As for `load_workload`.
 
-    Returns
-    -------
-    tuple of str
-
     Raises
     ------
     TraceError
@@ -83,10 +75,6 @@ def find_trace(path: str | Path) -> Path:
     ----------
     path : str or pathlib.Path
         As for `load_workload`.
-
-    Returns
-    -------
-    pathlib.Path
 
     Raises
     ------
@@ -114,12 +102,7 @@ def find_trace(path: str | Path) -> Path:
 
 
 def trace_folders() -> list[Path]:
-    """Return the folders in which traces are looked for by their name, in that order.
-
-    Returns
-    -------
-    list of pathlib.Path
-    """
+    """Return the folders in which traces are looked for by their name, in that order."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return [Path(folder), cache_folder()] if folder else [cache_folder()]
 

@@ -66,10 +66,6 @@ def read_mupsie(
     columns : sequence of str, optional
         Must be empty: the format holds no optional columns.
 
-    Returns
-    -------
-    Workload, ConversionReport
-
     Raises
     ------
     TraceError

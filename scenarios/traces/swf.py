@@ -142,10 +142,6 @@ class SwfHeader:
         ----------
         label : str
             ``"Queue"`` or ``"Partition"``.
-
-        Returns
-        -------
-        dict from int to str
         """
         found = (_NUMBERED.match(value) for value in self.entries.get(label, ()))
         return {int(entry[1]): entry[2] for entry in found if entry}
@@ -264,10 +260,6 @@ def read_swf(
         Nodes of the machine. If left out, the header's MaxProcs (SWF counts widths in processors), else its MaxNodes.
     columns : sequence of str, optional
         Optional columns of the workload to read: ``user``, ``group``, ``job_class`` (SWF's queue), ``partition``.
-
-    Returns
-    -------
-    Workload, ConversionReport
 
     Raises
     ------

@@ -66,10 +66,6 @@ def whole_field(name: str, *, low: float = -MAX_WHOLE, high: float = MAX_WHOLE) 
         The column's name.
     low, high : float
         Its bounds; those of exact whole numbers if left out.
-
-    Returns
-    -------
-    Field
     """
     return Field(name, low, high, whole=True)
 
@@ -81,10 +77,6 @@ def width_field(name: str) -> Field:
     ----------
     name : str
         The column's name.
-
-    Returns
-    -------
-    Field
     """
     return Field(name, -MAX_WIDTH, MAX_WIDTH, whole=True)
 
@@ -96,10 +88,6 @@ def time_field(name: str) -> Field:
     ----------
     name : str
         The column's name.
-
-    Returns
-    -------
-    Field
     """
     return Field(name, -MAX_TIME_S, MAX_TIME_S, whole=False)
 
@@ -111,10 +99,6 @@ def amount_field(name: str) -> Field:
     ----------
     name : str
         The column's name.
-
-    Returns
-    -------
-    Field
     """
     return Field(name, -MAX_WHOLE, MAX_WHOLE, whole=False)
 
@@ -126,10 +110,6 @@ def trace_stem(path: str | Path) -> str:
     ----------
     path : str or pathlib.Path
         The file.
-
-    Returns
-    -------
-    str
 
     Examples
     --------
@@ -330,10 +310,6 @@ def one_line(error: BaseException) -> str:
     ----------
     error : BaseException
         The error.
-
-    Returns
-    -------
-    str
     """
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())
@@ -346,10 +322,6 @@ def seconds_text(ms: int) -> str:
     ----------
     ms : int
         Milliseconds, >= 0.
-
-    Returns
-    -------
-    str
 
     Examples
     --------

@@ -49,7 +49,6 @@ def with_communication(
 
     Parameters
     ----------
-    workload : Workload
     pattern : str or mapping from str to float
         A name of `gridweave.netmodel.communication.PATTERNS`, or shares of the jobs by such names.
     fraction : float or (float, float)
@@ -107,7 +106,6 @@ def with_data(
 
     Parameters
     ----------
-    workload : Workload
     home : array_like of int, shape (n,)
         The site of each job's user.
     sites : sequence of str
@@ -146,14 +144,6 @@ def with_data(
 def check_pattern(pattern: Shares) -> dict[str, float]:
     """Return the shares of patterns.
 
-    Parameters
-    ----------
-    pattern : str or mapping from str to float
-
-    Returns
-    -------
-    dict from str to float
-
     Raises
     ------
     OptionError
@@ -173,13 +163,8 @@ def check_site(option: str, site: Shares, sites: Sequence[str]) -> dict[str, flo
     ----------
     option : str
         What it is called.
-    site : str or mapping from str to float
     sites : sequence of str
         That there are.
-
-    Returns
-    -------
-    dict from str to float, or None
 
     Raises
     ------
@@ -341,10 +326,6 @@ def mix_named(text: str) -> ResourceMix:
     text : str
         A name out of `MIXES`, or three numbers of per cent: CPU-, network- and disk-bound jobs.
 
-    Returns
-    -------
-    ResourceMix
-
     Raises
     ------
     OptionError
@@ -449,10 +430,6 @@ def _draw_memory(size: int, rng: np.random.Generator) -> FloatArray:
 
 def check_resources(workload: Workload) -> None:
     """Refuse a workload whose jobs cannot be matched by what they need.
-
-    Parameters
-    ----------
-    workload : Workload
 
     Raises
     ------
@@ -579,10 +556,6 @@ def load_zone(timezone: str | None) -> ZoneInfo:
     ----------
     timezone : str or None
         The name; UTC if None.
-
-    Returns
-    -------
-    zoneinfo.ZoneInfo
 
     Raises
     ------

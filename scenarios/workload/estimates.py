@@ -21,10 +21,6 @@ FORMS = "keep, perfect, omega:X (X >= 0) or phi:X (0 <= X <= 1)"
 def perfect(workload: Workload) -> Workload:
     """Give every job its run time as its estimate.
 
-    Parameters
-    ----------
-    workload : Workload
-
     Returns
     -------
     Workload
@@ -38,7 +34,6 @@ def omega(workload: Workload, omega: float, rng: np.random.Generator) -> Workloa
 
     Parameters
     ----------
-    workload : Workload
     omega : float
         Upper limit of the over-estimation, >= 0. At 0 every estimate is perfect.
     rng : numpy.random.Generator
@@ -71,7 +66,6 @@ def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
 
     Parameters
     ----------
-    workload : Workload
     phi : float
         Fraction of jobs with a perfect estimate, 0 <= phi <= 1. At 1 every estimate is perfect.
     rng : numpy.random.Generator
@@ -106,15 +100,10 @@ def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> 
 
     Parameters
     ----------
-    workload : Workload
     model : str
         ``keep`` (leave the estimates as they are), ``perfect``, ``omega:X`` or ``phi:X``.
     rng : numpy.random.Generator
         Used by the models that draw.
-
-    Returns
-    -------
-    Workload
 
     Raises
     ------

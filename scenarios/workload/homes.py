@@ -16,12 +16,10 @@ def assign_homes(
 
     Parameters
     ----------
-    workload : Workload
     home : str or dict from str to float
         ``round-robin``: job i, in order of submission, belongs to site i mod S (Streit, section 7.2). ``partition``:
         the partitions of the trace, in ascending order of their numbers, are the sites in their order. Shares by
         site: each job is drawn by itself, with a probability in proportion to the share.
-    site_names : list of str
     rng : numpy.random.Generator
         For shares, one number per job.
 
@@ -49,10 +47,6 @@ def assign_homes(
 
 def home_of(workload: Workload) -> IntArray:
     """Return the home of each job, as `assign_homes` gave it.
-
-    Parameters
-    ----------
-    workload : Workload
 
     Returns
     -------

@@ -44,10 +44,6 @@ class ReservationAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def check_requests(requests: Sequence[Request]) -> None:
     """Refuse reservations that could not be told apart, or that are requested before time zero.
 
-    Parameters
-    ----------
-    requests : sequence of (int, ReservationRequested)
-
     Raises
     ------
     OptionError

@@ -184,10 +184,6 @@ class Workload(MadeAnew):
             Row numbers in ascending order, or a mask of shape (n,).
         name : str, optional
             Name of the new workload; that of this one if left out.
-
-        Returns
-        -------
-        Workload
         """
         return self.replace(
             **{column: getattr(self, column)[rows] for column in _FIXED},
@@ -202,10 +198,6 @@ class Workload(MadeAnew):
         ----------
         **changes
             Fields of this class and their new values.
-
-        Returns
-        -------
-        Workload
         """
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]  # the new object checks its fields
 
@@ -250,7 +242,6 @@ def fill_jobs(
     ----------
     table : numpy.ndarray of JOB, shape (rows,)
         Filled in, but for the limits.
-    workload : Workload
     rows : numpy.ndarray of int64
         The jobs to enter.
     order : str
@@ -277,13 +268,8 @@ def data_frame(columns: Mapping[str, Any], *, extra: str = "pandas") -> pandas.D
 
     Parameters
     ----------
-    columns : mapping from str to array_like or scalar
     extra : str, optional
         The extra of gridweave that brings pandas to whoever lacks it.
-
-    Returns
-    -------
-    pandas.DataFrame
 
     Raises
     ------

@@ -29,10 +29,6 @@ def shrink(workload: Workload, factor: float) -> Workload:
     factor : float
         Finite and > 0.
 
-    Returns
-    -------
-    Workload
-
     Raises
     ------
     OptionError
@@ -54,10 +50,6 @@ def stretch(workload: Workload, factor: float) -> Workload:
         The jobs.
     factor : float
         Finite and > 0.
-
-    Returns
-    -------
-    Workload
 
     Raises
     ------
@@ -101,10 +93,6 @@ def cut(
         out, the piece begins with the first job or ends with the last. A `last` beyond the last job means the last.
     start_ms, end_ms : int, optional
         Submit times: the piece has the jobs with ``start_ms <= submit_ms < end_ms``. Not together with job numbers.
-
-    Returns
-    -------
-    Workload
 
     Raises
     ------

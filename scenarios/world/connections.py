@@ -151,7 +151,6 @@ class EvenRoutes:
 
     Parameters
     ----------
-    network : Network
     rng : numpy.random.Generator
         For delays and losses.
     """
@@ -187,7 +186,6 @@ class Connections:
 
     Parameters
     ----------
-    routes : Routes
     down : sequence of bool
         Which sites have failed now; kept up to date by its owner.
     channels : bool

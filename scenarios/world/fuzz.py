@@ -71,13 +71,8 @@ def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
 
     Parameters
     ----------
-    built : Built
     jobs : int
         How many jobs make up a run.
-
-    Returns
-    -------
-    WorldInputs
 
     Raises
     ------
@@ -219,10 +214,6 @@ def seed_of(seed: int, run: int) -> int:
     run : int
         From 0.
 
-    Returns
-    -------
-    int
-
     Examples
     --------
     >>> seed_of(7, 0), seed_of(seed_of(7, 3), 0) == seed_of(7, 3)
@@ -236,16 +227,10 @@ def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None
 
     Parameters
     ----------
-    inputs : WorldInputs
     runs : int
         At least 1.
-    seed : int
     progress : callable, optional
         Told after each run how many are done.
-
-    Returns
-    -------
-    FuzzReport
 
     Raises
     ------
@@ -275,17 +260,7 @@ def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None
 
 
 def draw_conditions(inputs: WorldInputs, rng: np.random.Generator) -> Conditions:
-    """Draw under what a run takes place: anything from no trouble at all to all of it at once.
-
-    Parameters
-    ----------
-    inputs : WorldInputs
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    Conditions
-    """
+    """Draw under what a run takes place: anything from no trouble at all to all of it at once."""
     first = int(rng.integers(max(1, len(inputs.workload) - inputs.jobs + 1)))
     submit_ms = inputs.workload.submit_ms[first : first + inputs.jobs]
     span_ms = float(submit_ms[-1] - submit_ms[0]) if len(submit_ms) else 0.0
@@ -348,14 +323,8 @@ def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Genera
 
     Parameters
     ----------
-    inputs : WorldInputs
-    conditions : Conditions
     rng : numpy.random.Generator
         For whose jobs are whose, and for what the network does and what fails when.
-
-    Returns
-    -------
-    WorldResult
 
     Raises
     ------

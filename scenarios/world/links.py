@@ -48,14 +48,9 @@ def node_of_grid(net: GridNet, name: str | None) -> int:
 
     Parameters
     ----------
-    net : GridNet
     name : str or None
         Of a node, or of a site, which stands for its node. If left out, the node of the site that has the least sum of
         latencies to all others and back; of several the first.
-
-    Returns
-    -------
-    int
 
     Raises
     ------
@@ -76,7 +71,6 @@ def check_reach(net: GridNet, node: int) -> None:
 
     Parameters
     ----------
-    net : GridNet
     node : int
         Of the meta-scheduler.
 
@@ -104,10 +98,6 @@ def merged(one: Timetable, other: Timetable) -> Timetable:
     ----------
     one, other : Timetable
         Of the same topology.
-
-    Returns
-    -------
-    Timetable
     """
     instants_ms = np.union1d(one.instants_ms, other.instants_ms)
     starts_ms = [-1, *instants_ms.tolist()]
@@ -122,10 +112,8 @@ class LinkRoutes:
 
     Parameters
     ----------
-    net : GridNet
     node : int
         Of the meta-scheduler.
-    network : Network
     rng : numpy.random.Generator
         For delays and losses.
     """
@@ -237,12 +225,7 @@ def _whole_ms(time_ms: float) -> int:
 
 
 def changes_of(net: GridNet) -> Iterator[tuple[int, tuple[float, ...], NetworkModel]]:
-    """Yield each instant at which links change, the parts of its bandwidth that each cable has then, and the network.
-
-    Parameters
-    ----------
-    net : GridNet
-    """
+    """Yield each instant at which links change, each cable's part of its bandwidth from then on, and the network."""
     if net.timetable is not None:
         for period, (at_ms, model) in enumerate(net.periods()):
             if period:
@@ -254,7 +237,6 @@ class LinkWorld:
 
     Parameters
     ----------
-    net : GridNet
     traffic : Traffic
         What jobs send.
     routes : LinkRoutes, optional
@@ -351,21 +333,14 @@ def play_links(
 
     Parameters
     ----------
-    workload : Workload
     nodes : sequence of int
         Of each site, as far as the grid may have them.
-    policy : GridPolicy
-    net : GridNet
     grid_node : int or None
         The node of the meta-scheduler, if messages cross the links.
     network : Network
         What messages go through beside the links.
     rng : numpy.random.Generator
         For the delays and losses of messages.
-
-    Returns
-    -------
-    Played
 
     Raises
     ------
@@ -391,10 +366,8 @@ def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy
 
     Parameters
     ----------
-    workload : Workload
     nodes : sequence of int
         Of each site, as far as the grid may have them.
-    policy : GridPolicy
 
     Returns
     -------
@@ -413,11 +386,8 @@ def hopeless_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, 
 
     Parameters
     ----------
-    workload : Workload
     nodes : sequence of int
         Of each site, as far as the grid may have them.
-    policy : GridPolicy
-    net : GridNet
 
     Returns
     -------

@@ -78,10 +78,8 @@ def simulate_world(
 
     Parameters
     ----------
-    workload : Workload
     nodes : sequence of int
         Nodes of each site.
-    policy : GridPolicy
     site_policies : sequence of SitePolicy or SharedNodes, optional
         How each site schedules by itself; FCFS with EASY backfilling if left out.
     owners : sequence of OwnerPolicy, optional
@@ -109,10 +107,6 @@ def simulate_world(
         checked always.
     channels : bool
         Whether messages travel through channels (`gridweave.site.channel`) even in a network that keeps order.
-
-    Returns
-    -------
-    WorldResult
 
     Raises
     ------

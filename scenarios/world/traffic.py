@@ -71,8 +71,6 @@ class Traffic:
 
     Parameters
     ----------
-    workload : Workload
-    network : GridNetwork
     contention : str
         ``none``, ``static`` or ``dynamic``.
     nodes : sequence of int

@@ -220,7 +220,6 @@ class Works:
 
     Parameters
     ----------
-    sites : sequence of ContractCore
     lengths : Lengths
         How long jobs take.
     history : History

@@ -81,7 +81,6 @@ class Watchdog:
 
         Parameters
         ----------
-        now_ms : int
         progress : hashable
             What changes whenever something gets on: jobs handed in, jobs done, faults that begin or end.
         open_jobs : int
@@ -123,13 +122,10 @@ class World:
 
     Parameters
     ----------
-    sites : sequence of ContractCore
-    meta : MetaCore
     lengths : Lengths
         How long jobs take.
     routes : Routes
         What messages go through.
-    faults : Faults
     rng : numpy.random.Generator
         For faults.
     check : bool

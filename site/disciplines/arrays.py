@@ -52,7 +52,6 @@ class ArrayDiscipline:
     ----------
     nodes : int
         Nodes of the site.
-    policy : SitePolicy
     week_offset_ms : int
         Local time of instant zero, from Monday 00:00.
 

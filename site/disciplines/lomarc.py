@@ -111,11 +111,6 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether a job, or each of several, that needs so many cores and so much memory can use such a node.
 
-        Parameters
-        ----------
-        cores : array_like of int
-        memory : array_like of float
-
         Returns
         -------
         numpy.ndarray of bool
@@ -205,10 +200,6 @@ class LomarcPolicy(msgspec.Struct, frozen=True, kw_only=True):
         ----------
         kinds : sequence of NodeKind
             The nodes of the site.
-
-        Returns
-        -------
-        LomarcCodes
         """
         age_ms = 0 if self.aging_ms is None else int(min(self.aging_ms, float(NEVER_MS)))
         most = max(kind.cores * kind.threads for kind in kinds) - 1
@@ -258,10 +249,6 @@ VARIANTS: dict[str, LomarcPolicy] = {
 
 def kind_array(kinds: Sequence[NodeKind]) -> npt.NDArray[np.void]:
     """Return kinds of nodes as compiled code reads them.
-
-    Parameters
-    ----------
-    kinds : sequence of NodeKind
 
     Returns
     -------
@@ -330,7 +317,6 @@ class SharedDiscipline:
     ----------
     nodes : int
         Nodes of the site.
-    policy : SharedNodes
     week_offset_ms : int
         Of no concern here.
     """

@@ -90,13 +90,8 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
 
     Parameters
     ----------
-    text : str
     name : str
         What errors call it, such as the file.
-
-    Returns
-    -------
-    SlowdownTable
 
     Raises
     ------

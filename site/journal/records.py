@@ -155,13 +155,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How values are spread; quantiles as numpy works them out, linear between two values.
-
-    Attributes
-    ----------
-    count : int
-    mean, p10, p50, p90, p99, most : float
-    """
+    """How values are spread; quantiles as numpy works them out, linear between two values."""
 
     count: int
     mean: float

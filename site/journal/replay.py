@@ -39,13 +39,8 @@ def replay(journal: Journal, core: Core) -> Replayed:
 
     Parameters
     ----------
-    journal : Journal
     core : Core
         Fresh, and made exactly as that one (nodes, policy, seed). If an error is raised it is to be thrown away.
-
-    Returns
-    -------
-    Replayed
 
     Raises
     ------

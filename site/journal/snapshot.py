@@ -76,7 +76,6 @@ def load_core(core: object, state: bytes, where: str) -> None:
     ----------
     core : object
         Made as the one whose state it was. Nothing of it has changed if an error is raised.
-    state : bytes
     where : str
         How the journal is called in an error.
 
@@ -165,10 +164,6 @@ def _functions(core: object) -> Iterator[tuple[tuple[str, ...], object]]:
 
 def stamp_of(core: object) -> str:
     """Return a stamp of all that the bytes of `dump_core` depend on.
-
-    Parameters
-    ----------
-    core : object
 
     Returns
     -------

@@ -97,7 +97,6 @@ class Step:
 
         Parameters
         ----------
-        now_ms : int
         events : iterable
             In the order in which they were given; none is a wakeup.
         commands : sequence, optional
@@ -119,12 +118,6 @@ class Step:
 
     def handle(self, core: Core, now_ms: int, *events: Any) -> Sequence[Any]:
         """Have a core take in what has happened, and record it.
-
-        Parameters
-        ----------
-        core : Core
-        now_ms : int
-        *events
 
         Returns
         -------
@@ -220,8 +213,6 @@ class Step:
         ----------
         key : str
             The idempotency key, not empty; unique over all who submit.
-        job_id, at_ms : int
-        answer : Any
 
         Raises
         ------

@@ -69,7 +69,6 @@ def checked_url(option: str, place: str | Path) -> URL:
     ----------
     option : str
         What the user calls the place.
-    place : str or pathlib.Path
 
     Raises
     ------
@@ -321,7 +320,6 @@ def execute_plain(
 
     Parameters
     ----------
-    connection : Connection
     statement : ClauseElement
         Made once: it is kept.
     values : dict, or list of dict

@@ -146,11 +146,6 @@ def suggest(jobs: Sequence[Usage], rule: Rule | None = None) -> Suggestion:
     ----------
     jobs : sequence of Usage
         What jobs of this kind have used.
-    rule : Rule, optional
-
-    Returns
-    -------
-    Suggestion
 
     Examples
     --------
@@ -307,7 +302,6 @@ def job_fractions(used: Usage, disk_bps: float) -> tuple[float, float, float] | 
 
     Parameters
     ----------
-    used : Usage
     disk_bps : float
         Of one node [bytes/s].
 

@@ -167,7 +167,6 @@ def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> 
 
     Parameters
     ----------
-    connection : sqlalchemy.Connection
     where : str
         How the journal is called in an error.
     read_only : bool

@@ -101,7 +101,6 @@ def usable_cores(sysfs: Path = SYSFS, allowed: set[int] | None = None) -> tuple[
 
     Parameters
     ----------
-    sysfs : pathlib.Path
     allowed : set of int, optional
         The threads that may be used; ``None``: those of this process (a container or a cpuset may narrow them).
 

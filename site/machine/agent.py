@@ -209,7 +209,6 @@ class AgentDriver:
 
         Parameters
         ----------
-        job_id, attempt, rank : int
         stream : str
             ``out`` or ``err``, or ``result``: what the callable of the rank has returned, as JSON.
         offset, limit : int
@@ -306,10 +305,6 @@ def own_environment() -> dict[str, str]:
 
 def node_threads(nodes: int) -> tuple[tuple[int, ...], ...]:
     """Divide the cores that this process may use among so many nodes, all threads of a core to one.
-
-    Parameters
-    ----------
-    nodes : int
 
     Returns
     -------

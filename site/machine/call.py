@@ -33,10 +33,6 @@ def find_callable(name: str) -> Callable[..., Any]:
     name : str
         ``module:function``.
 
-    Returns
-    -------
-    callable
-
     Raises
     ------
     InputError
@@ -67,8 +63,6 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int) -> int:
     ----------
     folder : pathlib.Path
         Folder of the fragment.
-    rank : int
-    call : Call
     limit_bytes : int
         What is kept of the result; one that is larger is a failure.
 

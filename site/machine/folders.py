@@ -78,7 +78,6 @@ def room_problem(root: Path, *, trial: bool = False) -> str | None:
 
     Parameters
     ----------
-    root : pathlib.Path
     trial : bool
         Whether to write something as well: a quota is seen by nothing else.
     """

@@ -40,7 +40,6 @@ class RankOutput:
     ----------
     folder : pathlib.Path
         Folder of the fragment.
-    rank : int
     limit_bytes : int
         What is kept of both together. The line that tells of what was dropped comes on top.
 

@@ -208,7 +208,6 @@ def strays(token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKE
         What the variable is in their environment.
     ranks : iterable of (pid, start_ticks)
         The leaders of the ranks' sessions. A session counts while its leader lives: only then is its number ours.
-    variable : str
     """
     sessions = set()
     for pid, ticks in ranks:

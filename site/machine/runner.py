@@ -58,7 +58,6 @@ def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | 
 
     Parameters
     ----------
-    folder : pathlib.Path
     failed : str
         Why it could not be started, if that is known.
 
@@ -290,7 +289,6 @@ class Runner:
 
         Parameters
         ----------
-        job_id, attempt : int
         reason : str
             One line; the first that is given stays.
         """

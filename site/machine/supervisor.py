@@ -58,7 +58,6 @@ class RankProcess:
         As in `RankReport`.
     report : int
         The pipe on which it tells of its start, later `CLOSED`.
-    output : RankOutput
 
     Attributes
     ----------
@@ -149,10 +148,8 @@ def rank_environment(
 
     Parameters
     ----------
-    launch : Launch
     folder : pathlib.Path
         Folder of the fragment.
-    rank : Rank
     local_rank : int
         Its place among the ranks of this machine.
     token : str
@@ -205,10 +202,6 @@ def fork_rank(
 
     Parameters
     ----------
-    launch : Launch
-    folder : pathlib.Path
-    rank : Rank
-    environment : mapping from str to str
     gate : tuple of int
         Both ends of the pipe that all ranks wait at; each takes one byte. Its end means: do not start.
     output : tuple of int
@@ -216,7 +209,6 @@ def fork_rank(
 
     Returns
     -------
-    pid : int
     report : int
         The pipe on which the rank says `READY`, or why it cannot start, and which ends when its command has begun.
 
@@ -345,7 +337,6 @@ class Supervisor:
     ----------
     folder : pathlib.Path
         Folder of the fragment; the caller holds its lock.
-    launch : Launch
     base : mapping from str to str
         The environment that every job of this machine gets.
     """

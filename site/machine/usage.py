@@ -92,7 +92,6 @@ class Meter:
 
         Parameters
         ----------
-        pid : int
         used : resource.struct_rusage
             What wait4(2) said.
         counters : tuple of int

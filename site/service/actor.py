@@ -178,10 +178,8 @@ class SiteActor(DrivenActor["SiteDriver"]):
 
     Parameters
     ----------
-    settings : SiteSettings
     journal : str
         Path or URL of its journal.
-    clock : Clock
     namespace : str
         Of the actors of its grid.
     uplink : LinkEnd, optional

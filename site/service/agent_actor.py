@@ -22,11 +22,8 @@ class NodeAgent(NearActor):
 
     Parameters
     ----------
-    site : str
-    agent : Agent
     folder : str
         Of the machine, on a local disk.
-    namespace : str
     virtual : bool
         Whether its nodes are only counted, and have no hardware threads of their own.
     probes : ProbePlan, optional

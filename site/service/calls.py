@@ -94,7 +94,6 @@ class NearDoor:
 
     Parameters
     ----------
-    actor : object
     methods : sequence of str
         Which of its methods may be called; they are coroutines, and take and return what MessagePack knows.
     network : str
@@ -380,7 +379,6 @@ def actor_options(name: str, namespace: str, labels: dict[str, str], host: str =
 
     Parameters
     ----------
-    name, namespace : str
     labels : dict from str to str
         What a Ray node must have for it.
     host : str
@@ -428,10 +426,6 @@ class NearActor:
 
 class Handles:
     """Handles of actors by their names, and lines to those on this machine; who does not answer is looked up again.
-
-    Parameters
-    ----------
-    namespace : str
 
     Notes
     -----

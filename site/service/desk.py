@@ -128,8 +128,6 @@ class Desk(Generic[D]):
     ----------
     driver : Driver
         It has taken no turn yet.
-    core : DeskCore
-    journal : Journal
     """
 
     def __init__(self, driver: D, core: DeskCore, journal: Journal) -> None:
@@ -218,7 +216,6 @@ class Desk(Generic[D]):
         ----------
         after : int
             -1, or one that there is not yet: none is wanted but the number of the last one, at once.
-        timeout_s : float
         """
         if not 0 <= after <= self._events.last:
             return JobEvents(events=[], last=self._events.last)
@@ -272,7 +269,6 @@ class SiteDesk(Desk[SiteDriver]):
 
     Parameters
     ----------
-    driver : SiteDriver
     uplink : callable, optional
         Returns how the way to the grid is.
 
@@ -368,7 +364,6 @@ class Door:
 
     Parameters
     ----------
-    desk : object
     methods : sequence of str
         Names of them; the types of their parameters are what is taken in.
 
@@ -397,7 +392,6 @@ class Door:
 
         Parameters
         ----------
-        method : str
         data : bytes
             Its arguments (`question`).
 

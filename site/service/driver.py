@@ -138,7 +138,6 @@ class Driver(ABC, Generic[Incoming]):
         Fresh; it is brought to where its journal ends.
     journal : Journal
         Made with ``batch=0``: this sees to it when it is written.
-    clock : Clock
     peers : sequence of str
         The other ends of its channels.
     incoming : type
@@ -287,9 +286,6 @@ class Driver(ABC, Generic[Incoming]):
 
         Parameters
         ----------
-        key : str
-        request : JobRequest
-        origin : str
         past : tuple of Past
             Of the jobs that it waits for and that are over, what the journal knows.
         """

@@ -146,11 +146,6 @@ Observe = Callable[[str, float | None], None]
 class Link:
     """The way to the other end of a link.
 
-    Parameters
-    ----------
-    end : LinkEnd
-    observe : callable, optional
-
     Attributes
     ----------
     status : LinkStatus
@@ -196,10 +191,8 @@ class Link:
         ----------
         machine : str
             A machine of the site; empty: the site itself.
-        method : str
         data : bytes
             As for `gridweave.site.service.desk.Door.ask`, and so is the answer.
-        timeout_s : float
 
         Raises
         ------
@@ -293,10 +286,6 @@ class _Problem(msgspec.Struct):
 
 def client_context(end: LinkEnd) -> ssl.SSLContext | bool:
     """Return whose certificates are trusted at the other end, and which one is shown to it.
-
-    Parameters
-    ----------
-    end : LinkEnd
 
     Raises
     ------

@@ -54,10 +54,8 @@ class SiteDriver(Driver[Any]):
 
     Parameters
     ----------
-    settings : SiteSettings
     place : str or pathlib.Path
         Of its journal.
-    clock : Clock
     to_grid : callable
         Carries a packet to the meta-scheduler.
     to_agent : callable

@@ -22,10 +22,6 @@ _MOST_ROUNDS = 50
 def warm_up(settings: SiteSettings) -> LiveSite:
     """Play some jobs on a site of its own: of its users, one that fills it and some that wait; and of a grid.
 
-    Parameters
-    ----------
-    settings : SiteSettings
-
     Returns
     -------
     LiveSite

@@ -147,7 +147,6 @@ class JobFailedError(GridweaveError):
 
     Parameters
     ----------
-    job_id : int
     outcome : str
         ``failed``, ``limit``, ``cancelled``, or ``refused`` where no site could run it.
     reason : str

@@ -195,7 +195,6 @@ class Prober:
     ----------
     secret : bytes
         At least 16; the same at all sites.
-    limits : ProbeLimits, optional
     turn : asyncio.Lock, optional
         Held while bandwidth is measured; the same as the server's of this site.
     clock_ns : callable
@@ -246,8 +245,6 @@ class Prober:
 
         Parameters
         ----------
-        host : str
-        port : int
         count : int
             How many; the limits of both ends hold.
 
@@ -281,8 +278,6 @@ class Prober:
 
         Parameters
         ----------
-        host : str
-        port : int
         back : bool
             Whether data comes from there to here.
 

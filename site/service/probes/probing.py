@@ -51,11 +51,8 @@ class Probing:
 
     Parameters
     ----------
-    site : str
     peers : sequence of str
         The sites that this one measures; a round trip counts for both directions, so one of two suffices.
-    plan : ProbePlan
-    prober : Prober
     address_of : callable
         Where a site answers probes.
     tell : callable

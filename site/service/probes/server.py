@@ -68,16 +68,11 @@ class ProbeServer:
     ----------
     secret : bytes
         At least 16; the same at all sites.
-    limits : ProbeLimits, optional
     turn : asyncio.Lock, optional
         Held while bandwidth is measured: one measurement at a time. The site's `Prober` has
         the same, so that what it measures itself and what others measure do not fall together.
     clock_ns : callable
         Nanoseconds.
-
-    Attributes
-    ----------
-    counts : ServerCounts
 
     Raises
     ------

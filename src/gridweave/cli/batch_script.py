@@ -44,17 +44,12 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
 
     Parameters
     ----------
-    text : str
     file : str
         Its name, for errors.
     parse : callable
         Reads the words of a ``#GRIDWEAVE`` line.
     ignored : list of str, optional
         Gets what is not supported, in place of an error.
-
-    Returns
-    -------
-    SubmitOptions
 
     Raises
     ------

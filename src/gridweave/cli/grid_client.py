@@ -72,7 +72,6 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
 
     Parameters
     ----------
-    grid : Client
     texts : iterable of str
         Numbers, ranges, and names of arrays.
     open_only : bool

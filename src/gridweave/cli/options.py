@@ -262,7 +262,6 @@ def policies(
         One of the disciplines.
     orders, backfills, choices : str
         Lists with commas.
-    slack : float
     aging : str
         A time span, or ``none``.
     limits : list of str

@@ -100,10 +100,6 @@ def check_folder(out: str) -> Path:
     out : str
         What the user typed for ``--out``.
 
-    Returns
-    -------
-    pathlib.Path
-
     Raises
     ------
     OptionError

@@ -65,10 +65,6 @@ def interruptible(work: Callable[[], T]) -> T:
     ----------
     work : callable
         Takes no argument. What it raises is raised here.
-
-    Returns
-    -------
-    object
     """
     returned: list[T] = []
     raised: list[BaseException] = []

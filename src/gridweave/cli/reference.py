@@ -13,12 +13,7 @@ MARK = "<!-- All below is made by `python -m gridweave.cli.reference docs/cli.md
 
 
 def reference(app: typer.Typer) -> str:
-    """Return the reference of all commands, as Markdown.
-
-    Parameters
-    ----------
-    app : typer.Typer
-    """
+    """Return the reference of all commands, as Markdown."""
     group = typer.main.get_command(app)
     return "\n".join(line for name, command in _commands(group, "gridweave") for line in _section(name, command))
 

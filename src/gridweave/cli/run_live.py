@@ -31,10 +31,6 @@ def check_where(on: str, *, speed: float | None, address: str | None, jobs: int 
     speed, address, jobs
         As given by the user; None: not given.
 
-    Returns
-    -------
-    bool
-
     Raises
     ------
     OptionError

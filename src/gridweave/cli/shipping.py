@@ -64,10 +64,6 @@ def shipped(
     name : str
         Of the job.
 
-    Returns
-    -------
-    tuple of str
-
     Raises
     ------
     InputError

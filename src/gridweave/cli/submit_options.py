@@ -108,8 +108,6 @@ def requests(
 
     Parameters
     ----------
-    options : SubmitOptions
-    work : Work
     after : tuple of After
         As `options` name them, by number.
     array_name : str

@@ -102,10 +102,8 @@ async def follow(grid: Client, seen: Seen, draw: Callable[[], None], every_s: fl
 
     Parameters
     ----------
-    grid : Client
     seen : Seen
         Is kept up to date.
-    draw : callable
     every_s : float
         How often sites and queue are asked for.
     """

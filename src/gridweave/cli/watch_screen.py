@@ -94,7 +94,6 @@ def screen(seen: Seen, width: int, height: int | None = None) -> RenderableType:
 
     Parameters
     ----------
-    seen : Seen
     width : int
         Columns of the window.
     height : int, optional
