@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.placement import GridCodes
-from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
-from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid, is_full
+from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridNet, play_with_net
-from gridweave.scenarios.batch.kernels.grid_batch import longest_ms, run_grid_batch
-from gridweave.scenarios.batch.simulate import BatchRun
+from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridLoop, GridNet
+from gridweave.scenarios.batch.kernels.loop import longest_ms
+from gridweave.scenarios.batch.one_site import BatchRun
 from gridweave.scenarios.results.metrics import Metrics, compute_metrics
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, IntArray, Workload, fill_jobs
@@ -159,10 +158,10 @@ def simulate_grid(
         state.sensitivity[:] = sensitivities[rows]
         _fill(state, workload, rows, policy, rng)
         if net is None:
-            state, start_ms[rows], end_ms[rows] = _play(state, workload, rows, policy)
-        else:
-            played = play_with_net(state, workload, rows, policy, net)
-            state, start_ms[rows], end_ms[rows], factor[rows], slowdown[rows], transfer_ms[rows] = played
+            _check_lengths(state, policy.codes(), np.ascontiguousarray(workload.run_ms[rows]))
+        played = GridLoop(state, workload, rows, policy, net).play()
+        state, start_ms[rows], end_ms[rows], factor[rows], slowdown[rows], transfer_ms[rows] = played
+        if net is not None:
             refused |= dict.fromkeys(rows[played.start_ms == NEVER].tolist(), WHY_HOPELESS)
         n_fragments[rows], first_fragment[rows] = state.n_fragments, state.first_fragment
     return GridResult(
@@ -223,29 +222,6 @@ def _fill(
         if rng is None:
             raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
         state.draw[:] = rng.random(len(workload))[rows]
-
-
-def _play(
-    state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy
-) -> tuple[GridState, IntArray, IntArray]:
-    """Run the compiled loop to its end; return the state, whose room for fragments may have grown, starts and ends."""
-    start_ms, end_ms = np.full((2, len(rows)), NEVER, np.int64)
-    room = len(state.running)
-    run_ms = np.ascontiguousarray(workload.run_ms[rows])
-    codes = policy.codes()
-    _check_lengths(state, codes, run_ms)
-    ends, ends_row, clock = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(2, np.int64)
-    until = np.int64(len(rows))
-    plan = empty_grid_plan(state, codes, room=_FEW_JOBS) if policy.backfill == "conservative" else None
-    while not run_grid_batch(state, codes, plan, run_ms, start_ms, end_ms, ends, ends_row, clock, until):
-        if plan is not None and not is_full(state):
-            plan = enlarged(plan)
-            continue
-        larger = np.zeros(2 * len(state.fragments), FRAGMENT)
-        larger[: len(state.fragments)] = state.fragments
-        state = state._replace(fragments=larger)
-    assert (start_ms != NEVER).all(), "the grid loop ended with jobs that wait"
-    return state, start_ms, end_ms
 
 
 def _simulate_local(workload: Workload, sites: IntArray, policy: GridPolicy, home: npt.ArrayLike | None) -> GridResult:

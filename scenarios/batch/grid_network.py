@@ -5,6 +5,7 @@ A simulation of a grid with a network: the compiled loop, period after period of
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,8 +15,6 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.control.links import GridNetwork, new_links, with_paths
-from gridweave.grid.kernels.candidates import withdraw
-from gridweave.grid.kernels.grid_plan import planned_job_withdrawn
 from gridweave.grid.kernels.links import (
     BLOCKING,
     JOB_DATA,
@@ -26,7 +25,7 @@ from gridweave.grid.kernels.links import (
 )
 from gridweave.grid.kernels.links_placement import find_possible, find_splittable
 from gridweave.grid.kernels.placement import GridCodes
-from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged
+from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
 from gridweave.grid.kernels.state import FRAGMENT, GridState, is_full
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import MAX_BYTES
@@ -35,19 +34,22 @@ from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.state import COMMUNICATION, more_flows, new_filling, new_flows
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO
-from gridweave.scenarios.batch.kernels.grid_net_batch import (
-    APART,
+from gridweave.scenarios.batch.kernels.contention import Contention
+from gridweave.scenarios.batch.kernels.loop import (
     DONE,
-    NO_ROOM,
+    LINKS_CHANGE,
     NO_ROOM_FOR_MOVES,
-    NOT_RUNNING,
-    NetRun,
-    run_net_batch,
+    OnGrid,
+    leave_queue,
+    new_run,
+    run_batch,
 )
-from gridweave.scenarios.batch.kernels.moves import drop_moves, more_moves, new_moves
+from gridweave.scenarios.batch.kernels.moves import more_moves, new_moves
+from gridweave.scenarios.batch.one_site import cancellations
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.site.kernels.state import NEVER_MS, REPLAN
+from gridweave.site.kernels.work import NOT_RUNNING, no_work
 
 SPLITS = ("fewest", "earliest-end")
 STAGINGS = {"none": NO_DATA, "blocking": BLOCKING, "prefetch": PREFETCH}
@@ -260,8 +262,8 @@ def why_stuck(job_id: int, since_ms: int, *, of_data: bool) -> str:
     )
 
 
-class NetOutcome(NamedTuple):
-    """What a simulation with a network comes to.
+class GridPlayed(NamedTuple):
+    """What a simulation of a grid comes to.
 
     Attributes
     ----------
@@ -284,82 +286,149 @@ class NetOutcome(NamedTuple):
     transfer_ms: IntArray
 
 
-def play_with_net(state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy, net: GridNet) -> NetOutcome:
-    """Simulate jobs on an idle grid with a network.
+class GridLoop:
+    """The arrays of one simulation of a grid, and the loop over them, which are made larger as they fill.
 
     Parameters
     ----------
     state : GridState
-        Its table of jobs holds those of the rows.
+        Of the idle grid; its table of jobs holds those of the rows.
     rows : numpy.ndarray of int64
-
-    Raises
-    ------
-    InputError
-        If a job runs over links that fail and never come back.
+    net : GridNet, optional
     """
-    codes = policy.codes()._replace(net=links_of(net, workload, rows))
-    run = _new_run(state, codes, net, workload.run_ms[rows], hopeless_from(state, codes, net))
-    plan = empty_grid_plan(state, codes, room=_FEW_JOBS) if policy.backfill == "conservative" else None
-    instants_ms = [] if net.timetable is None else net.timetable.instants_ms.tolist()
-    for number, (at_ms, model) in enumerate(net.periods()):
-        assert codes.net is not None
-        if number > 0:
-            codes = codes._replace(net=with_paths(codes.net, model.arrays))
-            run.clock[2] = at_ms
-            _refuse_hopeless(state, plan, run, at_ms)
-            if plan is not None:
-                plan.counters["stale"] = REPLAN
-        change_ms = np.int64(instants_ms[number] if number < len(instants_ms) else NEVER_MS)
-        while (why := run_net_batch(state, codes, plan, run, change_ms)) in (NO_ROOM, NO_ROOM_FOR_MOVES):
+
+    def __init__(
+        self, state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy, net: GridNet | None
+    ) -> None:
+        codes = policy.codes()
+        hopeless_ms = np.full(len(rows), NEVER_MS)
+        if net is not None:
+            codes = codes._replace(net=links_of(net, workload, rows))
+            hopeless_ms = hopeless_from(state, codes, net)
+        plan = empty_grid_plan(state, codes, room=_FEW_JOBS) if policy.backfill == "conservative" else None
+        self._net = net
+        self._state = state
+        self._grid = OnGrid(codes, plan, hopeless_ms, np.zeros(len(rows), np.int64))
+        self._cancels = cancellations(workload, rows)
+        self._run = new_run(workload.run_ms[rows], room=len(state.started))
+        contends = net is not None and net.contention != "none"
+        self._work = no_work(len(rows)) if contends else None
+        self._links = _new_contention(state, codes, net, len(rows)) if net is not None and contends else None
+
+    def play(self) -> GridPlayed:
+        """Run the loop to its end, period after period of the links.
+
+        Raises
+        ------
+        InputError
+            If a job runs over links that fail and never come back.
+        """
+        changes = iter(()) if self._net is None else itertools.islice(self._net.periods(), 1, None)
+        for at_ms, model in changes:
+            if self._play_until(at_ms) or self._is_over():
+                break
+            self._change_links(at_ms, model)
+        else:
+            self._play_until(int(NEVER_MS))
+        self._check_all_ended()
+        return self._outcome()
+
+    def _play_until(self, change_ms: int) -> bool:
+        """Play up to an instant at which links change; return whether nothing is left to come."""
+        while True:
+            why = run_batch(
+                self._state, self._work, None, None, self._grid, self._links, self._cancels, self._run,
+                np.int64(len(self._run.run_ms)), np.int64(change_ms),
+            )  # fmt: skip
+            if why in (DONE, LINKS_CHANGE):
+                return why == DONE
+            plan = self._grid.plan
             if why == NO_ROOM_FOR_MOVES:
-                run = _with_more_moves(run)
-            elif plan is not None and not is_full(state):
-                plan = enlarged(plan)
+                self._make_room_for_moves()
+            elif plan is not None and not is_full(self._state):
+                self._grid = self._grid._replace(plan=enlarged(plan))
             else:
-                state = _with_more_fragments(state)
-        counters = state.counters[0]
-        if why == DONE or (run.clock[0] == len(rows) and not counters["n_waiting"] and not counters["n_running"]):
-            break
-    _check_all_ended(state, run)
-    return _outcome(state, codes, run)
+                larger = np.zeros(2 * len(self._state.fragments), FRAGMENT)
+                larger[: len(self._state.fragments)] = self._state.fragments
+                self._state = self._state._replace(fragments=larger)
+
+    def _is_over(self) -> bool:
+        counters = self._state.counters[0]
+        all_submitted = self._run.clock[0]["submitted"] == len(self._run.run_ms)
+        return bool(all_submitted and not counters["n_waiting"] and not counters["n_running"])
+
+    def _change_links(self, at_ms: int, model: NetworkModel) -> None:
+        """Let links be as they are from now on; jobs that cannot be placed any more leave the queue."""
+        grid = self._grid
+        assert grid.codes.net is not None
+        self._grid = grid = grid._replace(codes=grid.codes._replace(net=with_paths(grid.codes.net, model.arrays)))
+        self._run.clock["woken_ms"] = at_ms
+        for place in range(int(self._state.counters[0]["n_waiting"]) - 1, -1, -1):
+            row = self._state.waiting[place]
+            if grid.hopeless_ms[row] <= at_ms:
+                leave_queue(self._state, None, grid, self._links, row, np.int64(place))
+        if grid.plan is not None:
+            grid.plan.counters["stale"] = REPLAN
+
+    def _make_room_for_moves(self) -> None:
+        """Make room for twice as many moves."""
+        links = self._links
+        assert links is not None
+        more = len(links.moves.row)
+        flows = more_flows(links.flows, len(links.flows.owner) + more)
+        self._links = links._replace(
+            flows=flows,
+            filling=new_filling(len(links.filling.left), len(flows.owner)),
+            slowdown=np.append(links.slowdown, np.ones(more)),
+            moves=more_moves(links.moves, 2 * more),
+        )
+
+    def _check_all_ended(self) -> None:
+        if self._work is not None and self._links is not None:
+            stuck = np.flatnonzero(self._work["rate"] != NOT_RUNNING)
+            if len(stuck):
+                row = int(stuck[0])
+                of_data = self._links.moves_data and bool(self._links.moves.under_way[row])
+                since_ms = int(self._work[row]["since_ms"])
+                raise InputError(why_stuck(int(self._state.jobs[row]["job_id"]), since_ms, of_data=of_data))
+        assert not self._state.counters[0]["n_waiting"], "the grid loop ended with jobs that wait"
+
+    def _outcome(self) -> GridPlayed:
+        run, net, ones = self._run, self._grid.codes.net, np.ones(len(self._run.run_ms))
+        lasted = (run.end_ms - run.start_ms) / np.maximum(self._grid.length_ms, 1)
+        transfer_ms = np.zeros(len(ones), np.int64) if net is None else net.data_ms
+        if self._links is not None and self._links.moves_data:
+            transfer_ms = self._links.moved_ms
+        return GridPlayed(
+            state=self._state,
+            start_ms=run.start_ms,
+            end_ms=run.end_ms,
+            factor=ones if net is None else net.factor,
+            slowdown=ones if net is None else np.where(run.start_ms != NEVER, lasted, ones),
+            transfer_ms=transfer_ms,
+        )
 
 
-def _new_run(state: GridState, codes: GridCodes, net: GridNet, run_ms: IntArray, hopeless_ms: IntArray) -> NetRun:
-    jobs, running = len(run_ms), len(state.started)
-    links = len(net.model.arrays.capacity)
-    contention = CONTENTIONS.index(net.contention)
+def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int) -> Contention:
+    """Return the links with nothing on them."""
     # All fragments of running jobs are no more than the nodes, and each has a flow to each other of its job, and back.
     most = min(len(state.nodes), int(state.jobs["width"].max(initial=1)))
-    room = 1 if contention == APART else int(state.nodes.sum()) * max(most - 1, 1)
-    start_ms, end_ms = np.full((2, jobs), NEVER, np.int64)
-    length_ms, spare_ms, left, since_ms, moved_ms = np.zeros((5, jobs), np.int64)
-    ends, ends_row = np.zeros((2, 2 * running + 1), np.int64)
-    moves_data = contention != APART and net.data != "none"
+    room = int(state.nodes.sum()) * max(most - 1, 1)
+    moves_data = net.data != "none"
     anywhere = np.zeros(jobs, np.bool_)
     find_splittable(state, codes._replace(net=None), anywhere)
     moving = _FIRST_MOVES if moves_data else 0
-    return NetRun(
-        contention=contention,
+    spare_ms, moved_ms = np.zeros((2, jobs), np.int64)
+    return Contention(
+        dynamic=net.contention == "dynamic",
         flows=new_flows(room + moving),
-        filling=new_filling(links, room + moving),
+        filling=new_filling(len(net.model.arrays.capacity), room + moving),
         slowdown=np.ones(jobs + moving),
         moves=new_moves(jobs if moves_data else 0, moving),
         moves_data=moves_data,
         anywhere=anywhere,
-        run_ms=np.ascontiguousarray(run_ms),
-        hopeless_ms=hopeless_ms,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        length_ms=length_ms,
         spare_ms=spare_ms,
-        left=left,
-        rate=np.full(jobs, NOT_RUNNING),
-        since_ms=since_ms,
         moved_ms=moved_ms,
-        ends=ends,
-        ends_row=ends_row,
-        clock=np.array([0, 0, NEVER_MS, 0], np.int64),
     )
 
 
@@ -392,56 +461,3 @@ def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
                 break
         until_ms = at_ms
     return hopeless_ms
-
-
-def _refuse_hopeless(state: GridState, plan: GridPlan | None, run: NetRun, now_ms: int) -> None:
-    """Take jobs out of the queue that cannot be placed from now on."""
-    for place in range(int(state.counters[0]["n_waiting"]) - 1, -1, -1):
-        slot = state.waiting[place]
-        if run.hopeless_ms[slot] <= now_ms:
-            if plan is None:
-                withdraw(state, np.int64(place))
-            else:
-                planned_job_withdrawn(state, plan, np.int64(place))
-            if run.moves_data:
-                drop_moves(run.moves, run.flows, slot)
-
-
-def _with_more_fragments(state: GridState) -> GridState:
-    larger = np.zeros(2 * len(state.fragments), FRAGMENT)
-    larger[: len(state.fragments)] = state.fragments
-    return state._replace(fragments=larger)
-
-
-def _with_more_moves(run: NetRun) -> NetRun:
-    """Return a run with room for twice as many moves."""
-    more = len(run.moves.row)
-    flows = more_flows(run.flows, len(run.flows.owner) + more)
-    return run._replace(
-        flows=flows,
-        filling=new_filling(len(run.filling.left), len(flows.owner)),
-        slowdown=np.append(run.slowdown, np.ones(more)),
-        moves=more_moves(run.moves, 2 * more),
-    )
-
-
-def _check_all_ended(state: GridState, run: NetRun) -> None:
-    stuck = np.flatnonzero(run.rate != NOT_RUNNING)
-    if len(stuck):
-        row = int(stuck[0])
-        of_data = run.moves_data and bool(run.moves.under_way[row])
-        raise InputError(why_stuck(int(state.jobs[row]["job_id"]), int(run.since_ms[row]), of_data=of_data))
-    assert not state.counters[0]["n_waiting"], "the grid loop ended with jobs that wait"
-
-
-def _outcome(state: GridState, codes: GridCodes, run: NetRun) -> NetOutcome:
-    assert codes.net is not None
-    ran = run.start_ms != NEVER
-    return NetOutcome(
-        state=state,
-        start_ms=run.start_ms,
-        end_ms=run.end_ms,
-        factor=codes.net.factor,
-        slowdown=np.where(ran, (run.end_ms - run.start_ms) / np.maximum(run.length_ms, 1), 1.0),
-        transfer_ms=run.moved_ms if run.moves_data else codes.net.data_ms,
-    )

@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, TraceError
-from gridweave.scenarios.batch.kernels.coscheduling_batch import UNKNOWN, run_shared_batch
-from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.batch.kernels.loop import Sharing, new_run, run_batch
+from gridweave.scenarios.batch.one_site import cancellations
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.site.disciplines.lomarc import MAX_LANES, VARIANTS, LomarcPolicy, NodeKind, kind_array
 from gridweave.site.disciplines.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
 from gridweave.site.kernels.coscheduling_state import SharedSite, empty_site
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import no_work
 
 Progress = Callable[[int, int], None]
 
@@ -191,14 +194,14 @@ def simulate_shared(
     kinds = _kinds_of(workload, nodes, chosen)
     model = model or SlowdownModel()
     state, refused = _prepare(workload, kinds, chosen, model, cores, rows)
-    run = _Run(workload, state, refused, progress or _tell_nobody)
+    run = _Played(workload, state, refused, progress or _tell_nobody)
     run.play(model, chosen, kinds)
     schedule = SimulationResult(
         workload=workload,
         nodes=sum(kind.count for kind in kinds),
         start_ms=run.start_ms,
         end_ms=run.end_ms,
-        killed=workload.overran & (run.start_ms != UNKNOWN),
+        killed=workload.overran & (run.start_ms != NEVER),
         refused=tuple(sorted(refused.items())),
         label=chosen.label,
         shared=True,
@@ -211,36 +214,34 @@ def simulate_shared(
     )
     names = state.searches.dtype.names or ()
     searches = {name: int(state.searches[0][name]) for name in names}
-    return SharedResult(schedule=schedule, beside=run.beside, busy_node_ms=int(run.busy[0]), searches=searches)
+    return SharedResult(schedule=schedule, beside=run.beside, busy_node_ms=run.busy_node_ms, searches=searches)
 
 
-class _Run:
+class _Played:
     """The arrays of one simulation, and the loop over them."""
 
     def __init__(self, workload: Workload, state: SharedSite, refused: Mapping[int, str], report: Progress) -> None:
         self._state, self._report = state, report
         self._rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
-        self._run_ms = workload.run_ms[self._rows]
-        self.start_ms = np.full(len(workload), UNKNOWN, np.int64)
+        self._cancels = cancellations(workload, self._rows)
+        self._run = new_run(workload.run_ms[self._rows], room=len(state.running))
+        self.start_ms = np.full(len(workload), NEVER, np.int64)
         self.end_ms = self.start_ms.copy()
         self.beside = np.zeros(len(workload), np.int64)
-        self.busy = np.zeros(2, np.int64)
+        self.busy_node_ms = 0
 
     def play(self, model: SlowdownModel, policy: LomarcPolicy, kinds: Sequence[NodeKind]) -> None:
         count = len(self._rows)
-        starts, ends_at = np.full(count, UNKNOWN, np.int64), np.full(count, UNKNOWN, np.int64)
-        beside, clock = np.zeros(count, np.int64), np.zeros(2, np.int64)
-        heap, heap_rows = (np.zeros(4 * len(self._state.running) + 4, np.int64) for _ in range(2))
+        sharing = Sharing(model.arrays(), policy.codes(kinds), np.zeros(count, np.int64), np.zeros(2, np.int64))
         if count:
-            self.busy[1] = self._state.jobs["submit_ms"][0]
+            work = no_work(count)
+            sharing.busy[1] = self._state.jobs["submit_ms"][0]
             for until in [*range(_SLICE, count, _SLICE), count]:
-                run_shared_batch(
-                    self._state, model.arrays(), policy.codes(kinds), self._run_ms,
-                    starts, ends_at, beside, self.busy, heap, heap_rows, clock, until,
-                )  # fmt: skip
+                last = np.int64(until)
+                run_batch(self._state, work, None, sharing, None, None, self._cancels, self._run, last, NEVER_MS)
                 self._report(until, count)
-            assert (ends_at != UNKNOWN).all(), "the batch loop ended with jobs that wait"
-        self.start_ms[self._rows], self.end_ms[self._rows], self.beside[self._rows] = starts, ends_at, beside
+        self.start_ms[self._rows], self.end_ms[self._rows] = self._run.start_ms, self._run.end_ms
+        self.beside[self._rows], self.busy_node_ms = sharing.beside, int(sharing.busy[0])
 
 
 def _tell_nobody(done: int, total: int) -> None:

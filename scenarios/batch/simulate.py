@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.batch.kernels.batch import run_batch
+from gridweave.scenarios.batch.kernels.loop import Cancellations, new_run, run_batch
 from gridweave.scenarios.batch.stepped import run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
 from gridweave.scenarios.workload.columns import load_zone
 from gridweave.scenarios.workload.reservations import Request, ReservationAnswer, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, IntArray, Workload, fill_jobs
-from gridweave.site.kernels.state import empty_plan, empty_state
+from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
 from gridweave.site.policy import Limit, SitePolicy
 
 DRIVERS = ("batch", "core")
@@ -257,6 +257,34 @@ def _refusals(workload: Workload, nodes: int, policy: SitePolicy) -> dict[int, s
     return refused
 
 
+def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
+    """Return when jobs are cancelled if they still wait; None if none is.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its column ``cancel_ms``; -1 for jobs that nobody cancels.
+    rows : numpy.ndarray of int64
+        The jobs that are played, one after the other.
+
+    Raises
+    ------
+    InputError
+        If a job is cancelled before it is submitted, or at that instant.
+    """
+    if "cancel_ms" not in workload.columns:
+        return None
+    cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
+    wrong = (cancel_ms >= 0) & (cancel_ms <= workload.submit_ms)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        times = f"cancel_ms {cancel_ms[row]} is not after its submission at {workload.submit_ms[row]} ms"
+        raise InputError(f"{workload.name}: job {workload.job_id[row]}: {times}")
+    places = np.flatnonzero(cancel_ms[rows] >= 0)
+    places = places[np.lexsort((workload.job_id[rows][places], cancel_ms[rows][places]))]
+    return Cancellations(cancel_ms[rows][places], places) if len(places) else None
+
+
 class BatchRun:
     """A workload in the compiled loop, played in as many pieces as one likes.
 
@@ -271,33 +299,23 @@ class BatchRun:
 
     Attributes
     ----------
-    start_ms : numpy.ndarray of int64, shape (rows,)
-        The starts so far; `NEVER` for jobs that have not started.
+    start_ms, end_ms : numpy.ndarray of int64, shape (rows,)
+        The starts and ends so far; `NEVER` for jobs that have not started, or ended.
     """
 
     def __init__(
         self, workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy, *, week_offset_ms: int = 0
     ) -> None:
-        self.start_ms = np.full(len(rows), NEVER, np.int64)
         self._state = empty_state(nodes, slots=len(rows))
         fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
         self._state.jobs["limits"] = _limit_masks(workload, policy)[rows]
         plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
         self._discipline = policy.kernel_arguments(plan, policy.limit_arrays(week_offset_ms=week_offset_ms))
-        self._run_ms = np.ascontiguousarray(workload.run_ms[rows])
-        room = len(self._state.running)
-        self._ends, self._ends_row = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        self._clock = np.zeros(2, np.int64)
+        self._cancels = cancellations(workload, rows)
+        self._run = new_run(workload.run_ms[rows], room=len(self._state.running))
+        self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
 
     def play(self, until: int) -> None:
         """Play on until this many jobs have been submitted; if that is all of them, until nothing is left."""
-        run_batch(
-            self._state,
-            *self._discipline,
-            self._run_ms,
-            self.start_ms,
-            self._ends,
-            self._ends_row,
-            self._clock,
-            np.int64(until),
-        )
+        site, cancels = self._discipline, self._cancels
+        run_batch(self._state, None, site, None, None, None, cancels, self._run, np.int64(until), NEVER_MS)

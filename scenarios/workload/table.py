@@ -62,7 +62,7 @@ FLOAT_COLUMNS = ("weight", *FRACTION_COLUMNS)
 OPTIONAL_COLUMNS = (
     *("user", "group", "job_class", "partition", "priority", *FLOAT_COLUMNS),
     *("cpu_kind", "cache_bytes", "message_bytes", "pattern"),
-    *("input_bytes", "input_site", "output_bytes", "output_site"),
+    *("input_bytes", "input_site", "output_bytes", "output_site", "cancel_ms"),
 )
 
 

@@ -19,7 +19,6 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.scenarios.batch.grid_network import communication_of, data_of, why_stuck
 from gridweave.scenarios.batch.kernels.moves import (
     IN_USE,
-    NEXT_MS,
     NO_MOVE,
     STIRRED,
     added_work,
@@ -38,7 +37,7 @@ from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.works import Pace, Served
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.kernels.work import RATE_ONE, rate_of, work_left, work_of
+from gridweave.site.kernels.work import RATE_ONE, first_end_ms, rate_of, work_left, work_of
 
 _FIRST_ROOM = 64
 
@@ -258,11 +257,12 @@ class Traffic:
         moves, row = self._moves, np.int64(sender.row)
         move = int(last_move(moves, row))
         assert move != NO_MOVE, "a job waits for no data"
-        told = move, *(int(values[move]) for values in (moves.left, moves.rate, moves.since_ms))
+        data = moves.work[move]
+        told = move, *(int(data[name]) for name in ("left", "rate", "since_ms"))
         if told == sender.told:
             return None
         sender.told = told
-        left = work_left(moves.left[move], moves.rate[move], moves.since_ms[move], np.int64(now_ms))
+        left = work_left(data["left"], data["rate"], data["since_ms"], np.int64(now_ms))
         if not sender.works:
             rest = added_work(work_of(np.int64(sender.estimate_ms)), output_work(moves, row))
             left = added_work(left, rest)
@@ -298,7 +298,7 @@ class Traffic:
         if self._moves_data:
             dynamic = self._contention == "dynamic"
             set_move_rates(self._moves, self._flows, self._slowdown, dynamic, np.int64(now_ms))
-            self.next_ms = int(self._moves.counts[NEXT_MS])
+            self.next_ms = int(first_end_ms(self._moves.ends))
         owners = set(self._flows.owner[: int(self._flows.n_flows[0])].tolist())
         paces, self._paces = self._paces, []
         first = {job_id for job_id, _ in begun}
@@ -334,7 +334,7 @@ class Traffic:
         for job_id, sender in self._senders.items():
             rate, of_data = sender.rate, False
             if self._moves_data and (move := int(last_move(self._moves, np.int64(sender.row)))) != NO_MOVE:
-                rate, of_data = int(self._moves.rate[move]), True
+                rate, of_data = int(self._moves.work[move]["rate"]), True
             if rate == 0:
                 raise InputError(why_stuck(job_id, now_ms, of_data=of_data))
 

@@ -1,25 +1,36 @@
 """Transfers of input and output as flows on the links (docs/grid.md, "Transfers under contention").
 
 A *move* is one transfer: the input of a job to one of its sites, or its output from one. Each has a flow while it is
-under way, and work and a rate as running jobs have them (`gridweave.site.kernels.work`). Those of a job are chained.
+under way, and goes on at a rate as running jobs do (`gridweave.site.kernels.work`). Those of a job are chained.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.netmodel.kernels.contention import add_flow, drop_flows
+from gridweave.netmodel.kernels.state import Flows, NetArrays
 from gridweave.netmodel.kernels.transfers import lone_rate, transfer_ms
 from gridweave.site.job import MAX_TIME_MS
-from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.kernels.work import RATE_ONE, rate_of, work_done_ms, work_left, work_of
+from gridweave.site.kernels.work import (
+    RATE_ONE,
+    Ends,
+    begin_work,
+    change_rate,
+    first_end_ms,
+    no_ends,
+    no_work,
+    rate_of,
+    stop_work,
+    work_of,
+)
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
 
 NO_MOVE = np.int64(-1)
 
@@ -27,7 +38,7 @@ AHEAD, ARRIVED, FETCHED, PENDING, DELIVERED = np.int64(0), np.int64(1), np.int64
 """Input that is on its way while its job waits, or has come; input of a job that has started; output that is to set out
 when the work is done, and output on its way."""
 
-FREE, HIGH, IN_USE, NEXT_MS, STIRRED = 0, 1, 2, 3, 4
+FREE, HIGH, IN_USE, STIRRED = 0, 1, 2, 3
 """Places in the counts of moves."""
 
 _MOST_WORK = np.int64(2**63 - 1 - RATE_ONE)
@@ -48,12 +59,13 @@ class Moves(NamedTuple):
         The job, the one of its sites, what is moved, and over which path.
     demand : numpy.ndarray of float64, shape (room,)
         Bits per millisecond on idle links.
-    left, rate, since_ms, end_ms : numpy.ndarray of int64, shape (room,)
-        Work that was left at an instant, the rate since then, and when all is done at that; `NEVER_MS` for what is not
-        under way, or stands still.
-    counts : numpy.ndarray of int64, shape (5,)
-        The first row that came free again; up to where rows have been in use; how many are; the first end; and whether
-        a flow has begun or ended since the last sharing.
+    work : numpy.ndarray of WORK, shape (room,)
+        How much is still to come; what is not under way has no end.
+    ends : Ends
+        When those come that are under way.
+    counts : numpy.ndarray of int64, shape (4,)
+        The first row that came free again; up to where rows have been in use; how many are; whether a flow has begun or
+        ended since the last sharing.
     """
 
     first: npt.NDArray[np.int64]
@@ -64,10 +76,8 @@ class Moves(NamedTuple):
     kind: npt.NDArray[np.int64]
     path: npt.NDArray[np.int64]
     demand: npt.NDArray[np.float64]
-    left: npt.NDArray[np.int64]
-    rate: npt.NDArray[np.int64]
-    since_ms: npt.NDArray[np.int64]
-    end_ms: npt.NDArray[np.int64]
+    work: npt.NDArray[np.void]
+    ends: Ends
     counts: npt.NDArray[np.int64]
 
 
@@ -82,7 +92,7 @@ def new_moves(jobs: int, room: int) -> Moves:
     -------
     Moves
     """
-    following, row, site, kind, path, left, rate, since_ms, end_ms = np.zeros((9, room), np.int64)
+    following, row, site, kind, path = np.zeros((5, room), np.int64)
     return Moves(
         first=np.full(jobs, NO_MOVE),
         under_way=np.zeros(jobs, np.int64),
@@ -92,11 +102,9 @@ def new_moves(jobs: int, room: int) -> Moves:
         kind=kind,
         path=path,
         demand=np.zeros(room),
-        left=left,
-        rate=rate,
-        since_ms=since_ms,
-        end_ms=end_ms,
-        counts=np.array([NO_MOVE, 0, 0, NEVER_MS, 0], np.int64),
+        work=no_work(room),
+        ends=no_ends(room),
+        counts=np.array([NO_MOVE, 0, 0, 0], np.int64),
     )
 
 
@@ -113,19 +121,22 @@ def more_moves(moves: Moves, room: int) -> Moves:
     Moves
     """
     larger = new_moves(len(moves.first), room)
-    for new, old in zip(larger, moves, strict=True):
-        new[: len(old)] = old
+    for new, old in zip((*larger.ends, *larger), (*moves.ends, *moves), strict=True):
+        if not isinstance(new, Ends):
+            new[: len(old)] = old
     return larger
 
 
 @kernel_part
-def owner_of(moves, move):
+def owner_of(moves: Moves, move: Int) -> Int:
     """Return the owner of the flow of a move: they come behind the jobs."""
     return len(moves.first) + move
 
 
 @kernel
-def _new_move(net, moves, row, site, kind, origin, target, time_ms):
+def _new_move(
+    net: NetArrays, moves: Moves, row: Int, site: Int, kind: Int, origin: Int, target: Int, time_ms: Int
+) -> Int:
     """Add a move of a job, which takes so long on idle links; return it."""
     move = moves.counts[FREE]
     if move == NO_MOVE:
@@ -141,35 +152,32 @@ def _new_move(net, moves, row, site, kind, origin, target, time_ms):
     moves.kind[move] = kind
     moves.path[move] = origin * len(net.lag_ms) + target
     moves.demand[move] = lone_rate(net, origin, target)
-    moves.left[move] = work_of(time_ms)
-    moves.rate[move] = RATE_ONE
-    moves.end_ms[move] = NEVER_MS
+    moves.work[move].left = work_of(time_ms)
     return move
 
 
 @kernel
-def _set_out(moves, flows, move, now_ms):
+def _set_out(moves: Moves, flows: Flows, move: Int, now_ms: Int) -> None:
     """Let a move begin, at rate 1 so far."""
     add_flow(flows, owner_of(moves, move), moves.path[move], moves.demand[move])
-    moves.since_ms[move] = now_ms
-    moves.end_ms[move] = work_done_ms(moves.left[move], RATE_ONE, now_ms)
+    begin_work(moves.ends, moves.work, move, move, moves.work[move].left, RATE_ONE, now_ms)
     moves.counts[STIRRED] = 1
 
 
 @kernel
-def _release(moves, flows, move):
+def _release(moves: Moves, flows: Flows, move: Int) -> None:
     """Free the row of a move that is in no chain; its flow, if it has one, ends."""
     if moves.kind[move] != ARRIVED and moves.kind[move] != PENDING:
         drop_flows(flows, owner_of(moves, move))
         moves.counts[STIRRED] = 1
-    moves.end_ms[move] = NEVER_MS
+    stop_work(moves.ends, moves.work, move)
     moves.following[move] = moves.counts[FREE]
     moves.counts[FREE] = move
     moves.counts[IN_USE] -= 1
 
 
 @kernel
-def drop_moves(moves, flows, row):
+def drop_moves(moves: Moves, flows: Flows, row: Int) -> None:
     """Give up all moves of a job."""
     move = moves.first[row]
     while move != NO_MOVE:
@@ -181,7 +189,17 @@ def drop_moves(moves, flows, row):
 
 
 @kernel
-def fetch_ahead(net, moves, flows, data, row, width, nodes, anywhere, now_ms):
+def fetch_ahead(
+    net: NetArrays,
+    moves: Moves,
+    flows: Flows,
+    data: Any,
+    row: Int,
+    width: Int,
+    nodes: npt.NDArray[np.int64],
+    anywhere: bool | np.bool_,
+    now_ms: Int,
+) -> None:
     """Let the input of a job that is submitted set out to each site on which it might be placed.
 
     Parameters
@@ -207,7 +225,16 @@ def fetch_ahead(net, moves, flows, data, row, width, nodes, anywhere, now_ms):
 
 
 @kernel
-def fetch(net, moves, flows, data, row, parts, n_parts, now_ms):
+def fetch(
+    net: NetArrays,
+    moves: Moves,
+    flows: Flows,
+    data: Any,
+    row: Int,
+    parts: npt.NDArray[np.void],
+    n_parts: Int,
+    now_ms: Int,
+) -> bool:
     """Let the input of a job that starts come to its sites, and to no others; note what its output will take.
 
     Parameters
@@ -260,7 +287,7 @@ def fetch(net, moves, flows, data, row, parts, n_parts, now_ms):
 
 
 @kernel
-def deliver(moves, flows, row, now_ms):
+def deliver(moves: Moves, flows: Flows, row: Int, now_ms: Int) -> bool:
     """Let the output of a job set out whose work is done; return whether there is any."""
     move = moves.first[row]
     while move != NO_MOVE:
@@ -273,18 +300,15 @@ def deliver(moves, flows, row, now_ms):
 
 
 @kernel
-def next_job_served(moves, flows, now_ms):
+def next_job_served(moves: Moves, flows: Flows, now_ms: Int) -> Int:
     """End the moves that are over now, up to one that its job has waited for; return that job, or `NO_MOVE`."""
-    if moves.counts[NEXT_MS] > now_ms:
-        return NO_MOVE
-    for move in range(moves.counts[HIGH]):
-        if moves.end_ms[move] > now_ms:
-            continue
+    while first_end_ms(moves.ends) <= now_ms:
+        move = moves.ends.heap[0].row
         if moves.kind[move] == AHEAD:
             drop_flows(flows, owner_of(moves, move))
             moves.counts[STIRRED] = 1
             moves.kind[move] = ARRIVED
-            moves.end_ms[move] = NEVER_MS
+            stop_work(moves.ends, moves.work, move)
             continue
         row = moves.row[move]
         _unchain(moves, row, move)
@@ -296,7 +320,7 @@ def next_job_served(moves, flows, now_ms):
 
 
 @kernel
-def _unchain(moves, row, move):
+def _unchain(moves: Moves, row: Int, move: Int) -> None:
     """Take a move out of the chain of its job."""
     if moves.first[row] == move:
         moves.first[row] = moves.following[move]
@@ -308,7 +332,7 @@ def _unchain(moves, row, move):
 
 
 @kernel
-def set_move_rates(moves, flows, slowdown, dynamic, now_ms):
+def set_move_rates(moves: Moves, flows: Flows, slowdown: npt.NDArray[np.float64], dynamic: bool, now_ms: Int) -> None:
     """Let moves go on as the links were shared; under static contention those that have just set out, or stood still.
 
     Parameters
@@ -323,29 +347,23 @@ def set_move_rates(moves, flows, slowdown, dynamic, now_ms):
     for place in range(flows.n_flows[0]):
         owner = flows.owner[place]
         move = owner - len(moves.first)
-        if move >= 0 and (dynamic or moves.since_ms[move] == now_ms or moves.rate[move] == 0):
+        if move >= 0 and (dynamic or moves.work[move].since_ms == now_ms or moves.work[move].rate == 0):
             rate = 0 if slowdown[owner] == np.inf else rate_of(slowdown[owner])
-            if rate != moves.rate[move]:
-                moves.left[move] = work_left(moves.left[move], moves.rate[move], moves.since_ms[move], now_ms)
-                moves.rate[move] = rate
-                moves.since_ms[move] = now_ms
-                moves.end_ms[move] = min(NEVER_MS, work_done_ms(moves.left[move], rate, now_ms))
-    moves.counts[NEXT_MS] = NEVER_MS
-    for move in range(moves.counts[HIGH]):
-        moves.counts[NEXT_MS] = min(moves.counts[NEXT_MS], moves.end_ms[move])
+            if rate != moves.work[move].rate:
+                change_rate(moves.ends, moves.work, move, rate, now_ms)
     moves.counts[STIRRED] = 0
 
 
 @kernel
-def last_move(moves, row):
+def last_move(moves: Moves, row: Int) -> Int:
     """Return the move under way that a job which has started waits for longest; of several that of the first site."""
     last = NO_MOVE
     move = moves.first[row]
     while move != NO_MOVE:
         if moves.kind[move] != PENDING and (
             last == NO_MOVE
-            or moves.end_ms[move] > moves.end_ms[last]
-            or (moves.end_ms[move] == moves.end_ms[last] and moves.site[move] < moves.site[last])
+            or moves.work[move].end_ms > moves.work[last].end_ms
+            or (moves.work[move].end_ms == moves.work[last].end_ms and moves.site[move] < moves.site[last])
         ):
             last = move
         move = moves.following[move]
@@ -353,18 +371,18 @@ def last_move(moves, row):
 
 
 @kernel
-def output_work(moves, row):
+def output_work(moves: Moves, row: Int) -> Int:
     """Return the work of the longest output of a job that has not set out, on idle links."""
     longest = np.int64(0)
     move = moves.first[row]
     while move != NO_MOVE:
         if moves.kind[move] == PENDING:
-            longest = max(longest, moves.left[move])
+            longest = max(longest, moves.work[move].left)
         move = moves.following[move]
     return longest
 
 
 @kernel_part
-def added_work(one, other):
+def added_work(one: Int, other: Int) -> Int:
     """Return the sum of two amounts of work, which no more than fits into a number."""
     return one + min(other, _MOST_WORK - one)

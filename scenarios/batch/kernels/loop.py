@@ -1,0 +1,533 @@
+"""Driver 1: a whole workload through one compiled loop that calls the kernels of a site, or of a grid of sites.
+
+The loop is a discrete event simulation. At each instant come the jobs that end (by job id), those that are cancelled,
+those that are submitted, and then one pass. What a simulation does without is None, and numba leaves the code for it
+out: rates that change, a site of its own, shared nodes, a grid, links that slow what runs, cancellations.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.grid.kernels.candidates import withdraw
+from gridweave.grid.kernels.grid_plan import grid_plan_pass, planned_job_ended, planned_job_withdrawn
+from gridweave.grid.kernels.grid_queue import grid_job_ended, grid_pass
+from gridweave.grid.kernels.links import GridLinks, grown_ms
+from gridweave.grid.kernels.overhead import longest_split_ms, split_length_ms
+from gridweave.grid.kernels.placement import GridCodes, may_split
+from gridweave.grid.kernels.reservations import GridPlan, has_room
+from gridweave.grid.kernels.state import GridState, is_full, recall_taken
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.scenarios.batch.kernels.contention import (
+    Contention,
+    begin_job,
+    begin_to_work,
+    delivers_output,
+    expect_late_ends,
+    fetch_for,
+    is_to_share,
+    moves_fit,
+    next_data_ms,
+    share_anew,
+)
+from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_job_served
+from gridweave.site.kernels.coscheduling_state import forget_changes
+from gridweave.site.kernels.coscheduling_state import job_submitted as shared_job_submitted
+from gridweave.site.kernels.coscheduling_state import job_withdrawn as shared_job_withdrawn
+from gridweave.site.kernels.dispatch import Discipline, job_ended, job_submitted, job_withdrawn, site_pass
+from gridweave.site.kernels.lomarc import lomarc_pass
+from gridweave.site.kernels.pairing import LomarcCodes
+from gridweave.site.kernels.slowdown import SlowdownArrays
+from gridweave.site.kernels.slowdown import job_ended as shared_job_ended
+from gridweave.site.kernels.state import NEVER_MS, NO_PLACE, enqueue
+from gridweave.site.kernels.work import (
+    NOT_RUNNING,
+    Ends,
+    WorkTable,
+    begin_work,
+    change_rate,
+    first_end_ms,
+    no_ends,
+    pop_end,
+    push_end,
+    stop_work,
+    work_of,
+)
+
+NOT_YET = np.int64(-1)
+"""The start or end of a job that has not started, or ended."""
+
+DONE, LINKS_CHANGE, NO_ROOM, NO_ROOM_FOR_MOVES = 0, 1, 2, 3
+"""Why the loop returns."""
+
+_CLOCK = np.dtype([(name, np.int64) for name in ("submitted", "cancelled", "woken_ms", "stirred")], align=True)
+
+
+class Run(NamedTuple):
+    """The jobs of one simulation, in the order of submission.
+
+    Attributes
+    ----------
+    clock : numpy.ndarray of records, shape (1,)
+        How many jobs have been ``submitted``, how many entries of the cancellations are dealt with, at which instant
+        something else has changed that a pass is to see (`NEVER_MS` if nothing has), and whether flows have begun or
+        ended since links were shared last.
+    run_ms : numpy.ndarray of int64, shape (n,)
+        Run times on one site, which sites and grid do not know.
+    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+        Filled in; `NOT_YET` at first.
+    ends : Ends
+    """
+
+    clock: npt.NDArray[np.void]
+    run_ms: npt.NDArray[np.int64]
+    start_ms: npt.NDArray[np.int64]
+    end_ms: npt.NDArray[np.int64]
+    ends: Ends
+
+
+class Sharing(NamedTuple):
+    """What a site works with whose nodes jobs share.
+
+    Attributes
+    ----------
+    model : SlowdownArrays
+    codes : LomarcCodes
+    beside : numpy.ndarray of int64, shape (n,)
+        Filled in: how many jobs a job shared nodes with after the pass that started it.
+    busy : numpy.ndarray of int64, shape (2,)
+        Node milliseconds that were used, and until when that is counted.
+    """
+
+    model: SlowdownArrays
+    codes: LomarcCodes
+    beside: npt.NDArray[np.int64]
+    busy: npt.NDArray[np.int64]
+
+
+class OnGrid(NamedTuple):
+    """What a grid works with.
+
+    Attributes
+    ----------
+    codes : GridCodes
+        With the links between the sites, or None.
+    plan : GridPlan or None
+        What is reserved, under conservative backfilling.
+    hopeless_ms : numpy.ndarray of int64, shape (n,)
+        From when on no job like this could be placed, whatever becomes free.
+    length_ms : numpy.ndarray of int64, shape (n,)
+        Filled in: how long each job takes on idle links, where it is placed.
+    """
+
+    codes: GridCodes
+    plan: GridPlan | None
+    hopeless_ms: npt.NDArray[np.int64]
+    length_ms: npt.NDArray[np.int64]
+
+
+class Cancellations(NamedTuple):
+    """Jobs that are cancelled if they still wait.
+
+    Attributes
+    ----------
+    at_ms, row : numpy.ndarray of int64, shape (k,)
+        When, and which; ascending (instant, job id).
+    """
+
+    at_ms: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+
+
+def new_run(run_ms: npt.NDArray[np.int64], room: int) -> Run:
+    """Return a simulation at its beginning, with room for the ends of so many jobs."""
+    start_ms, end_ms = np.full((2, len(run_ms)), NOT_YET)
+    clock = np.zeros(1, _CLOCK)
+    clock["woken_ms"] = NEVER_MS
+    return Run(clock, np.ascontiguousarray(run_ms), start_ms, end_ms, no_ends(room))
+
+
+@kernel
+def run_batch(
+    state: Any,
+    work: WorkTable | None,
+    site: Discipline | None,
+    sharing: Sharing | None,
+    grid: OnGrid | None,
+    links: Contention | None,
+    cancels: Cancellations | None,
+    run: Run,
+    until: Int,
+    stop_ms: Int,
+) -> int:
+    """Simulate a workload from where the last call left off.
+
+    Parameters
+    ----------
+    state : SiteState, SharedSite or GridState
+        Idle at first; its table of jobs holds the workload, in the order of submission.
+    work : numpy.ndarray of WORK, shape (n,), or None
+        The running jobs, if rates change.
+    site, sharing, grid : Discipline, Sharing, OnGrid or None
+        What goes with the state; the other two are None.
+    links : Contention or None
+        What jobs of a grid do to each other on the links.
+    cancels : Cancellations or None
+    run : Run
+    until : int
+        How many jobs are to be submitted in all when the call returns. When it is all of them, the call returns when
+        nothing is to come that could change anything.
+    stop_ms : int
+        The call returns before this instant, at which links change; `NEVER_MS` if they do no more.
+
+    Returns
+    -------
+    int
+        LINKS_CHANGE; NO_ROOM for more fragments, or in the plan; NO_ROOM_FOR_MOVES; otherwise DONE.
+    """
+    clock = run.clock[0]
+    while clock.submitted < until or clock.submitted == len(state.jobs):
+        now_ms = _next_instant(state, site, grid, links, cancels, run)
+        if now_ms >= stop_ms:
+            return DONE if stop_ms == NEVER_MS else LINKS_CHANGE
+        if now_ms == NEVER_MS:
+            return DONE
+        if grid is not None:
+            lacking = _lacking_room(state, grid.plan, links, run, now_ms)
+            if lacking != DONE:
+                return lacking
+        if sharing is not None:
+            sharing.busy[0] += (len(state.used) - state.counters[0].idle) * (now_ms - sharing.busy[1])
+            sharing.busy[1] = now_ms
+        # Nothing is decided at an instant at which only data comes, or is sent.
+        decides = _is_woken(links, run, now_ms)
+        if links is not None:
+            decides = _serve_jobs(state, work, grid, links, run, now_ms) or decides
+        decides = _end_jobs(state, work, site, sharing, grid, links, run, now_ms) or decides
+        if cancels is not None:
+            decides = _cancel_jobs(state, site, sharing, grid, links, cancels, run, now_ms) or decides
+        decides = _submit_jobs(state, site, sharing, grid, links, run, now_ms) or decides
+        if decides:
+            _pass_and_begin(state, work, site, sharing, grid, links, run, now_ms)
+        if links is not None and is_to_share(links, clock):
+            share_anew(work, grid.codes.net, links, clock, run.ends, now_ms)
+    return DONE
+
+
+@kernel_part
+def _next_instant(
+    state: Any,
+    site: Discipline | None,
+    grid: OnGrid | None,
+    links: Contention | None,
+    cancels: Cancellations | None,
+    run: Run,
+) -> Int:
+    """Return the next instant at which anything happens."""
+    clock = run.clock[0]
+    now_ms = min(clock.woken_ms, first_end_ms(run.ends))
+    if clock.submitted < len(state.jobs):
+        now_ms = min(now_ms, state.jobs[clock.submitted].submit_ms)
+    if site is not None:
+        now_ms = min(now_ms, state.counters[0].next_start_ms)
+    if grid is not None:
+        now_ms = min(now_ms, _next_reserved_ms(grid.plan))
+    if links is not None:
+        now_ms = min(now_ms, next_data_ms(links))
+    if cancels is not None:
+        while clock.cancelled < len(cancels.row) and run.start_ms[cancels.row[clock.cancelled]] != NOT_YET:
+            clock.cancelled += 1
+        if clock.cancelled < len(cancels.row):
+            now_ms = min(now_ms, cancels.at_ms[clock.cancelled])
+    return now_ms
+
+
+@kernel_part
+def _next_reserved_ms(plan: GridPlan | None) -> Int:
+    """Return the next start that is reserved on a grid."""
+    return NEVER_MS if plan is None else plan.counters[0].next_start_ms
+
+
+@kernel_part
+def _lacking_room(state: GridState, plan: GridPlan | None, links: Contention | None, run: Run, now_ms: Int) -> int:
+    """Return what there is no room for at this instant; DONE if there is for all."""
+    if is_full(state):
+        return NO_ROOM
+    if plan is not None and not has_room(state, plan, _count_new(state, run, now_ms)):
+        return NO_ROOM
+    if links is not None and links.moves_data and not moves_fit(state, links, _count_new(state, run, now_ms)):
+        return NO_ROOM_FOR_MOVES
+    return DONE
+
+
+@kernel_part
+def _count_new(state: GridState, run: Run, now_ms: Int) -> Int:
+    """Return how many jobs are submitted at this instant."""
+    row = run.clock[0].submitted
+    new = row
+    while new < len(state.jobs) and state.jobs[new].submit_ms == now_ms:
+        new += 1
+    return new - row
+
+
+@kernel_part
+def _is_woken(links: Contention | None, run: Run, now_ms: Int) -> bool:
+    """Whether there is to be a pass even if no job ends or is submitted; links that have changed are shared anew."""
+    clock = run.clock[0]
+    if clock.woken_ms == now_ms:
+        clock.woken_ms = NEVER_MS
+        clock.stirred = 1
+        return True
+    return links is None or not links.moves_data
+
+
+@kernel
+def _serve_jobs(state: GridState, work: WorkTable, grid: OnGrid, links: Contention, run: Run, now_ms: Int) -> bool:
+    """End the moves that are over; let jobs work that have their input. Return whether a job has ended with that."""
+    ended_any = False
+    if links.moves_data:
+        row = next_job_served(links.moves, links.flows, now_ms)
+        while row != NO_MOVE:
+            links.moved_ms[row] += now_ms - work[row].since_ms
+            if work[row].left > 0:
+                begin_to_work(state, work, grid.codes.net, links, run.clock[0], run.ends, row, now_ms)
+            else:
+                end_job(state, work, None, None, grid, run, row, now_ms)
+                ended_any = True
+            row = next_job_served(links.moves, links.flows, now_ms)
+    return ended_any
+
+
+@kernel_part
+def _end_jobs(
+    state: Any,
+    work: WorkTable | None,
+    site: Discipline | None,
+    sharing: Sharing | None,
+    grid: OnGrid | None,
+    links: Contention | None,
+    run: Run,
+    now_ms: Int,
+) -> bool:
+    """Take out the jobs that end now; the output of those that have any sets out. Return whether any has ended."""
+    ended_any = False
+    while first_end_ms(run.ends) == now_ms:
+        row = pop_end(run.ends, work)
+        if links is None or not delivers_output(state, work, links, run.clock[0], run.ends, row, now_ms):
+            end_job(state, work, site, sharing, grid, run, row, now_ms)
+            ended_any = True
+    return ended_any
+
+
+@kernel_part
+def end_job(
+    state: Any,
+    work: WorkTable | None,
+    site: Discipline | None,
+    sharing: Sharing | None,
+    grid: OnGrid | None,
+    run: Run,
+    row: Int,
+    now_ms: Int,
+) -> None:
+    """Take a running job off its nodes."""
+    run.end_ms[row] = now_ms
+    if work is not None:
+        stop_work(run.ends, work, row)
+    if site is not None:
+        job = state.jobs[row]
+        end_ms = run.start_ms[row] + job.estimate_ms
+        job_ended(state, site.queue, site.promises, site.planning, end_ms, job.job_id, now_ms)
+    if sharing is not None:
+        shared_job_ended(state, sharing.model, row, now_ms)
+    if grid is not None:
+        _leave_grid(state, grid.plan, row, now_ms)
+
+
+@kernel_part
+def _leave_grid(state: GridState, plan: GridPlan | None, row: Int, now_ms: Int) -> None:
+    if plan is None:
+        grid_job_ended(state, row)
+    else:
+        planned_job_ended(state, plan, row, now_ms)
+
+
+@kernel_part
+def _cancel_jobs(
+    state: Any,
+    site: Discipline | None,
+    sharing: Sharing | None,
+    grid: OnGrid | None,
+    links: Contention | None,
+    cancels: Cancellations,
+    run: Run,
+    now_ms: Int,
+) -> bool:
+    """Take the jobs out of the queue that are cancelled now and wait; return whether there is any."""
+    clock = run.clock[0]
+    left_any = False
+    while clock.cancelled < len(cancels.row) and cancels.at_ms[clock.cancelled] == now_ms:
+        row = cancels.row[clock.cancelled]
+        clock.cancelled += 1
+        if sharing is not None:
+            if state.jobs[row].waits == 1:
+                shared_job_withdrawn(state, row)
+                left_any = True
+        elif (place := place_in_queue(state, row)) != NO_PLACE:
+            leave_queue(state, site, grid, links, row, place)
+            left_any = True
+    return left_any
+
+
+@kernel
+def place_in_queue(state: Any, row: Int) -> Int:
+    """Return the place of a job in the queue of a site or grid, `NO_PLACE` if it does not wait."""
+    for place in range(state.counters[0].n_waiting):
+        if state.waiting[place] == row:
+            return place
+    return NO_PLACE
+
+
+@kernel
+def leave_queue(
+    state: Any, site: Discipline | None, grid: OnGrid | None, links: Contention | None, row: Int, place: Int
+) -> None:
+    """Take the job of a row, which waits at this place, out of the queue."""
+    if site is not None:
+        job_withdrawn(state, site.promises, place)
+    if grid is not None:
+        _leave_grid_queue(state, grid.plan, place)
+    if links is not None and links.moves_data:
+        drop_moves(links.moves, links.flows, row)
+
+
+@kernel_part
+def _leave_grid_queue(state: GridState, plan: GridPlan | None, place: Int) -> None:
+    if plan is None:
+        withdraw(state, place)
+    else:
+        planned_job_withdrawn(state, plan, place)
+
+
+@kernel_part
+def _submit_jobs(
+    state: Any,
+    site: Discipline | None,
+    sharing: Sharing | None,
+    grid: OnGrid | None,
+    links: Contention | None,
+    run: Run,
+    now_ms: Int,
+) -> bool:
+    """Put the jobs into the queue that are submitted now; return whether there is any."""
+    clock = run.clock[0]
+    first = clock.submitted
+    while clock.submitted < len(state.jobs) and state.jobs[clock.submitted].submit_ms == now_ms:
+        row = clock.submitted
+        if site is not None:
+            job_submitted(state, site.queue, row)
+        if sharing is not None:
+            shared_job_submitted(state, row)
+        if grid is not None and now_ms < grid.hopeless_ms[row]:
+            enqueue(state, row)
+            if links is not None:
+                fetch_for(state, grid.codes.net, links, row, now_ms)
+        clock.submitted = row + 1
+    return clock.submitted > first
+
+
+@kernel_part
+def _pass_and_begin(
+    state: Any,
+    work: WorkTable | None,
+    site: Discipline | None,
+    sharing: Sharing | None,
+    grid: OnGrid | None,
+    links: Contention | None,
+    run: Run,
+    now_ms: Int,
+) -> None:
+    """Run the pass of this instant, and let the jobs run that it starts."""
+    counters = state.counters[0]
+    if site is not None and counters.n_waiting > 0:
+        # Nothing waits at half of all instants on a machine with little load.
+        site_pass(state, site.queue, site.promises, site.planning, now_ms)
+        for i in range(counters.n_started):
+            row = state.started[i]
+            run.start_ms[row] = now_ms
+            push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
+    if sharing is not None:
+        if counters.waiting_width > 0:
+            lomarc_pass(state, sharing.model, sharing.codes, now_ms)
+            for i in range(counters.n_started):
+                run.start_ms[state.started[i]] = now_ms
+                sharing.beside[state.started[i]] = state.jobs[state.started[i]].n_partners
+        _follow_rates(state, work, run, now_ms)
+    if grid is not None:
+        if links is not None:
+            expect_late_ends(state, work, grid.plan, links, now_ms)
+        _grid_pass(state, grid.codes, grid.plan, now_ms)
+        for i in range(counters.n_started):
+            row = state.started[i]
+            run.start_ms[row] = now_ms
+            _begin_on_grid(state, work, grid, grid.codes.net, links, run, row, now_ms)
+
+
+@kernel
+def _follow_rates(state: Any, work: WorkTable, run: Run, now_ms: Int) -> None:
+    """Let the jobs begin, or go on, at the rates that the nodes that they share leave them."""
+    for i in range(state.counters[0].n_changed):
+        row = state.changed[i]
+        job = state.jobs[row]
+        if run.start_ms[row] != NOT_YET and run.end_ms[row] == NOT_YET:
+            if work[row].rate == NOT_RUNNING:
+                begin_work(run.ends, work, row, job.job_id, work_of(run.run_ms[row]), job.rate, now_ms)
+            elif work[row].rate != job.rate:
+                change_rate(run.ends, work, row, job.rate, now_ms)
+    forget_changes(state)
+
+
+@kernel_part
+def _grid_pass(state: GridState, codes: GridCodes, plan: GridPlan | None, now_ms: Int) -> None:
+    if plan is None:
+        grid_pass(state, codes, now_ms)
+    else:
+        grid_plan_pass(state, codes, plan, now_ms)
+
+
+@kernel_part
+def _begin_on_grid(
+    state: GridState,
+    work: WorkTable | None,
+    grid: OnGrid,
+    net: GridLinks | None,
+    links: Contention | None,
+    run: Run,
+    row: Int,
+    now_ms: Int,
+) -> None:
+    """Let a job run that the pass has started, or its input come."""
+    if net is None:
+        recall_taken(state, row)
+        grid.length_ms[row] = split_length_ms(state, grid.codes, row, run.run_ms[row])
+    else:
+        grid.length_ms[row] = net.data_ms[row] + grown_ms(run.run_ms[row], net.factor[row])
+    if links is None:
+        # On idle links its data is a part of its work, and it goes on at rate 1.
+        push_end(run.ends, work, now_ms + grid.length_ms[row], state.jobs[row].job_id, row)
+    else:
+        begin_job(state, work, net, links, run.clock[0], run.ends, row, run.run_ms[row], grid.length_ms[row], now_ms)
+
+
+@kernel
+def longest_ms(
+    state: GridState, codes: GridCodes, run_ms: npt.NDArray[np.int64], longest: npt.NDArray[np.float64]
+) -> None:
+    """Write what no job takes longer than, however it is placed, into ``longest``: float64, shape (n,)."""
+    for row in range(len(state.jobs)):
+        longest[row] = max(state.jobs[row].estimate_ms, run_ms[row])
+        if may_split(state, codes, row):
+            longest[row] = longest_split_ms(state, codes, row, longest[row])
