@@ -2,15 +2,16 @@
 
 Every core has ``state()``, which returns a `State` of its own kind, and ``restore(state)``, by which a fresh core of
 the same settings takes it in. A state holds numbers, texts, structs, tuples and dicts; arrays by the names of their
-columns (`arrays_state`), generators of chance by their numbers (`generator_state`), and what a plug knows as a state of
-its own (`packed`). Nothing is looked up by a name that the bytes give. What a release may change: docs/journal.md.
+columns (`arrays_state`), generators of chance by their numbers (`generator_state`), and the states of its parts.
+Nothing is looked up by a name that the bytes give. What a release may change says docs/journal.md, "Versions".
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from types import UnionType
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -29,22 +30,26 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class HasState(Protocol):
-    """A core, or a part of one that is a plug.
+    """A core, or a part of one that may be another."""
 
-    Attributes
-    ----------
-    State : type
-        What ``state`` returns and ``restore`` takes: a `State`; or a union of several, of which older releases have
-        written all but the last.
-    """
+    @property
+    def state_type(self) -> Any:
+        """What `state` returns and `restore` takes: a `State`.
 
-    State: ClassVar[Any]
+        Or a union of several, of which older releases have written all but the last; or, where a part may be another,
+        `with_parts` of those parts.
+        """
 
     def state(self) -> Any:
         """Return what is known; it is to be encoded before the core goes on, with which it may share parts."""
 
     def restore(self, state: Any) -> None:
         """Take in what another of the same settings knew; this one is fresh, and keeps parts of the state."""
+
+
+def with_parts(kind: Any, *parts: HasState) -> Any:
+    """Return a generic `State` of what these parts know."""
+    return kind[tuple(part.state_type for part in parts)]
 
 
 class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -197,26 +202,10 @@ def restore_generator(rng: Generator, kept: GeneratorState) -> None:
         raise InputError(f"the generator of chance there is another: {error}") from error
 
 
-def packed(part: HasState) -> msgspec.Raw:
-    """Return the state of a plug, as a field of the state of what it is plugged into."""
-    return msgspec.Raw(_ENCODER.encode(part.state()))
-
-
-def unpack(part: HasState, kept: msgspec.Raw) -> None:
-    """Have a fresh plug take in its state.
-
-    Raises
-    ------
-    InputError
-        If that is none of such a plug.
-    """
-    part.restore(_decoded(kept, part.State))
-
-
 def kind_of(core: HasState) -> str:
-    """Return whose state a core has, and in which version; ``SiteCore 1``."""
-    newest = getattr(core.State, "__args__", (core.State,))[-1]
-    return str(newest.__struct_config__.tag)
+    """Return whose state a core has, and in which version: ``SiteCore 1``."""
+    newest = (get_args(core.state_type) if isinstance(core.state_type, UnionType) else (core.state_type,))[-1]
+    return str((get_origin(newest) or newest).__struct_config__.tag)
 
 
 def dump_state(core: HasState) -> bytes:
@@ -233,26 +222,20 @@ def dump_state(core: HasState) -> bytes:
         raise InputError(f"the state of a {type(core).__name__} cannot be kept: {error}") from error
 
 
-def load_state(core: HasState, data: bytes) -> None:
-    """Have a fresh core take in what `dump_state` has returned.
+def read_state(core: HasState, data: bytes) -> Any:
+    """Return the state that `dump_state` has made bytes of, for a fresh core to take in (``restore``).
 
     Raises
     ------
     InputError
-        If that is none of such a core, which is to be thrown away then.
+        If it is none of such a core, or of a version that is not known here.
     """
     try:
-        encoded = zlib.decompress(data)
+        return msgspec.msgpack.decode(zlib.decompress(data), type=core.state_type)
     except zlib.error as error:
-        raise InputError(f"the state of a {type(core).__name__} is cut off or damaged: {error}") from error
-    core.restore(_decoded(encoded, core.State))
-
-
-def _decoded(encoded: bytes | msgspec.Raw, kind: Any) -> Any:
-    try:
-        return msgspec.msgpack.decode(encoded, type=kind)
+        raise InputError(f"it is damaged: {error}") from error
     except msgspec.MsgspecError as error:
-        raise InputError(f"the state there is another: {error}") from error
+        raise InputError(f"it is not what a {type(core).__name__} of this release knows: {error}") from error
 
 
 _ENCODER = msgspec.msgpack.Encoder()
