@@ -341,7 +341,7 @@ def test_an_input_that_is_refused_stops_the_replay(place: Path) -> None:
 def test_another_identity_needs_to_begin_anew(place: Path) -> None:
     """Inputs are replayed only into a core of the same settings, until the journal is begun anew."""
     fill(place, make(), identity=Made(nodes=4), snapshot_after=(5,))
-    other = {"event_type": Event, "identity": Made(nodes=6, policy=SitePolicy(order="sjf"))}
+    other: dict[str, Any] = {"event_type": Event, "identity": Made(nodes=6, policy=SitePolicy(order="sjf"))}
     with Journal(place, **other) as journal:
         with pytest.raises(InputError, match=r"nodes is 6, and was 4; policy\.order is 'sjf', and was 'fcfs'"):
             replay(journal, make())
