@@ -34,8 +34,17 @@ from gridweave.site.explain import record_forecast
 from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.journal.records import JobFilter, Note
 from gridweave.site.machine.agent import OutputRead
-from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, Calls, Handles, agent_actor, site_actor
-from gridweave.site.service.desk import answer_of, question
+from gridweave.site.service.calls import (
+    CALL_S,
+    GRID_ACTOR,
+    NAMESPACE,
+    Calls,
+    Handles,
+    agent_actor,
+    answer_of,
+    question,
+    site_actor,
+)
 from gridweave.version import __version__
 
 SUBMIT_S = 60.0
