@@ -9,8 +9,7 @@ from numpy.random import Generator
 
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.placing import OneJob
-from gridweave.grid.explain.delegated import sent_forecast, unasked_forecast
-from gridweave.grid.explain.facts import Forecaster
+from gridweave.grid.explain.delegated import sent_forecast, unasked_quote
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
@@ -22,6 +21,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Answer, CancelJob, Ended, EnqueueJob, Refused, Started, WithdrawJob, Withdrawn
@@ -214,20 +214,21 @@ class NoControl:
         del self._sent[job_id]
         return [ReportDone(job_id, outcome)]
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
         """Return what works out where a job was sent, and what was sent there beside it; None if it is not known."""
         sent = self._sent.get(job_id)
         if sent is None:
             return None
-        place = None if job_id in self._refused else sent.site
+        site = None if job_id in self._refused else sent.site
         loads = self._loads(sent.refused_by)
-        found = sent_forecast(now_ms, sent.job, place, self._nodes, loads, self._retry_at_ms or 0)
+        found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
+    ) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
-        refusal = self.why_never(job) or ""
-        found = unasked_forecast(now_ms, job, self._nodes, refusal, self._loads(frozenset()))
+        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), names, self._loads(frozenset()))
         return lambda: found
 
     def _loads(self, refused_by: frozenset[int]) -> list[int | None]:
