@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gridweave.grid.control.delegation import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
+from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
 from gridweave.grid.explain.facts import GridForecast, SiteFacts, SiteWhy, Why
 from gridweave.site.job import Job
 
