@@ -15,7 +15,6 @@ from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.none import NoControl
-from gridweave.grid.explain.facts import Forecaster, GridForecast
 from gridweave.grid.messages import (
     FromSite,
     GridCommand,
@@ -30,6 +29,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
+from gridweave.site.explain import Forecast, Forecaster
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
 from gridweave.site.messages import Ended
 
@@ -60,6 +60,8 @@ class MetaCore:
     network : GridNetwork, optional
         The links between the sites. The overhead of a split then comes from them and from what each job sends, in the
         place of the policy's own and of the sensitivities.
+    names : sequence of str, optional
+        Of the sites, for forecasts; left out: ``site 0`` and so on.
 
     Raises
     ------
@@ -84,12 +86,14 @@ class MetaCore:
         retry_ms: int = RETRY_MS,
         lease_ms: int = LEASE_MS,
         network: GridNetwork | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         if not len(nodes) or min(nodes) < 0 or sum(nodes) < 1:
             raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
         if policy.selection == "random" and rng is None:
             raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
         self._sites = range(len(nodes))
+        self._names = tuple(names) or tuple(f"site {site}" for site in self._sites)
         if network is not None and len(network.model.topology.sites) != len(nodes):
             raise OptionError("network", f"has {len(network.model.topology.sites)} sites and the grid has {len(nodes)}")
         # With links no overhead of the policy counts.
@@ -161,7 +165,7 @@ class MetaCore:
         wakeup_ms = self._control.next_wakeup_ms()
         return None if wakeup_ms is None else max(wakeup_ms, self._now_ms + 1)
 
-    def forecast(self, now_ms: int, job_id: int) -> GridForecast | None:
+    def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
 
         Parameters
@@ -171,7 +175,7 @@ class MetaCore:
 
         Returns
         -------
-        GridForecast or None
+        Forecast or None
             None if the job is not known, or has left the grid.
 
         Examples
@@ -185,7 +189,7 @@ class MetaCore:
         forecaster = self.forecaster(now_ms, job_id)
         return None if forecaster is None else forecaster()
 
-    def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> GridForecast:
+    def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecast:
         """Return when a job would start, and where, that were submitted now; nothing changes by that.
 
         Parameters
@@ -207,13 +211,13 @@ class MetaCore:
 
         The copy takes milliseconds. To play it forward can take a second, which may be another thread's.
         """
-        return self._control.forecaster(max(now_ms, self._now_ms), job_id)
+        return self._control.forecaster(max(now_ms, self._now_ms), job_id, self._names)
 
     def quoter(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends)
+        return self._control.quoter(now_ms, job, sensitivity, sends, self._names)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.random import Generator
 
 from gridweave.grid.control.links import GridNetwork
-from gridweave.grid.explain.facts import Forecaster
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
@@ -23,6 +22,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, CancelJob, Quoted, WithdrawJob
 
@@ -132,11 +132,13 @@ class Control(ABC):
         """Return when `run` is to be called though nothing is heard."""
 
     @abstractmethod
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
 
     @abstractmethod
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
+    ) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
 
     @abstractmethod

@@ -10,8 +10,7 @@ from typing import Self
 from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptChange, CoAllocator
 from gridweave.grid.control.common import Control, ControlOptions
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.explain.facts import Forecaster
-from gridweave.grid.explain.full import attempt_forecast, quoted_forecast, waiting_forecast
+from gridweave.grid.explain.play import attempt_forecast, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
@@ -22,6 +21,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, Ended, RunsLate, SiteChanged
 
@@ -71,17 +71,19 @@ class FullControl(Control):
         """The sites that are not asked for now: since when, and until when at most."""
         return {site: (until_ms - self._retry_ms, until_ms) for site, (_, until_ms) in self._closed.items()}
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
         if job_id not in self._number:
             return None
         if job_id in self._attempts.attempts:
-            return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id])
-        return partial(waiting_forecast, self.copy(), now_ms, job_id)
+            return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], names)
+        return partial(waiting_forecast, self.copy(), now_ms, job_id, names)
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
+    ) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
-        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends)
+        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, names)
 
     def _knows(self, job_id: int) -> bool:
         return job_id in self._number

@@ -20,9 +20,8 @@ from gridweave.grid.control.common import (
     Delegation,
 )
 from gridweave.grid.control.placing import OneJob
-from gridweave.grid.explain.delegated import delegated_forecast, unasked_forecast
-from gridweave.grid.explain.facts import Forecaster
-from gridweave.grid.explain.full import attempt_forecast
+from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
+from gridweave.grid.explain.play import attempt_forecast
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
@@ -31,6 +30,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
@@ -319,22 +319,24 @@ class LimitedControl(DelegatingControl):
         self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None
         return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sites]
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return None
         attempt = self._attempts.attempts.get(job_id)
         if attempt is not None:
-            found = attempt_forecast(now_ms, attempt)
+            found = attempt_forecast(now_ms, attempt, names)
         else:
-            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0)
+            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
+    ) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked."""
-        refusal = self.why_never(job) or ""
-        return lambda: unasked_forecast(now_ms, job, self._nodes, refusal)
+        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), names)
+        return lambda: found
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from gridweave.grid.control.common import BACKLOG, WAITING, ControlOptions, DelegatingControl, Delegation
 from gridweave.grid.control.placing import OneJob
-from gridweave.grid.explain.delegated import sent_forecast, unasked_forecast
-from gridweave.grid.explain.facts import Forecaster
+from gridweave.grid.explain.delegated import sent_forecast, unasked_quote
 from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Answer, Ended, EnqueueJob, Refused, Withdrawn
@@ -95,20 +95,21 @@ class NoControl(DelegatingControl):
         self._area[site] += sent.job.width * sent.job.estimate_ms
         return [ToSite(site, EnqueueJob(sent.job, sent.number, int(NEVER_MS)))]
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
         """Return what works out where a job was sent, and what was sent there beside it; None if it is not known."""
         sent = self._jobs.get(job_id)
         if sent is None:
             return None
-        place = None if sent.state == BACKLOG else sent.site
+        site = None if sent.state == BACKLOG else sent.site
         loads = self._loads(sent.refused_by)
-        found = sent_forecast(now_ms, sent.job, place, self._nodes, loads, self._retry_at_ms or 0)
+        found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
+    ) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
-        refusal = self.why_never(job) or ""
-        found = unasked_forecast(now_ms, job, self._nodes, refusal, self._loads(set()))
+        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), names, self._loads(set()))
         return lambda: found
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:

@@ -24,11 +24,13 @@ MAX_SEEDS = 1000
 def reproduce(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Such as streit-5.1, zhang-5, or streit, zhang, all; none to list."),
+        typer.Argument(
+            metavar="[TABLE]...", help="E.g. streit-5.1 or zhang-5; or streit, zhang, all. Without a name, list them."
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="zhang, lomarc: workloads to average over.")] = 3,
-    out: Annotated[str | None, typer.Option(help="Folder for the tables as CSV and the figures as PNG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+    seeds: Annotated[int, typer.Option(help="For zhang and lomarc: number of workloads to average over.")] = 3,
+    out: Annotated[str | None, typer.Option(help="Write tables (CSV) and figures (PNG) to this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Recompute published tables and figures, and print published numbers beside ours; without a name, list them.
 
