@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.explanation import print_forecast
+from gridweave.cli.grid_client import places_text
 from gridweave.cli.output import check_folder, print_table, say
 from gridweave.cli.progress import delayed_progress
 from gridweave.cli.run_live import print_live_run
@@ -78,8 +79,6 @@ def _show(folder: Path) -> None:
 
 
 def _print_played(played: Played) -> None:
-    from gridweave.grid.explain.words import places_text
-
     if played.waiting is not None:
         print_table(
             _sharing(played.running), headings=("site", "jobs on it"), title="The jobs share the sites:", left=2
