@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gridweave.scenarios.batch.kernels.grid_batch import run_grid_batch
 
 from gridweave.errors import TraceError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch import grid as grid_simulator
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
-from gridweave.scenarios.batch.kernels.grid_batch import run_grid_batch
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, EXTRACTS, GridRuns
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import find_trace
 from gridweave.scenarios.workload.transform import split
 
@@ -56,17 +57,17 @@ class Stopwatch:
         self.seconds += time.thread_time() - began
         return done
 
-    def best_us(self, times: int, *arguments: Any) -> tuple[float, GridResult]:
+    def best_us(self, times: int, *arguments: Any) -> tuple[float, SimulationResult]:
         """Return the shortest of several simulations, in microseconds a job, and what they come to."""
         best_s = math.inf
         for _ in range(times):
             self.seconds = 0.0
-            result = simulate_grid(*arguments, rng=np.random.default_rng(1))
+            result = simulate(*arguments, rng=np.random.default_rng(1))
             best_s = min(best_s, self.seconds)
         return best_s / len(result.workload) * 1e6, result
 
 
-def mean_waiting(result: GridResult) -> float:
+def mean_waiting(result: SimulationResult) -> float:
     """Return the mean number of waiting jobs, over the instants of submission and start."""
     instants = np.concatenate([result.workload.submit_ms, result.start_ms])
     change = np.repeat([1, -1], len(result.workload))
@@ -117,7 +118,7 @@ def main() -> None:
     # The first call compiles, and takes no part.
     small = generate(load_model("ctc-sp2"), 2, np.random.default_rng(1), nodes=512)
     for policy in POLICIES:
-        simulate_grid(small, [512], policy)
+        simulate(small, [512], policy)
     speeds = {}
     for label, speed in m128(watch):
         speeds[label] = speed

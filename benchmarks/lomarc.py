@@ -2,7 +2,7 @@
 
     python benchmarks/lomarc.py
 
-Times are of the whole call of `simulate_shared`, in seconds of its own thread, the best of three; the first call, which
+Times are of the whole call of `simulate`, in seconds of its own thread, the best of three; the first call, which
 compiles, takes no part. First every variant on 8,000 jobs of LOMARC's workload 3 on 128 nodes; then growth: the jobs of
 the same model with their gaps shortened until up to 5,000 of them wait, and what a scheduling pass costs then.
 """
@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from gridweave.scenarios.batch.shared import SharedResult, simulate_shared
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
 from gridweave.scenarios.published.lomarc import ALPHAS, JOBS, NODES, READINGS
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.lomarc import VARIANTS
@@ -38,19 +39,19 @@ def workload_3(factor: float = 1.0) -> Workload:
     return assign_resources(jobs, "M1", np.random.default_rng([1, 1]))
 
 
-def timed(workload: Workload, variant: str, formula: str) -> tuple[float, SharedResult]:
+def timed(workload: Workload, variant: str, formula: str) -> tuple[float, SimulationResult]:
     """Return the shortest of three simulations, in seconds, and its result."""
     best_s, model = math.inf, SlowdownModel(formula=formula)
     for _ in range(3):
         began = time.thread_time()
-        result = simulate_shared(workload, NODES, variant, model=model)
+        result = simulate(workload, NODES, variant, model=model)
         best_s = min(best_s, time.thread_time() - began)
     return best_s, result
 
 
-def waiting(result: SharedResult) -> tuple[float, int]:
+def waiting(result: SimulationResult) -> tuple[float, int]:
     """Return the mean, over the instants of submission and start, and the largest number of waiting jobs."""
-    schedule = result.schedule
+    schedule = result
     instants = np.concatenate([schedule.workload.submit_ms, schedule.start_ms])
     change = np.repeat([1, -1], len(schedule.workload))
     lengths = np.cumsum(change[np.lexsort((-change, instants))])
@@ -73,7 +74,7 @@ def growth() -> Iterator[dict[str, Any]]:
         for factor in FACTORS:
             seconds, result = timed(workload_3(factor), variant, "whole")
             mean, most = waiting(result)
-            passes = len(np.union1d(result.schedule.workload.submit_ms, result.schedule.end_ms))
+            passes = len(np.union1d(result.workload.submit_ms, result.end_ms))
             row = {"variant": variant, "gaps": factor, "mean waiting": mean, "most waiting": most, "s": seconds}
             yield row | {
                 "us a pass": seconds / passes * 1e6,
@@ -83,7 +84,7 @@ def growth() -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Run everything, print it, and write it down."""
-    simulate_shared(workload_3().take(np.arange(10)), NODES)
+    simulate(workload_3().take(np.arange(10)), NODES, "L-U1")
     first, second = [], []
     print(f"{JOBS:,} jobs of workload 3 on {NODES} nodes")
     for row in speeds():

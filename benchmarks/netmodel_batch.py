@@ -28,11 +28,12 @@ from gridweave.netmodel.routing import find_paths
 from gridweave.netmodel.tables import CONTENTIONS, EXCHANGES
 from gridweave.scenarios.batch import grid as grid_simulator
 from gridweave.scenarios.batch import grid_network as grid_net_run
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import SPLITS, GridNet
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 
 RESULTS = Path(__file__).parent / "results" / "netmodel_batch.json"
@@ -106,19 +107,19 @@ class Bench:
         grid_simulator.run_grid_batch = self._plain  # type: ignore[assignment]
         grid_net_run.run_net_batch = self._linked  # type: ignore[assignment]
         self.best_us: dict[str, float] = {}
-        self.results: dict[str, GridResult] = {}
+        self.results: dict[str, SimulationResult] = {}
 
-    def run(self, case: Case) -> GridResult:
+    def run(self, case: Case) -> SimulationResult:
         """Simulate a case once more, and keep its time if it is the shortest."""
         watch = self._plain if case.net is None else self._linked
         watch.seconds = 0.0
-        result = self.results[case.label] = simulate_grid(case.workload, M128, case.policy, net=case.net)
+        result = self.results[case.label] = simulate(case.workload, M128, case.policy, net=case.net)
         took_us = watch.seconds / len(result.workload) * 1e6
         self.best_us[case.label] = min(took_us, self.best_us.get(case.label, math.inf))
         return result
 
 
-def amounts_to(result: GridResult) -> float:
+def amounts_to(result: SimulationResult) -> float:
     """Return the constant p that the splits of a simulation amount to: its mean, weighted by the area on one site."""
     assert result.factor is not None
     split = result.multi_site

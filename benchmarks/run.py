@@ -25,7 +25,8 @@ import numpy as np
 from plain_easy import plain_easy
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.batch.simulate import BatchRun, simulate_policy
+from gridweave.scenarios.batch.one_site import BatchRun
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.sweep.plan import PlannedRun, make_plan
@@ -122,7 +123,7 @@ def against_plain_python(workload: Workload) -> dict[str, float]:
     began = time.perf_counter()
     starts = plain_easy(workload, NODES)
     plain_s = time.perf_counter() - began
-    assert starts == simulate_policy(workload, NODES, policy).start_ms.tolist(), "the two simulators disagree"
+    assert starts == simulate(workload, NODES, policy).start_ms.tolist(), "the two simulators disagree"
     ours_s = best_s(lambda: loop_s(workload, policy), 20)
     return {"plain Python [s]": plain_s, "plain Python / loop [ratio]": plain_s / ours_s}
 
@@ -130,9 +131,9 @@ def against_plain_python(workload: Workload) -> dict[str, float]:
 def core(workload: Workload) -> dict[str, float]:
     """Return jobs per second of a SiteCore stepped event by event, warm, on the first 10,000 jobs."""
     part = workload.take(np.arange(10_000))
-    simulate_policy(part.take(np.arange(100)), NODES, SitePolicy(), driver="core")
+    simulate(part.take(np.arange(100)), NODES, SitePolicy(), driver="core")
     began = time.perf_counter()
-    simulate_policy(part, NODES, SitePolicy(), driver="core")
+    simulate(part, NODES, SitePolicy(), driver="core")
     return {"SiteCore fcfs easy [jobs/s]": len(part) / (time.perf_counter() - began)}
 
 

@@ -25,9 +25,10 @@ from pathlib import Path
 import numpy as np
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 
@@ -37,7 +38,7 @@ ASKED = 20_000
 REPEATS = 10
 
 
-def rates_of(run: Callable[[], GridResult]) -> tuple[list[float], GridResult]:
+def rates_of(run: Callable[[], SimulationResult]) -> tuple[list[float], SimulationResult]:
     """Return the jobs per second of processor time of several runs, and the result, which is the same for all."""
     rates = []
     result = run()
@@ -53,7 +54,7 @@ def main() -> None:
     jobs = generate(load_model("ctc-sp2"), 10_000, np.random.default_rng(1), nodes=128, load=2.8)
     policy = GridPolicy(mode="adaptive", overhead=0.3)
     rates: dict[str, list[float]] = {}
-    rates["batch driver"], batch = rates_of(lambda: simulate_grid(jobs, NODES, policy))
+    rates["batch driver"], batch = rates_of(lambda: simulate(jobs, NODES, policy))
     worlds = {
         "no delay": (Network(), Faults()),
         "20 ms": (Network(latency_ms=20), Faults()),

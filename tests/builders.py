@@ -221,6 +221,14 @@ def to_workload(jobs: Sequence[Job], *, nodes: int | None = None) -> Workload:
     )
 
 
+def cancelling(rng: np.random.Generator, workload: Workload) -> Workload:
+    """Let users cancel half of the jobs, at any time after their submission."""
+    count, span_ms = len(workload), int(workload.submit_ms[-1] - workload.submit_ms[0])
+    cancel_ms = workload.submit_ms + 1 + rng.exponential(span_ms / 10 + 1, count).astype(np.int64)
+    cancel_ms[rng.random(count) < 0.5] = -1
+    return workload.replace(columns=dict(workload.columns) | {"cancel_ms": cancel_ms})
+
+
 class GridCase(NamedTuple):
     """Sites and jobs for them; of each job its home, its draw for the selection ``random``, and its sensitivity."""
 

@@ -37,12 +37,10 @@ from gridweave.cli.main import app
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, GridCancelled, GridHeld, GridReleased, GridSubmitted, TellSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
-from gridweave.scenarios.batch.shared import simulate_shared
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.batch.stepped import job_messages
-from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network
@@ -103,7 +101,7 @@ def _schedule(job_id: Any, start_ms: Any, end_ms: Any, *more: Any) -> str:
     return _lines((row[0], "never") if row[1] == NEVER else row for row in rows)
 
 
-def _grid_schedule(result: GridResult) -> str:
+def _grid_schedule(result: SimulationResult) -> str:
     """Return a schedule of a grid: also the nodes of each site, and what the links did to each job, in millionths."""
     more: list[Any] = [_nodes_by_site(result.fragments_of(row)) for row in range(len(result.workload))]
     columns: list[Any] = [more]
@@ -200,16 +198,16 @@ def _shared(seed: int, variant: str, *, formula: str = "whole", kinds: Sequence[
     nodes = list(kinds) or [NodeKind(count=16, cpu=policy.cpu)]
     workload = _sharing_jobs(seed, sum(kind.count for kind in nodes))
     cores = np.random.default_rng(seed).integers(1, max(kind.cores for kind in nodes) + 1, len(workload))
-    result = simulate_shared(workload, nodes, policy, model=SlowdownModel(formula), cores=cores)
-    schedule = result.schedule
-    text = _schedule(workload.job_id, schedule.start_ms, schedule.end_ms, result.beside)
-    return text + f"busy {result.busy_node_ms}\n"
+    result = simulate(workload, nodes, policy, model=SlowdownModel(formula), cores=cores)
+    assert result.sharing is not None
+    text = _schedule(workload.job_id, result.start_ms, result.end_ms, result.sharing.beside)
+    return text + f"busy {result.sharing.busy_node_ms}\n"
 
 
 def _grid(seed: int, *, sensitive: bool = False, **options: Any) -> str:
     policy = GridPolicy(**options)
     workload, homes, sensitivity = _grid_jobs(seed, policy.mode)
-    result = simulate_grid(
+    result = simulate(
         workload,
         GRID_NODES,
         policy,
@@ -223,7 +221,7 @@ def _grid(seed: int, *, sensitive: bool = False, **options: Any) -> str:
 def _grid_net(seed: int, policy: dict[str, Any], change: bool = False, **options: Any) -> str:
     workload, net = _net_jobs(seed, change, options)
     rng = np.random.default_rng(seed)
-    return _grid_schedule(simulate_grid(workload, GRID_NODES, GridPolicy(**policy), rng=rng, net=net))
+    return _grid_schedule(simulate(workload, GRID_NODES, GridPolicy(**policy), rng=rng, net=net))
 
 
 # -- adapters: one core, told event by event --------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from gridweave.scenarios.batch.kernels.loop import (
 from gridweave.scenarios.batch.kernels.moves import more_moves, new_moves
 from gridweave.scenarios.batch.one_site import cancellations
 from gridweave.scenarios.results.schedule import NEVER
-from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.site.kernels.state import NEVER_MS, REPLAN
 from gridweave.site.kernels.work import NOT_RUNNING, no_work
 
@@ -269,13 +269,15 @@ class GridPlayed(NamedTuple):
     ----------
     state : GridState
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        `NEVER` for jobs that the links keep from being placed.
+        `NEVER` for jobs that are not placed.
     factor : numpy.ndarray of float64, shape (n,)
         By which each job grew on idle links.
     slowdown : numpy.ndarray of float64, shape (n,)
         By what else was on them, on average over its time.
     transfer_ms : numpy.ndarray of int64, shape (n,)
         How long its data moved while it held its nodes.
+    hopeless : numpy.ndarray of bool, shape (n,)
+        Jobs that the links keep from being placed.
     """
 
     state: GridState
@@ -284,6 +286,7 @@ class GridPlayed(NamedTuple):
     factor: npt.NDArray[np.float64]
     slowdown: npt.NDArray[np.float64]
     transfer_ms: IntArray
+    hopeless: BoolArray
 
 
 class GridLoop:
@@ -406,7 +409,16 @@ class GridLoop:
             factor=ones if net is None else net.factor,
             slowdown=ones if net is None else np.where(run.start_ms != NEVER, lasted, ones),
             transfer_ms=transfer_ms,
+            hopeless=self._hopeless(),
         )
+
+    def _hopeless(self) -> BoolArray:
+        """Return the jobs that were never placed, and not cancelled before there was no hope for them."""
+        hopeless: BoolArray = self._run.start_ms == NEVER
+        if self._cancels is not None:
+            at_ms, rows = self._cancels
+            hopeless[rows[at_ms < self._grid.hopeless_ms[rows]]] = False
+        return hopeless
 
 
 def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int) -> Contention:

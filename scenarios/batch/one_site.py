@@ -1,11 +1,11 @@
-"""One site in simulation: a workload and a policy in, a schedule out."""
+"""One site in simulation: what is checked beforehand, and a workload in the compiled loop."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import datetime
-from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,12 +14,11 @@ from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.kernels.loop import Cancellations, new_run, run_batch
 from gridweave.scenarios.batch.stepped import run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
-from gridweave.scenarios.traces.load import columns_of, load_workload
 from gridweave.scenarios.workload.columns import load_zone
 from gridweave.scenarios.workload.reservations import Request, ReservationAnswer, check_requests
-from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, IntArray, Workload, fill_jobs
+from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs
 from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
-from gridweave.site.policy import Limit, SitePolicy
+from gridweave.site.policy import SitePolicy
 
 DRIVERS = ("batch", "core")
 
@@ -32,73 +31,7 @@ _SLICE = 20_000
 _LAST_MS = 2**62
 
 
-def simulate(
-    workload: Workload | str | Path,
-    nodes: int | None = None,
-    *,
-    discipline: str = "queue",
-    order: str = "fcfs",
-    backfill: str = "easy",
-    choice: str = "first-fit",
-    slack: float = 0.5,
-    aging_ms: float = float("inf"),
-    limits: Sequence[Limit] = (),
-    reservations: Sequence[Request] = (),
-    driver: str = "batch",
-) -> SimulationResult:
-    """Simulate one site.
-
-    Parameters
-    ----------
-    workload : Workload, str or pathlib.Path
-        Jobs, or the file or name of a trace.
-    nodes : int, optional
-        Nodes of the site; those of the machine that the workload was recorded on if left out.
-    discipline, order, backfill, choice, slack, aging_ms, limits
-        As in `gridweave.site.policy.SitePolicy`.
-    reservations : sequence of (int, ReservationRequested)
-        Advance reservations, each with the instant in ms at which it is requested; for planning. One that does not fit
-        when it is requested is refused, and changes nothing; the result's ``reservations`` say which were accepted.
-    driver : {"batch", "core"}
-        The compiled loop, or a `SiteCore` stepped event by event. They give the same schedule, the second a hundred
-        times slower. Reservations need the second, and take it by themselves.
-
-    Returns
-    -------
-    SimulationResult
-        A job that can never run on this site is refused, with a reason, and does not start.
-
-    Raises
-    ------
-    InputError
-        If the trace cannot be read, an option is unknown, or the number of nodes is not known.
-
-    Examples
-    --------
-    >>> import gridweave
-    >>> jobs = Workload(job_id=[1, 2, 3], submit_ms=[0, 1, 2], width=[3, 4, 1], estimate_ms=[100, 50, 90],
-    ...                 run_ms=[100, 50, 90])
-    >>> gridweave.simulate(jobs, nodes=4).start_ms.tolist()
-    [0, 100, 2]
-    >>> gridweave.simulate(jobs, nodes=4, backfill="none").start_ms.tolist()
-    [0, 100, 150]
-    """
-    policy = SitePolicy(
-        discipline=discipline,
-        order=order,
-        backfill=backfill,
-        choice=choice,
-        slack=slack,
-        aging_ms=aging_ms,
-        limits=tuple(limits),
-    )
-    _check_driver(driver, policy, reservations)
-    if not isinstance(workload, Workload):
-        workload, _ = load_workload(workload, nodes=nodes, columns=columns_of(workload))
-    return simulate_policy(workload, nodes, policy, reservations=reservations, driver=driver)
-
-
-def simulate_policy(
+def play_site(
     workload: Workload,
     nodes: int | None,
     policy: SitePolicy,
@@ -108,28 +41,13 @@ def simulate_policy(
     check: bool = False,
     progress: Progress | None = None,
 ) -> SimulationResult:
-    """Simulate one site under a policy that stands already; see `simulate`.
-
-    Parameters
-    ----------
-    driver : {"batch", "core"}
-    check : bool
-        Whether the core's invariants are checked after every step (slow).
-    progress : callable, optional
-        Called now and then, and at the end, with the number of jobs submitted so far and the number of all that are
-        not refused.
-
-    Raises
-    ------
-    InputError
-        As for `simulate`.
-    """
+    """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
     _check_driver(driver, policy, reservations)
     _check_weights(workload)
     _check_times(workload)
     nodes = _checked_nodes(workload, nodes)
     refused = _refusals(workload, nodes, policy)
-    start_ms = np.full(len(workload), NEVER, np.int64)
+    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     # Only a window asks what time of the week it is; without one, a zone that nobody knows does no harm.
     has_window = any(limit.window is not None for limit in policy.limits)
@@ -138,37 +56,42 @@ def simulate_policy(
     answers: tuple[ReservationAnswer, ...] = ()
     if driver == "core" or reservations:
         told = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
-        start_ms[rows], _, answers = told
+        start_ms[rows], end_ms[rows], answers = told
     elif rows.size:
         run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms)
         for until in range(_SLICE, len(rows), _SLICE):
             run.play(until)
             report(until, len(rows))
         run.play(len(rows))
-        start_ms[rows] = run.start_ms
-        assert (run.start_ms != NEVER).all(), "the batch loop ended with jobs that wait"
+        start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
     report(len(rows), len(rows))
     return SimulationResult(
         workload=workload,
         nodes=nodes,
         start_ms=start_ms,
-        end_ms=np.where(start_ms == NEVER, NEVER, start_ms + workload.run_ms),
+        end_ms=end_ms,
         killed=workload.overran & (start_ms != NEVER),
+        cancelled=cancelled_in(workload, start_ms, refused),
         refused=tuple(sorted(refused.items())),
         reservations=answers,
         label=policy.label,
-        options={
-            "trace": workload.name,
-            "nodes": nodes,
-            "discipline": policy.discipline,
-            "order": policy.order,
-            "backfill": policy.backfill,
-            "choice": policy.choice,
-            "slack": policy.slack if policy.backfill == "slack" else None,
-            "aging_ms": policy.aging_ms if np.isfinite(policy.aging_ms) else None,
-            "limits": [msgspec.to_builtins(limit) for limit in policy.limits],
-        },
+        options=_options_of(workload, nodes, policy),
     )
+
+
+def _options_of(workload: Workload, nodes: int, policy: SitePolicy) -> dict[str, Any]:
+    """Return the options of a simulation as plain values."""
+    return {
+        "trace": workload.name,
+        "nodes": nodes,
+        "discipline": policy.discipline,
+        "order": policy.order,
+        "backfill": policy.backfill,
+        "choice": policy.choice,
+        "slack": policy.slack if policy.backfill == "slack" else None,
+        "aging_ms": policy.aging_ms if np.isfinite(policy.aging_ms) else None,
+        "limits": [msgspec.to_builtins(limit) for limit in policy.limits],
+    }
 
 
 def week_offset_ms(workload: Workload) -> int:
@@ -283,6 +206,24 @@ def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
     places = np.flatnonzero(cancel_ms[rows] >= 0)
     places = places[np.lexsort((workload.job_id[rows][places], cancel_ms[rows][places]))]
     return Cancellations(cancel_ms[rows][places], places) if len(places) else None
+
+
+def cancelled_in(workload: Workload, start_ms: IntArray, refused: Container[int]) -> BoolArray:
+    """Return which jobs were cancelled while they waited, bool, shape (n,).
+
+    Parameters
+    ----------
+    start_ms : numpy.ndarray of int64, shape (n,)
+        `NEVER` for jobs that were not started.
+    refused : container of int
+        Ids of those that could never be.
+    """
+    waited: BoolArray = start_ms == NEVER
+    if waited.any():
+        waited &= [job_id not in refused for job_id in workload.job_id.tolist()]
+    cancel_ms = np.asarray(workload.columns.get("cancel_ms", np.full(len(workload), NEVER)), np.int64)
+    assert (cancel_ms[waited] >= 0).all(), "the loop ended with jobs that wait"
+    return waited
 
 
 class BatchRun:

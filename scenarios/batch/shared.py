@@ -1,9 +1,8 @@
-"""A site whose nodes are shared, in simulation: a workload and a policy in, a schedule out (docs/lomarc.md)."""
+"""A site whose nodes jobs share, in simulation (docs/lomarc.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,20 +11,15 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, TraceError
 from gridweave.scenarios.batch.kernels.loop import Sharing, new_run, run_batch
-from gridweave.scenarios.batch.one_site import cancellations
-from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.scenarios.batch.one_site import Progress, cancellations, cancelled_in
+from gridweave.scenarios.results.schedule import NEVER, SharedUse, SimulationResult
 from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.table import IntArray, Workload
-from gridweave.site.disciplines.lomarc import MAX_LANES, VARIANTS, LomarcPolicy, NodeKind, kind_array
+from gridweave.site.disciplines.lomarc import MAX_LANES, VARIANTS, LomarcPolicy, NodeKind, SharedNodes, kind_array
 from gridweave.site.disciplines.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
 from gridweave.site.kernels.coscheduling_state import SharedSite, empty_site
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import no_work
-
-Progress = Callable[[int, int], None]
-
-BOUND_MS = 60_000
-"""The bound of the relative bounded response time (LOMARC, section 6.1)."""
 
 MAX_WORK = 2**62
 """Node milliseconds that a workload may hold: sums of work are 64 bits wide."""
@@ -34,84 +28,11 @@ MAX_WORK = 2**62
 _SLICE = 2_000
 
 
-class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schedule with shared nodes amounts to (LOMARC, section 6.1); NaN where there is no job.
+SharingPolicy = SharedNodes | LomarcPolicy | str
+"""How jobs share nodes; a name is that of one of the paper's variants."""
 
-    Attributes
-    ----------
-    jobs, shared_starts : int
-        Jobs that ran; those that began beside another (which may have started in the same pass).
-    art_ms : float
-        Average response time.
-    relative_response : float
-        Average of the response time over the run time alone, both at least 60 s.
-    mean_slowdown : float
-        Average of the time from start to end over the run time alone.
-    util : float
-        Node time in which at least one job was on a node, as a share of nodes x makespan.
-    efficiency : float
-        Sum of width x run time alone over nodes x makespan; above 1 if sharing gains that much.
-    makespan_ms : float
-        From the first submission to the last end.
-    """
-
-    jobs: int
-    shared_starts: int
-    art_ms: float
-    relative_response: float
-    mean_slowdown: float
-    util: float
-    efficiency: float
-    makespan_ms: float
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class SharedResult:
-    """A workload, and the schedule that a site with shared nodes made of it.
-
-    Parameters
-    ----------
-    schedule : SimulationResult
-        Starts and ends: for tables, files and plots.
-    beside : numpy.ndarray of int64, shape (n,)
-        With how many jobs each job shared nodes after the pass that started it.
-    busy_node_ms : int
-        Node time in which at least one job was on a node.
-    searches : mapping from str to int
-        What the searches for a match came to, summed up: ``searches`` among the waiting jobs, and over all of them the
-        ``waiting`` jobs, those ``long_enough``, ``narrow_enough``, ``fitting``, ``matchable`` and ``bearable``, the
-        ``matches`` and the place of the chosen among the bearable (``selected``); ``running_searches`` and
-        ``running_matches`` among the running jobs.
-    """
-
-    schedule: SimulationResult
-    beside: IntArray
-    busy_node_ms: int
-    searches: Mapping[str, int]
-
-    def metrics(self) -> SharedMetrics:
-        """Return the metrics of the paper."""
-        ran = self.schedule.ran
-        submit_ms, start_ms, end_ms, width = self.schedule.schedule()
-        run_ms = self.schedule.workload.run_ms[ran]
-        if not len(submit_ms):
-            nan = float("nan")
-            values = dict.fromkeys(("art_ms", "relative_response", "mean_slowdown", "util", "efficiency"), nan)
-            return SharedMetrics(jobs=0, shared_starts=0, makespan_ms=nan, **values)
-        response_ms = end_ms - submit_ms
-        makespan_ms = int(end_ms.max() - submit_ms.min())
-        capacity = self.schedule.nodes * makespan_ms
-        relative = np.maximum(response_ms, BOUND_MS) / np.maximum(run_ms, BOUND_MS)
-        return SharedMetrics(
-            jobs=len(submit_ms),
-            shared_starts=int((self.beside[ran] > 0).sum()),
-            art_ms=float(response_ms.mean()),
-            relative_response=float(relative.mean()),
-            mean_slowdown=float(((end_ms - start_ms) / run_ms).mean()),
-            util=self.busy_node_ms / capacity,
-            efficiency=float(np.sum(width * run_ms.astype(np.float64)) / capacity),
-            makespan_ms=float(makespan_ms),
-        )
+NodeKinds = int | Sequence[NodeKind] | None
+"""A number is of nodes with one core and two threads, of the policy's CPU."""
 
 
 def read_slowdowns(path: str | Path) -> SlowdownTable:
@@ -137,74 +58,44 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
     return parse_table(text, str(path))
 
 
-def simulate_shared(
+def play_shared(
     workload: Workload,
-    nodes: int | Sequence[NodeKind] | None = None,
-    policy: LomarcPolicy | str = "L-U1",
+    nodes: NodeKinds,
+    policy: SharingPolicy,
     *,
     model: SlowdownModel | None = None,
     cores: npt.ArrayLike = 1,
     rows: npt.ArrayLike | None = None,
     progress: Progress | None = None,
-) -> SharedResult:
-    """Simulate a site whose nodes are shared.
-
-    Parameters
-    ----------
-    workload : Workload
-        With the columns that `gridweave.scenarios.workload.columns.assign_resources` draws.
-    nodes : int or sequence of NodeKind, optional
-        Kinds of nodes; a number is of nodes with one core and two threads, of the policy's CPU. If left out, the number
-        that the workload was recorded on.
-    policy : LomarcPolicy or str
-        A policy, or the name of one of the paper's variants: PSS, AC, AM, L-U1, L-U2, L-R, L-FM, L-N.
-    model : SlowdownModel, optional
-        The paper's, with its estimates, if left out.
-    cores : array_like of int, shape () or (n,)
-        On how many cores of each of its nodes a job runs.
-    rows : array_like of int, shape (n,), optional
-        The row of each job in the model's table of measured slowdowns; found from the columns if left out.
-    progress : callable, optional
-        Called now and then, and at the end, with the number of jobs submitted so far and the number of all.
-
-    Returns
-    -------
-    SharedResult
-        A job that can never run on this site is refused, with a reason, and does not start.
+) -> SimulationResult:
+    """Simulate a site whose nodes are shared; see `gridweave.scenarios.batch.simulate.simulate`.
 
     Raises
     ------
     InputError
         If a column is missing or impossible, with the job and the field; or if the number of nodes is not known.
-
-    Examples
-    --------
-    A job on the CPU and one on the disk share a node, each slowed by the tenth of their time that they both want the
-    CPU (1.4 - 1 of it); the third waits for the first end:
-
-    >>> jobs = Workload(job_id=[1, 2, 3], submit_ms=[0, 0, 0], width=[1, 1, 1], estimate_ms=[3_600_000] * 3,
-    ...                 run_ms=[3_600_000] * 3, columns={"cpu_fraction": [0.9, 0.1, 0.9],
-    ...                 "network_fraction": [0.1, 0, 0.1], "disk_fraction": [0, 0.9, 0],
-    ...                 "memory_fraction": [0.5, 0.5, 0.5]})
-    >>> result = simulate_shared(jobs, 1)
-    >>> (result.schedule.end_ms / 3_600_000).round(3).tolist()
-    [1.04, 1.04, 2.04]
     """
+    if isinstance(policy, SharedNodes):
+        nodes = policy.kinds_of(nodes) if isinstance(nodes, int) else nodes
+        model = model or SlowdownModel(policy.formula)
     chosen = _policy_of(policy)
     kinds = _kinds_of(workload, nodes, chosen)
     model = model or SlowdownModel()
     state, refused = _prepare(workload, kinds, chosen, model, cores, rows)
     run = _Played(workload, state, refused, progress or _tell_nobody)
     run.play(model, chosen, kinds)
-    schedule = SimulationResult(
+    names = state.searches.dtype.names or ()
+    return SimulationResult(
         workload=workload,
         nodes=sum(kind.count for kind in kinds),
         start_ms=run.start_ms,
         end_ms=run.end_ms,
         killed=workload.overran & (run.start_ms != NEVER),
+        cancelled=cancelled_in(workload, run.start_ms, refused),
         refused=tuple(sorted(refused.items())),
         label=chosen.label,
         shared=True,
+        sharing=SharedUse(run.beside, run.busy_node_ms, {name: int(state.searches[0][name]) for name in names}),
         options={
             "trace": workload.name,
             "kinds": [msgspec.to_builtins(kind) for kind in kinds],
@@ -212,9 +103,6 @@ def simulate_shared(
             **{key: value for key, value in msgspec.to_builtins(chosen).items() if value != float("inf")},
         },
     )
-    names = state.searches.dtype.names or ()
-    searches = {name: int(state.searches[0][name]) for name in names}
-    return SharedResult(schedule=schedule, beside=run.beside, busy_node_ms=run.busy_node_ms, searches=searches)
 
 
 class _Played:
@@ -248,7 +136,9 @@ def _tell_nobody(done: int, total: int) -> None:
     pass
 
 
-def _policy_of(policy: LomarcPolicy | str) -> LomarcPolicy:
+def _policy_of(policy: SharingPolicy) -> LomarcPolicy:
+    if isinstance(policy, SharedNodes):
+        return policy.sharing
     if isinstance(policy, LomarcPolicy):
         return policy
     if policy not in VARIANTS:
@@ -256,7 +146,7 @@ def _policy_of(policy: LomarcPolicy | str) -> LomarcPolicy:
     return VARIANTS[policy]
 
 
-def _kinds_of(workload: Workload, nodes: int | Sequence[NodeKind] | None, policy: LomarcPolicy) -> Sequence[NodeKind]:
+def _kinds_of(workload: Workload, nodes: NodeKinds, policy: LomarcPolicy) -> Sequence[NodeKind]:
     if nodes is None:
         nodes = workload.nodes
     if nodes is None:

@@ -1,77 +1,115 @@
-"""One site in simulation: a workload and a policy in, a schedule out."""
+"""A simulation of one site or of a grid: a workload and a policy in, a schedule out."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypedDict, Unpack, cast
 
-import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.batch.kernels.loop import Cancellations, new_run, run_batch
-from gridweave.scenarios.batch.stepped import run_core
-from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.errors import OptionError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.grid import play_grid
+from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.one_site import Progress, play_site
+from gridweave.scenarios.batch.shared import NodeKinds, SharingPolicy, play_shared
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
-from gridweave.scenarios.workload.columns import load_zone
-from gridweave.scenarios.workload.reservations import Request, ReservationAnswer, check_requests
-from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, IntArray, Workload, fill_jobs
-from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
+from gridweave.scenarios.workload.reservations import Request
+from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 from gridweave.site.policy import Limit, SitePolicy
 
-DRIVERS = ("batch", "core")
 
-Progress = Callable[[int, int], None]
+class SiteOptions(TypedDict, total=False):
+    """The options of a `SitePolicy`."""
 
-# Jobs that are played before progress is reported: about a hundredth of a second of EASY.
-_SLICE = 20_000
-
-# Half of what int64 can hold: what lies beyond is left for reservations and closed windows.
-_LAST_MS = 2**62
+    discipline: str
+    order: str
+    backfill: str
+    choice: str
+    slack: float
+    aging_ms: float
+    limits: tuple[Limit, ...]
 
 
 def simulate(
     workload: Workload | str | Path,
-    nodes: int | None = None,
+    nodes: int | Sequence[int] | NodeKinds = None,
+    policy: SitePolicy | GridPolicy | SharingPolicy | None = None,
     *,
-    discipline: str = "queue",
-    order: str = "fcfs",
-    backfill: str = "easy",
-    choice: str = "first-fit",
-    slack: float = 0.5,
-    aging_ms: float = float("inf"),
-    limits: Sequence[Limit] = (),
     reservations: Sequence[Request] = (),
     driver: str = "batch",
+    check: bool = False,
+    home: npt.ArrayLike | None = None,
+    rng: np.random.Generator | None = None,
+    sensitivity: npt.ArrayLike | None = None,
+    net: GridNet | None = None,
+    model: SlowdownModel | None = None,
+    cores: npt.ArrayLike | None = None,
+    rows: npt.ArrayLike | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[SiteOptions],
 ) -> SimulationResult:
-    """Simulate one site.
+    """Simulate one site, or a grid of sites under full control.
 
     Parameters
     ----------
     workload : Workload, str or pathlib.Path
-        Jobs, or the file or name of a trace.
-    nodes : int, optional
-        Nodes of the site; those of the machine that the workload was recorded on if left out.
-    discipline, order, backfill, choice, slack, aging_ms, limits
-        As in `gridweave.site.policy.SitePolicy`.
+        Jobs, or the file or name of a trace. A job with a ``cancel_ms`` that still waits at that instant leaves the
+        queue; -1 is none.
+    nodes : int, sequence of int, or sequence of NodeKind, optional
+        Nodes of the site; of each site of a grid; or the kinds of nodes that jobs share. Those of the machine that the
+        workload was recorded on if left out.
+    policy : SitePolicy, GridPolicy, SharedNodes, LomarcPolicy or str, optional
+        How the site or the grid schedules; a name is that of a variant of sharing nodes (docs/lomarc.md). If left out,
+        a `gridweave.site.policy.SitePolicy` is made of the ``options``.
     reservations : sequence of (int, ReservationRequested)
         Advance reservations, each with the instant in ms at which it is requested; for planning. One that does not fit
         when it is requested is refused, and changes nothing; the result's ``reservations`` say which were accepted.
     driver : {"batch", "core"}
-        The compiled loop, or a `SiteCore` stepped event by event. They give the same schedule, the second a hundred
-        times slower. Reservations need the second, and take it by themselves.
+        Of one site: the compiled loop, or a `SiteCore` stepped event by event. They give the same schedule, the second
+        a hundred times slower. Reservations need the second, and take it by themselves.
+    check : bool
+        Whether the core's invariants are checked after every step (slow).
+    home : array_like of int, shape (n,), optional
+        The site at which each job is submitted, for a grid in mode ``local``; round robin in the order of submission if
+        left out.
+    rng : numpy.random.Generator, optional
+        For a grid with the selection ``random``, one draw per job.
+    sensitivity : array_like of float, shape (n,), optional
+        By which the overhead of each job is multiplied when it is split, >= 0: more for jobs that communicate more.
+        1 if left out.
+    net : GridNet, optional
+        The links between the sites. The overhead of a split then comes from them and from the columns ``pattern``,
+        ``communication_fraction`` and ``message_bytes`` of the workload, in the place of the policy's own and of the
+        sensitivities; its data from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
+    model : SlowdownModel, optional
+        By how much jobs slow each other that share nodes: the paper's, with its estimates, if left out. Their workload
+        has the columns that `gridweave.scenarios.workload.columns.assign_resources` draws.
+    cores : array_like of int, shape () or (n,), optional
+        On how many cores of each of its nodes a job runs, where jobs share nodes; 1 if left out.
+    rows : array_like of int, shape (n,), optional
+        The row of each job in the model's table of measured slowdowns; found from the columns if left out.
+    progress : callable, optional
+        Of one site: called now and then, and at the end, with the number of jobs submitted so far and the number of all
+        that are not refused.
+    **options
+        ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms`` and ``limits``, as in
+        `gridweave.site.policy.SitePolicy`.
 
     Returns
     -------
     SimulationResult
-        A job that can never run on this site is refused, with a reason, and does not start.
+        A job that can never run is refused, with a reason, and does not start.
 
     Raises
     ------
     InputError
-        If the trace cannot be read, an option is unknown, or the number of nodes is not known.
+        If the trace cannot be read, an option is unknown, the number of nodes is not known, a column makes no sense, a
+        job could take longer than `gridweave.site.messages.MAX_TIME_MS`, or runs over links that fail for ever.
 
     Examples
     --------
@@ -82,240 +120,50 @@ def simulate(
     [0, 100, 2]
     >>> gridweave.simulate(jobs, nodes=4, backfill="none").start_ms.tolist()
     [0, 100, 150]
+
+    A grid of two sites, on which the last job is split:
+
+    >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[3, 6], estimate_ms=[100, 50], run_ms=[100, 50])
+    >>> result = simulate(jobs, [4, 4], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
+    >>> result.start_ms.tolist(), result.end_ms.tolist(), result.fragments_of(1)
+    ([0, 100], [100, 160], [(0, 4), (1, 2)])
+
+    Jobs that share nodes: one on the CPU and one on the disk, each slowed by the tenth of their time that they both
+    want the CPU (1.4 - 1 of it); the third waits for the first end:
+
+    >>> jobs = Workload(job_id=[1, 2, 3], submit_ms=[0, 0, 0], width=[1, 1, 1], estimate_ms=[3_600_000] * 3,
+    ...                 run_ms=[3_600_000] * 3, columns={"cpu_fraction": [0.9, 0.1, 0.9],
+    ...                 "network_fraction": [0.1, 0, 0.1], "disk_fraction": [0, 0.9, 0],
+    ...                 "memory_fraction": [0.5, 0.5, 0.5]})
+    >>> (simulate(jobs, 1, "L-U1").end_ms / 3_600_000).round(3).tolist()
+    [1.04, 1.04, 2.04]
     """
-    policy = SitePolicy(
-        discipline=discipline,
-        order=order,
-        backfill=backfill,
-        choice=choice,
-        slack=slack,
-        aging_ms=aging_ms,
-        limits=tuple(limits),
-    )
-    _check_driver(driver, policy, reservations)
+    if policy is None:
+        policy = SitePolicy(**options)
+    elif options:
+        raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
     if not isinstance(workload, Workload):
-        workload, _ = load_workload(workload, nodes=nodes, columns=columns_of(workload))
-    return simulate_policy(workload, nodes, policy, reservations=reservations, driver=driver)
+        machine = nodes if isinstance(nodes, int) else None
+        workload, _ = load_workload(workload, nodes=machine, columns=columns_of(workload))
+    of_site: dict[str, Any] = {"reservations": reservations or None, "driver": None if driver == "batch" else driver}
+    of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
+    of_sharing: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
+    if isinstance(policy, GridPolicy):
+        _refuse(of_site | of_sharing, "a grid")
+        return play_grid(workload, cast("Sequence[int]", nodes), policy, **of_grid)
+    if isinstance(policy, SitePolicy):
+        _refuse(of_grid | of_sharing, "a site whose nodes are not shared")
+        number = cast("int | None", nodes)
+        return play_site(
+            workload, number, policy, reservations=reservations, driver=driver, check=check, progress=progress
+        )
+    _refuse(of_site | of_grid, "a site whose nodes are shared")
+    kinds, cores = cast("NodeKinds", nodes), 1 if cores is None else cores
+    return play_shared(workload, kinds, policy, model=model, cores=cores, rows=rows, progress=progress)
 
 
-def simulate_policy(
-    workload: Workload,
-    nodes: int | None,
-    policy: SitePolicy,
-    *,
-    reservations: Sequence[Request] = (),
-    driver: str = "batch",
-    check: bool = False,
-    progress: Progress | None = None,
-) -> SimulationResult:
-    """Simulate one site under a policy that stands already; see `simulate`.
-
-    Parameters
-    ----------
-    driver : {"batch", "core"}
-    check : bool
-        Whether the core's invariants are checked after every step (slow).
-    progress : callable, optional
-        Called now and then, and at the end, with the number of jobs submitted so far and the number of all that are
-        not refused.
-
-    Raises
-    ------
-    InputError
-        As for `simulate`.
-    """
-    _check_driver(driver, policy, reservations)
-    _check_weights(workload)
-    _check_times(workload)
-    nodes = _checked_nodes(workload, nodes)
-    refused = _refusals(workload, nodes, policy)
-    start_ms = np.full(len(workload), NEVER, np.int64)
-    rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
-    # Only a window asks what time of the week it is; without one, a zone that nobody knows does no harm.
-    has_window = any(limit.window is not None for limit in policy.limits)
-    offset_ms = week_offset_ms(workload) if has_window else 0
-    report = progress or _tell_nobody
-    answers: tuple[ReservationAnswer, ...] = ()
-    if driver == "core" or reservations:
-        told = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
-        start_ms[rows], _, answers = told
-    elif rows.size:
-        run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms)
-        for until in range(_SLICE, len(rows), _SLICE):
-            run.play(until)
-            report(until, len(rows))
-        run.play(len(rows))
-        start_ms[rows] = run.start_ms
-        assert (run.start_ms != NEVER).all(), "the batch loop ended with jobs that wait"
-    report(len(rows), len(rows))
-    return SimulationResult(
-        workload=workload,
-        nodes=nodes,
-        start_ms=start_ms,
-        end_ms=np.where(start_ms == NEVER, NEVER, start_ms + workload.run_ms),
-        killed=workload.overran & (start_ms != NEVER),
-        refused=tuple(sorted(refused.items())),
-        reservations=answers,
-        label=policy.label,
-        options={
-            "trace": workload.name,
-            "nodes": nodes,
-            "discipline": policy.discipline,
-            "order": policy.order,
-            "backfill": policy.backfill,
-            "choice": policy.choice,
-            "slack": policy.slack if policy.backfill == "slack" else None,
-            "aging_ms": policy.aging_ms if np.isfinite(policy.aging_ms) else None,
-            "limits": [msgspec.to_builtins(limit) for limit in policy.limits],
-        },
-    )
-
-
-def week_offset_ms(workload: Workload) -> int:
-    """Return the local time of a workload's instant zero, as ms since Monday 00:00; 0 if its date is not known.
-
-    Raises
-    ------
-    InputError
-        If the workload's time zone is not known, or its date is beyond the calendar.
-
-    Notes
-    -----
-    Daylight saving time that begins or ends later in the workload is not followed: a week has 168 hours.
-    """
-    if workload.start_unix_s is None:
-        return 0
-    try:
-        start = datetime.fromtimestamp(workload.start_unix_s, load_zone(workload.timezone))
-    except InputError as error:
-        raise InputError(f"{workload.name}: {error}") from None
-    except (OverflowError, ValueError, OSError):
-        problem = f"{workload.start_unix_s} s since 1970 is beyond the calendar (years 1 to 9999)"
-        raise InputError(f"{workload.name}: {problem}") from None
-    return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
-
-
-def _tell_nobody(done: int, total: int) -> None:
-    """Stand in for a progress report that nobody wants."""
-
-
-def _check_driver(driver: str, policy: SitePolicy, reservations: Sequence[Request]) -> None:
-    if driver not in DRIVERS:
-        raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
-    if reservations and policy.discipline != "planning":
-        raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
-    check_requests(reservations)
-
-
-def _check_weights(workload: Workload) -> None:
-    """Refuse what a site would refuse at submission, whichever driver there is."""
-    weight = np.asarray(workload.columns.get("weight", ()), np.float64)
-    wrong = ~(weight > 0)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InputError(f"{workload.name}: job {workload.job_id[row]}: weight {weight[row]} is not above 0")
-
-
-def _check_times(workload: Workload) -> None:
-    """Refuse jobs that, one after the other, would run beyond the last instant that int64 can name."""
-    last_ms = workload.submit_ms.max(initial=0) + workload.estimate_ms.sum(dtype=np.float64)
-    if last_ms > _LAST_MS:
-        raise InputError(f"{workload.name}: its estimates add up to {last_ms:.3g} ms; there is room for {_LAST_MS:.3g}")
-
-
-def _checked_nodes(workload: Workload, nodes: int | None) -> int:
-    nodes = workload.nodes if nodes is None else nodes
-    if nodes is None:
-        raise OptionError("nodes", f"{workload.name} does not say how many its machine had; give a number")
-    try:
-        number = operator.index(nodes)
-    except TypeError:
-        raise OptionError("nodes", f"is {nodes!r}; a whole number from 1 to {MAX_WIDTH}") from None
-    if not 1 <= number <= MAX_WIDTH:
-        raise OptionError("nodes", f"is {number}; a site has from 1 to {MAX_WIDTH} nodes")
-    return number
-
-
-def _limit_masks(workload: Workload, policy: SitePolicy) -> IntArray:
-    """Return which limits apply to each job, as bit masks."""
-    return policy.limit_masks(width=workload.width, estimate_ms=workload.estimate_ms, user=workload.columns.get("user"))
-
-
-def _refusals(workload: Workload, nodes: int, policy: SitePolicy) -> dict[int, str]:
-    """Return the jobs that can never start on the site, each with the reason."""
-    masks = _limit_masks(workload, policy)
-    doubtful = np.flatnonzero((workload.width > nodes) | (masks != 0))
-    reasons: dict[tuple[int, int], str | None] = {}
-    refused = {}
-    for row in doubtful:
-        kind = int(workload.width[row]), int(masks[row])
-        if kind not in reasons:
-            reasons[kind] = policy.why_never(nodes, width=kind[0], limits=kind[1])
-        reason = reasons[kind]
-        if reason is not None:
-            refused[int(workload.job_id[row])] = reason
-    return refused
-
-
-def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
-    """Return when jobs are cancelled if they still wait; None if none is.
-
-    Parameters
-    ----------
-    workload : Workload
-        Its column ``cancel_ms``; -1 for jobs that nobody cancels.
-    rows : numpy.ndarray of int64
-        The jobs that are played, one after the other.
-
-    Raises
-    ------
-    InputError
-        If a job is cancelled before it is submitted, or at that instant.
-    """
-    if "cancel_ms" not in workload.columns:
-        return None
-    cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
-    wrong = (cancel_ms >= 0) & (cancel_ms <= workload.submit_ms)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        times = f"cancel_ms {cancel_ms[row]} is not after its submission at {workload.submit_ms[row]} ms"
-        raise InputError(f"{workload.name}: job {workload.job_id[row]}: {times}")
-    places = np.flatnonzero(cancel_ms[rows] >= 0)
-    places = places[np.lexsort((workload.job_id[rows][places], cancel_ms[rows][places]))]
-    return Cancellations(cancel_ms[rows][places], places) if len(places) else None
-
-
-class BatchRun:
-    """A workload in the compiled loop, played in as many pieces as one likes.
-
-    Parameters
-    ----------
-    rows : numpy.ndarray of int64
-        The rows of the jobs to play; none is refused by the site.
-    nodes : int
-        Nodes of the site.
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
-
-    Attributes
-    ----------
-    start_ms, end_ms : numpy.ndarray of int64, shape (rows,)
-        The starts and ends so far; `NEVER` for jobs that have not started, or ended.
-    """
-
-    def __init__(
-        self, workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy, *, week_offset_ms: int = 0
-    ) -> None:
-        self._state = empty_state(nodes, slots=len(rows))
-        fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
-        self._state.jobs["limits"] = _limit_masks(workload, policy)[rows]
-        plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
-        self._discipline = policy.kernel_arguments(plan, policy.limit_arrays(week_offset_ms=week_offset_ms))
-        self._cancels = cancellations(workload, rows)
-        self._run = new_run(workload.run_ms[rows], room=len(self._state.running))
-        self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
-
-    def play(self, until: int) -> None:
-        """Play on until this many jobs have been submitted; if that is all of them, until nothing is left."""
-        site, cancels = self._discipline, self._cancels
-        run_batch(self._state, None, site, None, None, None, cancels, self._run, np.int64(until), NEVER_MS)
+def _refuse(unused: Mapping[str, object], what: str) -> None:
+    """Refuse what goes with another policy."""
+    for option, value in unused.items():
+        if value is not None:
+            raise OptionError(option, f"is of no use to {what}; leave it out, or give another policy")

@@ -5,6 +5,8 @@ The jobs of a workload as messages to cores.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +25,9 @@ from gridweave.site.job import Job, Resources
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,
+    Command,
     Event,
+    JobCancelled,
     JobFinished,
     JobSubmitted,
     RefuseReservation,
@@ -160,43 +164,73 @@ def run_core(
     answers : tuple of ReservationAnswer
         In the order of the requests.
     """
-    core = SiteCore(nodes, policy, week_offset_ms=offset_ms)
-    arrivals = _arrivals(workload, rows, reservations)
-    row_of = {int(workload.job_id[row]): place for place, row in enumerate(rows)}
-    run_ms = workload.run_ms[rows].tolist()
-    start_ms, end_ms = np.full((2, len(rows)), NEVER, np.int64)
-    asked = {request.reservation_id: (when_ms, request) for when_ms, request in reservations}
-    answers: dict[int, ReservationAnswer] = {}
-    running = RunningWork()
-    next_arrival = submitted = reported = 0
-    while True:
-        instants = [when for when, _ in arrivals[next_arrival : next_arrival + 1]]
-        instants += [when for when in (running.next_end_ms(), core.next_wakeup_ms()) if when is not None]
-        if not instants:
-            return start_ms, end_ms, tuple(answers[reservation_id] for reservation_id in asked)
-        now_ms = min(instants)
-        events: list[Event] = []
-        for job_id in running.ended(now_ms):
-            end_ms[row_of[job_id]] = now_ms
-            events.append(JobFinished(job_id))
-        while next_arrival < len(arrivals) and arrivals[next_arrival][0] == now_ms:
-            events.append(arrivals[next_arrival][1])
-            submitted += isinstance(events[-1], JobSubmitted)
-            next_arrival += 1
-        for command in core.handle(now_ms, *events):
-            if isinstance(command, StartJob):
-                row = row_of[command.job_id]
-                start_ms[row] = now_ms
-                running.begin(now_ms, command.job_id, run_ms[row])
-            elif isinstance(command, ChangeRate):
-                running.change_rate(now_ms, command.job_id, command.rate)
-            elif isinstance(command, AcceptReservation | RefuseReservation):
-                answers[command.reservation_id] = _answer(*asked[command.reservation_id], command)
+    site = _SteppedSite(SiteCore(nodes, policy, week_offset_ms=offset_ms), workload, rows, reservations)
+    reported = 0
+    while (now_ms := site.next_instant_ms()) is not None:
+        site.step(now_ms)
         if check:
-            core.check_invariants()
-        if submitted >= reported + _SLICE:
-            reported = submitted
-            report(submitted, len(rows))
+            site.core.check_invariants()
+        if site.submitted >= reported + _SLICE:
+            reported = site.submitted
+            report(site.submitted, len(rows))
+    return site.start_ms, site.end_ms, site.answers()
+
+
+class _SteppedSite:
+    """A core, the events that it has still to be told, and what has become of the jobs."""
+
+    def __init__(self, core: SiteCore, workload: Workload, rows: IntArray, reservations: Sequence[Request]) -> None:
+        self.core = core
+        self.start_ms, self.end_ms = np.full((2, len(rows)), NEVER, np.int64)
+        self.submitted = 0
+        self._arrivals = deque(_arrivals(workload, rows, reservations))
+        self._row_of = {int(workload.job_id[row]): place for place, row in enumerate(rows)}
+        self._run_ms = workload.run_ms[rows].tolist()
+        self._running = RunningWork()
+        self._asked = {request.reservation_id: (when_ms, request) for when_ms, request in reservations}
+        self._answers: dict[int, ReservationAnswer] = {}
+
+    def next_instant_ms(self) -> int | None:
+        """Return the next instant at which anything happens; None if nothing will."""
+        self._pass_over_cancelled()
+        instants = [self._running.next_end_ms(), self.core.next_wakeup_ms()]
+        instants += [when_ms for when_ms, _ in itertools.islice(self._arrivals, 1)]
+        return min((when_ms for when_ms in instants if when_ms is not None), default=None)
+
+    def step(self, now_ms: int) -> None:
+        """Tell the core of what happens at an instant, and do what it says."""
+        events: list[Event] = []
+        for job_id in self._running.ended(now_ms):
+            self.end_ms[self._row_of[job_id]] = now_ms
+            events.append(JobFinished(job_id))
+        while self._arrivals and self._arrivals[0][0] == now_ms:
+            events.append(self._arrivals.popleft()[1])
+            self.submitted += isinstance(events[-1], JobSubmitted)
+            self._pass_over_cancelled()
+        for command in self.core.handle(now_ms, *events):
+            self._carry_out(now_ms, command)
+
+    def answers(self) -> tuple[ReservationAnswer, ...]:
+        """Return what was said to each request, in their order."""
+        return tuple(self._answers[reservation_id] for reservation_id in self._asked)
+
+    def _pass_over_cancelled(self) -> None:
+        """Pass over cancellations of jobs that have started."""
+        while self._arrivals and isinstance(event := self._arrivals[0][1], JobCancelled):
+            if self.start_ms[self._row_of[event.job_id]] == NEVER:
+                return
+            self._arrivals.popleft()
+
+    def _carry_out(self, now_ms: int, command: Command) -> None:
+        if isinstance(command, StartJob):
+            row = self._row_of[command.job_id]
+            self.start_ms[row] = now_ms
+            self._running.begin(now_ms, command.job_id, self._run_ms[row])
+        elif isinstance(command, ChangeRate):
+            self._running.change_rate(now_ms, command.job_id, command.rate)
+        elif isinstance(command, AcceptReservation | RefuseReservation):
+            asked = self._asked[command.reservation_id]
+            self._answers[command.reservation_id] = _answer(*asked, command)
 
 
 def _answer(
@@ -216,10 +250,13 @@ def _answer(
 
 
 def _arrivals(workload: Workload, rows: IntArray, reservations: Sequence[Request]) -> list[tuple[int, Event]]:
-    """Return submissions and requests by their instant; at one instant requests come after the jobs."""
+    """Return submissions, requests and cancellations by their instant; at one instant in this order."""
     jobs = job_messages(workload, rows)
     arrivals: list[tuple[int, Event]] = [
         (when_ms, JobSubmitted(job)) for when_ms, job in zip(workload.submit_ms[rows].tolist(), jobs, strict=True)
     ]
     arrivals.extend(reservations)
+    if "cancel_ms" in workload.columns:
+        cancelled = zip(workload.columns["cancel_ms"][rows].tolist(), workload.job_id[rows].tolist(), strict=True)
+        arrivals += [(when_ms, JobCancelled(job_id)) for when_ms, job_id in cancelled if when_ms >= 0]
     return sorted(arrivals, key=lambda arrival: arrival[0])

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from gridweave.grid.kernels.state import FRAGMENT
-from gridweave.scenarios.batch.grid import GridResult
+from gridweave.scenarios.batch.grid import grid_result
 from gridweave.scenarios.results.files import write_all, write_json
 from gridweave.scenarios.results.grid import GridRun
-from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
 from gridweave.site.job import JobRecord
@@ -110,6 +110,7 @@ class LiveRun:
     def longer_ms(self) -> IntArray:
         """How much longer each job that ran held its nodes than its work takes where it was placed."""
         result = self.live.result
+        assert result.policy is not None, "a grid has a policy"
         stretch = functools.cache(result.policy.split_length_ms)
         fragments = np.maximum(result.n_fragments, 1).tolist()
         needed = [stretch(run, n) for run, n in zip(result.workload.run_ms.tolist(), fragments, strict=True)]
@@ -321,7 +322,7 @@ def live_run_of(
     )
 
 
-def _schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> GridResult:
+def _schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> SimulationResult:
     """Return what was played as the schedule that it is, in the time of the scenario."""
     numbers = {name: number for number, name in enumerate(built.site_names)}
     spans = [_played_span_ms(record, origin_ms) for record in records]
@@ -330,16 +331,14 @@ def _schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> 
     fragments = [(numbers[site], nodes) for parts in places for site, nodes in parts]
     start_ms, end_ms = np.array(spans, np.int64).reshape(-1, 2).T
     ids = built.workload.job_id.tolist()
-    return GridResult(
-        workload=built.workload,
-        nodes=built.nodes,
-        policy=built.policy,
-        start_ms=start_ms.copy(),
-        end_ms=end_ms.copy(),
-        fragments=np.array(fragments, FRAGMENT),
-        first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
-        n_fragments=counts,
-        refused=tuple((ids[row], r.reason) for row, r in enumerate(records) if r.state == "refused"),
+    return grid_result(
+        built.workload,
+        built.nodes,
+        built.policy,
+        start_ms.copy(),
+        end_ms.copy(),
+        Placement(np.array(fragments, FRAGMENT), np.where(counts > 0, np.cumsum(counts) - counts, 0), counts),
+        {ids[row]: r.reason for row, r in enumerate(records) if r.state == "refused"},
     )
 
 

@@ -13,7 +13,6 @@ import msgspec
 from gridweave.errors import UnavailableError
 from gridweave.grid.service.cluster import Answer, GridPlan, RunningGrid, find_actors, start_grid, stop_actors
 from gridweave.grid.service.signals import run_in_order
-from gridweave.scenarios.batch.grid import GridResult
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
 from gridweave.scenarios.live.plan import (
     Submission,
@@ -25,6 +24,7 @@ from gridweave.scenarios.live.plan import (
     warming,
 )
 from gridweave.scenarios.live.ray import ground_for
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
@@ -107,12 +107,12 @@ def run_on_ray(
     )
 
 
-def patience_s(simulated: GridResult, speed: float) -> float:
+def patience_s(simulated: SimulationResult, speed: float) -> float:
     """Return how long to wait for the end of all jobs.
 
     Parameters
     ----------
-    simulated : GridResult
+    simulated : SimulationResult
         What is played.
     """
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())

@@ -82,7 +82,7 @@ def plot_schedule(run: GridRun) -> Figure:
     time = TimeAxis.of(one.workload, begin_ms, until_ms)
     figure = new_figure(_WIDTH_IN, _HEIGHT_IN)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(7, 1))
-    floors = np.concatenate(([0], np.cumsum(run.result.nodes)))
+    floors = np.concatenate(([0], np.cumsum(run.result.site_nodes)))
     several = _draw_jobs(upper, run, floors, time, begin_ms, until_ms)
     for floor in floors[1:-1]:
         upper.axhline(float(floor), color=BLACK, linewidth=1.0)
@@ -100,7 +100,7 @@ def plot_schedule(run: GridRun) -> Figure:
 
 
 def _title(run: GridRun) -> str:
-    nodes, sites = int(run.result.nodes.sum()), len(run.site_names)
+    nodes, sites = run.result.nodes, len(run.site_names)
     where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
     return f"{run.name}: {run.label}, {where}"
 
@@ -118,7 +118,7 @@ def _name_sites(axes: Axes, run: GridRun, heights: np.ndarray[tuple[int], np.dty
     for site, height in enumerate(heights):
         if not named or height - heights[named[-1]] >= apart:
             named.append(site)
-    names = [f"{run.site_names[site]} ({run.result.nodes[site]:,})" for site in named]
+    names = [f"{run.site_names[site]} ({run.result.site_nodes[site]:,})" for site in named]
     axes.set_yticks(heights[named], names, fontsize="small")
     axes.tick_params(axis="y", length=0)
     axes.set_ylabel("Site (nodes)")

@@ -17,10 +17,11 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, against, our_values
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
 from gridweave.scenarios.published.study import Study
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.homes import assign_homes, home_of
 from gridweave.scenarios.workload.table import BoolArray
 from gridweave.scenarios.workload.transform import split
-from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.owner import OwnerPolicy
 
 EXTRACT = "10_20k_org"
@@ -96,15 +97,15 @@ class _Runs:
         """Return which jobs are handed to the grid where half of them are, drawn one by one."""
         return np.random.default_rng(HALF_SEED).random(len(self._workloads[max_width])) < 0.5
 
-    def result(self, mode: str, control: str, *, half: bool = False) -> WorldResult:
+    def result(self, mode: str, control: str, *, half: bool = False) -> SimulationResult:
         """Return a schedule of the jobs of at most a site."""
         return self._results[_Setting(mode, control, half)]
 
-    def owners_result(self, mode: str, control: str, owner: OwnerPolicy = EVERYTHING) -> WorldResult:
+    def owners_result(self, mode: str, control: str, owner: OwnerPolicy = EVERYTHING) -> SimulationResult:
         """Return a schedule of the jobs of at most half a site, half of them handed to the grid."""
         return self._results[_Setting(mode, control, True, self.site_nodes // 2, owner)]
 
-    def _simulate(self, one: _Setting) -> WorldResult:
+    def _simulate(self, one: _Setting) -> SimulationResult:
         workload = self._workloads[one.max_width]
         return simulate_world(
             workload,
@@ -139,7 +140,7 @@ def _all_to_grid(study: _Runs) -> Section:
     for mode, control in LEVELS:
         result = study.result(mode, control)
         metrics = result.metrics()
-        messages = 0.0 if mode == "local" else result.messages / len(result.workload)
+        messages = 0.0 if mode == "local" else messages_of(result) / len(result.workload)
         figures = (metrics.awrt_width_ms / 1000, metrics.awt_ms / 1000, float(result.multi_site.sum()))
         rows.append(Row(_label(mode, control), (*our_values(*figures), *our_values(messages, decimals=1))))
     return Section(
@@ -151,7 +152,13 @@ def _all_to_grid(study: _Runs) -> Section:
     )
 
 
-def parties(result: WorldResult, to_grid: BoolArray) -> tuple[float, ...]:
+def messages_of(result: SimulationResult) -> int:
+    """Return how many messages a run in the world took."""
+    assert result.world is not None, "a run in the world"
+    return result.world.messages
+
+
+def parties(result: SimulationResult, to_grid: BoolArray) -> tuple[float, ...]:
     """Return AWRT by width and AWT, in seconds: of all jobs, of own users' jobs, and of the grid's jobs.
 
     A job that did not run is an `InputError`: then the numbers of two runs are not of the same jobs.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.scenarios.batch.shared import simulate_shared
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
 from gridweave.scenarios.published.report import (
     EACH,
@@ -213,8 +213,9 @@ class LomarcRuns:
         bar, seed = run
         formula, weeks = READINGS[bar.reading]
         workload = self.workload(seed, bar.workload, bar.mix, weeks)
-        result = simulate_shared(workload, NODES, VARIANTS[bar.variant], model=SlowdownModel(formula=formula))
-        metrics, searches = result.metrics(), result.searches
+        result = simulate(workload, NODES, VARIANTS[bar.variant], model=SlowdownModel(formula=formula))
+        assert result.sharing is not None, "nodes are shared"
+        metrics, searches = result.sharing_metrics(), result.sharing.searches
         count, matches = searches["searches"], searches["matches"]
         return Point(
             response_s=metrics.art_ms / MS_PER_S,

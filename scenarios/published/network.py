@@ -25,8 +25,8 @@ from gridweave.netmodel.problems import Problems
 from gridweave.netmodel.reading import build_topology
 from gridweave.netmodel.tables import CONTENTIONS, NetTable
 from gridweave.netmodel.topology import Topology
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.published.report import (
     OURS,
     Conclusion,
@@ -40,6 +40,7 @@ from gridweave.scenarios.published.report import (
 )
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
 from gridweave.scenarios.published.study import Study
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.networks import TOML, find_topology, text_of, with_source_of
 from gridweave.scenarios.workload.columns import with_communication
 
@@ -109,7 +110,7 @@ class NetworkRuns:
         self._nodes = CONFIGURATIONS[MACHINES]
         # No job is wider than a site: every mode runs the same jobs.
         self._jobs = runs.extract(EXTRACT, max_width=max(self._nodes))
-        self._results = Study[Case, GridResult](
+        self._results = Study[Case, SimulationResult](
             self._simulate, same=lambda case: Case("sharing") if case.mode == "sharing" else case
         )
 
@@ -143,17 +144,17 @@ class NetworkRuns:
         """The model of the network."""
         return NetworkModel.of_table(NetTable(), self.topology)
 
-    def result(self, case: Case) -> GridResult:
+    def result(self, case: Case) -> SimulationResult:
         """Return the schedule of a run."""
         return self._results[case]
 
-    def constant(self, overhead: float) -> GridResult:
+    def constant(self, overhead: float) -> SimulationResult:
         """Return a schedule under Streit's constant p."""
         return self._results[Case("multi-site", constant=overhead)]
 
-    def _simulate(self, case: Case) -> GridResult:
+    def _simulate(self, case: Case) -> SimulationResult:
         if case.constant is not None:
-            return simulate_grid(self._jobs, self._nodes, GridPolicy(mode=case.mode, overhead=case.constant))
+            return simulate(self._jobs, self._nodes, GridPolicy(mode=case.mode, overhead=case.constant))
         workload = with_communication(
             self._jobs,
             pattern=case.pattern,
@@ -163,9 +164,7 @@ class NetworkRuns:
         )
         timetable = None if case.cut == "none" else self.timetable(case.cut)
         net = GridNet(model=self.model, timetable=timetable, contention=case.contention, split=case.split)
-        return simulate_grid(
-            workload, self._nodes, GridPolicy(mode=case.mode), net=None if case.mode == "sharing" else net
-        )
+        return simulate(workload, self._nodes, GridPolicy(mode=case.mode), net=None if case.mode == "sharing" else net)
 
     @cached_property
     def busiest_cable(self) -> int:
@@ -198,7 +197,7 @@ class NetworkRuns:
             self.topology, [Change(begin_ms, "cut", cables, CUTS[cut]), Change(end_ms, "cut", cables, 1.0)]
         )
 
-    def awrt_s(self, result: GridResult) -> float:
+    def awrt_s(self, result: SimulationResult) -> float:
         """Return the average response time weighted by width, in seconds: no weight depends on the schedule."""
         return result.metrics().awrt_width_ms / 1000
 
@@ -207,13 +206,13 @@ class NetworkRuns:
         return change_pct(self.awrt_s(self.result(case)), self.awrt_s(self.result(Case("sharing"))))
 
 
-def overheads_of(result: GridResult) -> npt.NDArray[np.float64]:
+def overheads_of(result: SimulationResult) -> npt.NDArray[np.float64]:
     """Return by which part of itself each multi-site job took longer, in their order: what p was for it."""
     rows = np.flatnonzero(result.multi_site)
     return (result.end_ms[rows] - result.start_ms[rows]) / result.workload.run_ms[rows] - 1.0
 
 
-def weighted_overhead(result: GridResult) -> float:
+def weighted_overhead(result: SimulationResult) -> float:
     """Return the mean p of the multi-site jobs, weighted by the node time of one site; NaN if there are none."""
     rows = np.flatnonzero(result.multi_site)
     if not len(rows):
@@ -369,7 +368,7 @@ def _cuts(runs: NetworkRuns) -> Section:
     )
 
 
-def by_period(runs: NetworkRuns, result: GridResult) -> list[float]:
+def by_period(runs: NetworkRuns, result: SimulationResult) -> list[float]:
     """Return the mean p of the multi-site jobs that began before, during and after the cut; NaN where none did."""
     period = np.searchsorted(np.array(runs.cut_ms), result.start_ms[result.multi_site], side="right")
     overheads = overheads_of(result)

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import GridResult
 from gridweave.scenarios.published.report import (
     OURS,
     Conclusion,
@@ -27,6 +26,7 @@ from gridweave.scenarios.published.report import (
 from gridweave.scenarios.published.streit_grid import GridRuns
 from gridweave.scenarios.published.study import Study
 from gridweave.scenarios.results.grid import job_of_fragments
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import IntArray
 
 EXTRACT = "10_20k_org"
@@ -52,7 +52,7 @@ class _Runs:
 
     def result(
         self, machines: str, estimates: str, overhead: float, backfill: str, mode: str = "adaptive"
-    ) -> GridResult:
+    ) -> SimulationResult:
         """Return a schedule of the extract."""
         policy = GridPolicy(mode=mode, overhead=overhead, backfill=backfill)
         return self._runs.result(EXTRACT, machines, policy, estimates=estimates)
@@ -174,7 +174,7 @@ def _not_guaranteed(study: _Runs) -> Conclusion:
     )
 
 
-def lateness_ms(result: GridResult) -> IntArray:
+def lateness_ms(result: SimulationResult) -> IntArray:
     """Return how much later than was reckoned with jobs end that waited, by estimate.
 
     What is reckoned with is the earliest end on a single site by the estimates of the running jobs, at the submission:
@@ -182,7 +182,7 @@ def lateness_ms(result: GridResult) -> IntArray:
 
     Parameters
     ----------
-    result : GridResult
+    result : SimulationResult
         Of a policy with one overhead.
 
     Returns
@@ -191,11 +191,12 @@ def lateness_ms(result: GridResult) -> IntArray:
         Negative for jobs that end earlier.
     """
     jobs = result.workload
+    assert result.policy is not None, "of a grid"
     overhead = result.policy.overheads[0]
     stretch_ms = np.where(result.multi_site, np.floor(jobs.estimate_ms * overhead).astype(np.int64), 0)
     end_ms = result.start_ms + jobs.estimate_ms + stretch_ms
     job_of = job_of_fragments(result)
-    waited = np.flatnonzero((result.start_ms > jobs.submit_ms) & (jobs.width <= result.nodes.max()))
+    waited = np.flatnonzero((result.start_ms > jobs.submit_ms) & (jobs.width <= result.site_nodes.max()))
     late: IntArray = np.empty(len(waited), np.int64)
     for i, row in enumerate(waited):
         now_ms, width = jobs.submit_ms[row], jobs.width[row]
@@ -209,9 +210,9 @@ def lateness_ms(result: GridResult) -> IntArray:
     return late
 
 
-def _by_site(result: GridResult, fragments: IntArray) -> Iterator[tuple[int, IntArray]]:
+def _by_site(result: SimulationResult, fragments: IntArray) -> Iterator[tuple[int, IntArray]]:
     """Yield the nodes of each site, and which of these fragments are on it."""
-    for site, nodes in enumerate(result.nodes):
+    for site, nodes in enumerate(result.site_nodes):
         yield int(nodes), fragments[result.fragments["site"][fragments] == site]
 
 

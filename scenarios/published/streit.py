@@ -341,13 +341,13 @@ class ThesisRuns:
         return (*run[:3], LEFT_OUT) if jobs.filled is jobs.scheduled else run
 
     def _simulate(self, run: tuple[str, str, str, str]) -> SimulationResult:
-        from gridweave.scenarios.batch.simulate import simulate_policy
+        from gridweave.scenarios.batch.simulate import simulate
         from gridweave.site.policy import SitePolicy
 
         key, discipline, order, conversion = run
         jobs = self.at_hand(key)
         workload = jobs.filled if conversion == FILLED else jobs.scheduled
-        return simulate_policy(workload, jobs.trace.nodes, SitePolicy(discipline=discipline, order=order))
+        return simulate(workload, jobs.trace.nodes, SitePolicy(discipline=discipline, order=order))
 
 
 def table_3_4(runs: ThesisRuns) -> Findings:

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.published.report import EACH, Conclusion, Findings, Row, Section, Value, Verdict, change_pct
 from gridweave.scenarios.published.streit import THESIS_TRACES
 from gridweave.scenarios.published.study import Study, printed
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.estimates import perfect
 from gridweave.scenarios.workload.table import Workload
@@ -84,7 +85,7 @@ class GridRuns:
         *,
         max_width: int | None = None,
         estimates: str = "real",
-    ) -> GridResult:
+    ) -> SimulationResult:
         """Return the schedule of a `GridSetting`."""
         return self._results[GridSetting(name, machines, policy, max_width, estimates)]
 
@@ -108,10 +109,10 @@ class GridRuns:
         jobs = cut(self._trace, first=first + 1, last=first + EXTRACT_JOBS)
         return jobs if max_width is None else split(jobs, max_width)
 
-    def _simulate(self, one: GridSetting) -> GridResult:
+    def _simulate(self, one: GridSetting) -> SimulationResult:
         jobs = self.extract(one.extract, one.max_width)
         workload = perfect(jobs) if one.estimates == "perfect" else jobs
-        return simulate_grid(workload, CONFIGURATIONS[one.machines], one.policy)
+        return simulate(workload, CONFIGURATIONS[one.machines], one.policy)
 
 
 def _columns(table: str) -> dict[str, tuple[float, ...]]:

@@ -284,12 +284,12 @@ class ZhangRuns:
 
 
 def _simulate(workload: Workload, setting: Setting, discipline: str, seed: int) -> _Point:
-    from gridweave.scenarios.batch.simulate import simulate_policy
+    from gridweave.scenarios.batch.simulate import simulate
     from gridweave.site.policy import SitePolicy
 
     estimated = with_estimates(workload, setting.estimates, np.random.default_rng([seed, 1]))
     policy = SitePolicy(discipline=discipline, order=setting.order)
-    result = simulate_policy(estimated, workload.nodes, policy)
+    result = simulate(estimated, workload.nodes, policy)
     metrics = result.metrics()
     return _Point(
         rho=metrics.rho,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +18,14 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import GridResult
 from gridweave.scenarios.results.files import JOBS_HEADER, PLOT_KINDS, ROWS_AT_ONCE, files_of, write_all
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.table import IntArray, data_frame
-from gridweave.scenarios.world.simulate import WorldResult
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from gridweave.scenarios.batch.grid import GridResult
     from gridweave.scenarios.batch.grid_network import GridNet
 
 
@@ -77,12 +74,12 @@ class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
     transfer_share: float | None
 
 
-def network_use(result: GridResult, net: GridNet) -> NetworkUse:
+def network_use(result: SimulationResult, net: GridNet) -> NetworkUse:
     """Return what a network did to the jobs of a run.
 
     Parameters
     ----------
-    result : GridResult
+    result : SimulationResult
         Of a simulation with this network.
 
     Raises
@@ -112,7 +109,7 @@ def network_use(result: GridResult, net: GridNet) -> NetworkUse:
     )
 
 
-def network_columns(result: GridResult) -> dict[str, npt.NDArray[Any]]:
+def network_columns(result: SimulationResult) -> dict[str, npt.NDArray[Any]]:
     """Return what a network did to each job, under the names `COLUMNS`.
 
     Returns
@@ -204,7 +201,7 @@ class GridRun:
         If there is not one name per site and one home per job.
     """
 
-    result: GridResult
+    result: SimulationResult
     site_names: tuple[str, ...]
     home: IntArray
     name: str = "grid"
@@ -215,8 +212,8 @@ class GridRun:
     net: GridNet | None = None
 
     def __post_init__(self) -> None:
-        if len(self.site_names) != len(self.result.nodes):
-            raise InputError(f"{self.name}: {len(self.site_names)} names for {len(self.result.nodes)} sites")
+        if len(self.site_names) != len(self.result.site_nodes):
+            raise InputError(f"{self.name}: {len(self.site_names)} names for {len(self.result.site_nodes)} sites")
         if self.home.shape != self.result.start_ms.shape:
             raise InputError(f"{self.name}: home has shape {self.home.shape}; give one site per job")
 
@@ -227,7 +224,7 @@ class GridRun:
     @property
     def label(self) -> str:
         """What tables and plots call the policy, and what it knows of the network."""
-        return policy_label(self.result.policy, self.net)
+        return self.result.label if self.result.policy is None else policy_label(self.result.policy, self.net)
 
     def network_use(self) -> NetworkUse | None:
         """Return what the network did to the jobs; None if there is none."""
@@ -235,18 +232,7 @@ class GridRun:
 
     def as_one(self) -> SimulationResult:
         """Return the schedule as if the grid were one machine, for what does not ask where a job ran."""
-        result = self.result
-        return SimulationResult(
-            workload=result.workload,
-            nodes=int(result.nodes.sum()),
-            start_ms=result.start_ms,
-            end_ms=result.end_ms,
-            killed=result.workload.overran & (result.start_ms != NEVER),
-            refused=result.refused,
-            label=f"{self.name}, {self.label}",
-            options=self.options,
-            shared=self.shared,
-        )
+        return replace(self.result, label=f"{self.name}, {self.label}", options=dict(self.options), shared=self.shared)
 
     def site_result(self, site: int) -> SimulationResult:
         """Return what ran at one site: jobs and fragments, with their widths there.
@@ -269,7 +255,7 @@ class GridRun:
         workload = result.workload.take(rows).replace(width=result.fragments["width"][fragments])
         return SimulationResult(
             workload=workload,
-            nodes=int(result.nodes[site]),
+            nodes=int(result.site_nodes[site]),
             start_ms=result.start_ms[rows],
             end_ms=result.end_ms[rows],
             killed=workload.overran,
@@ -296,11 +282,11 @@ class GridRun:
         several = np.bincount(site_of[result.multi_site[job_of]], minlength=sites).tolist()
         elsewhere = np.bincount(site_of[self.home[job_of] != site_of], minlength=sites).tolist()
         area = np.bincount(site_of, length_ms[job_of] * result.fragments["width"], sites)
-        util = (area / (result.nodes * span_ms)).tolist()
+        util = (area / (result.site_nodes * span_ms)).tolist()
         return [
             SiteUse(
                 name=name,
-                nodes=int(result.nodes[site]),
+                nodes=int(result.site_nodes[site]),
                 submitted=submitted[site],
                 jobs=jobs[site],
                 multi_site_jobs=several[site],
@@ -413,16 +399,14 @@ class GridRun:
             ``sites``, ``multi_site``, ``network`` and ``remarks``.
         """
         one = self.as_one().summary()
-        result = self.result
+        world = self.result.world
         options = one.pop("options")
         del one["site"]
         return one | {
             "label": self.label,
             "scenario": options,
             "remarks": list(self.remarks),
-            "world": {"messages": result.messages, "restarts": result.restarts}
-            if isinstance(result, WorldResult)
-            else None,
+            "world": None if world is None else {"messages": world.messages, "restarts": world.restarts},
             "network": msgspec.to_builtins(self.network_use()),
             "sites": [
                 {name: _plain(getattr(use, name)) for name in SiteUse.__dataclass_fields__} for use in self.site_uses()
@@ -481,7 +465,7 @@ class GridRun:
                 writer.writerows(zip(*lists, strict=True))
 
 
-def job_of_fragments(result: GridResult) -> IntArray:
+def job_of_fragments(result: SimulationResult) -> IntArray:
     """Return the row of the job that each fragment belongs to.
 
     Returns

@@ -25,6 +25,9 @@ FloatArray = npt.NDArray[np.float64]
 
 MS_PER_H = 3600 * MS_PER_S
 
+SHARED_BOUND_MS = 60_000
+"""The bound of the relative bounded response time where nodes are shared (LOMARC, section 6.1)."""
+
 PARTS_OF_ONE = ("util", "rho", "kappa", "loss_of_capacity", "underutilization_normalized")
 """Metrics that people read in per cent."""
 
@@ -132,6 +135,37 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         """
         values = msgspec.structs.asdict(self)
         return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What sharing nodes came to (LOMARC, section 6.1); NaN where there is no job.
+
+    Attributes
+    ----------
+    jobs, shared_starts : int
+        Jobs that ran; those that began beside another (which may have started in the same pass).
+    art_ms : float
+        Average response time.
+    relative_response : float
+        Average of the response time over the run time alone, both at least 60 s.
+    mean_slowdown : float
+        Average of the time from start to end over the run time alone.
+    util : float
+        Node time in which at least one job was on a node, as a share of nodes x makespan.
+    efficiency : float
+        Sum of width x run time alone over nodes x makespan; above 1 if sharing gains that much.
+    makespan_ms : float
+        From the first submission to the last end.
+    """
+
+    jobs: int
+    shared_starts: int
+    art_ms: float
+    relative_response: float
+    mean_slowdown: float
+    util: float
+    efficiency: float
+    makespan_ms: float
 
 
 def compute_metrics(
@@ -384,3 +418,45 @@ def _refuse(order: IntArray | slice, wrong: BoolArray, problem: str) -> None:
     if wrong.any():
         row = np.arange(len(wrong))[order][np.argmax(wrong)]
         raise InputError(f"the job in row {row} {problem}; this is no schedule")
+
+
+def compute_shared(
+    submit_ms: IntArray,
+    start_ms: IntArray,
+    end_ms: IntArray,
+    width: IntArray,
+    run_ms: IntArray,
+    nodes: int,
+    shared_starts: int,
+    busy_node_ms: int,
+) -> SharedMetrics:
+    """Compute what sharing nodes came to.
+
+    Parameters
+    ----------
+    submit_ms, start_ms, end_ms, width, run_ms : numpy.ndarray of int64, shape (m,)
+        Of every job that ran; ``run_ms`` is its run time alone.
+    nodes : int
+    shared_starts : int
+        Jobs that began beside another.
+    busy_node_ms : int
+        Node time in which at least one job was on a node.
+    """
+    if not len(submit_ms):
+        nan = float("nan")
+        values = dict.fromkeys(("art_ms", "relative_response", "mean_slowdown", "util", "efficiency"), nan)
+        return SharedMetrics(jobs=0, shared_starts=0, makespan_ms=nan, **values)
+    response_ms = end_ms - submit_ms
+    makespan_ms = int(end_ms.max() - submit_ms.min())
+    capacity = nodes * makespan_ms
+    relative = np.maximum(response_ms, SHARED_BOUND_MS) / np.maximum(run_ms, SHARED_BOUND_MS)
+    return SharedMetrics(
+        jobs=len(submit_ms),
+        shared_starts=shared_starts,
+        art_ms=float(response_ms.mean()),
+        relative_response=float(relative.mean()),
+        mean_slowdown=float(((end_ms - start_ms) / run_ms).mean()),
+        util=busy_node_ms / capacity,
+        efficiency=float(np.sum(width * run_ms.astype(np.float64)) / capacity),
+        makespan_ms=float(makespan_ms),
+    )

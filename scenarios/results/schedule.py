@@ -6,14 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.kernels.state import FRAGMENT
+from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.results.files import PLOT_KINDS, write_result
-from gridweave.scenarios.results.metrics import Metrics, compute_by_class, compute_metrics
+from gridweave.scenarios.results.metrics import (
+    Metrics,
+    SharedMetrics,
+    compute_by_class,
+    compute_metrics,
+    compute_shared,
+)
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.reservations import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
@@ -26,17 +35,81 @@ CLASS_KINDS = ("width", "length", "month")
 NEVER = -1
 """Start and end of a job that was never started."""
 
+FloatArray = npt.NDArray[np.float64]
+
+
+class Placement(NamedTuple):
+    """Where the jobs of a grid ran.
+
+    Attributes
+    ----------
+    fragments : numpy.ndarray of FRAGMENT, shape (all fragments,)
+        Site and width of every fragment, those of a job one after the other, in the order in which they were taken.
+    first, parts : numpy.ndarray of int64, shape (n,)
+        Where the fragments of each job stand, and how many they are; 0 for jobs that were never started.
+    """
+
+    fragments: npt.NDArray[np.void]
+    first: IntArray
+    parts: IntArray
+
+
+class SharedUse(NamedTuple):
+    """What became of a site whose nodes jobs share.
+
+    Attributes
+    ----------
+    beside : numpy.ndarray of int64, shape (n,)
+        With how many jobs each job shared nodes after the pass that started it.
+    busy_node_ms : int
+        Node time in which at least one job was on a node.
+    searches : mapping from str to int
+        What the searches for a match came to, summed up: ``searches`` among the waiting jobs, and over all of them the
+        ``waiting`` jobs, those ``long_enough``, ``narrow_enough``, ``fitting``, ``matchable`` and ``bearable``, the
+        ``matches`` and the place of the chosen among the bearable (``selected``); ``running_matches`` among the
+        running jobs.
+    """
+
+    beside: IntArray
+    busy_node_ms: int
+    searches: Mapping[str, int]
+
+
+class WorldUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run in the simulated world took.
+
+    Attributes
+    ----------
+    messages : int
+        Sent between the sites and the meta-scheduler.
+    lost : int
+        Of these, those that did not arrive.
+    crashes, cuts : int
+        Failures of sites, and of their connections.
+    restarts : int
+        How often a job that worked was lost with a site and begun anew.
+    link_changes : int
+        Instants at which links of the network slowed, failed or came back.
+    """
+
+    messages: int
+    lost: int
+    crashes: int
+    cuts: int
+    restarts: int
+    link_changes: int = 0
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class SimulationResult(MadeAnew):
-    """A workload and the schedule that a site made of it.
+    """A workload and the schedule that a site, or a grid of sites, made of it.
 
     Parameters
     ----------
     workload : Workload
         The jobs.
     nodes : int
-        Nodes of the site.
+        Nodes of all sites together.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         When each job of the workload started and ended. A job that was never started (it was refused) has -1 in both;
         it stands in the files, and is left out of all metrics and plots.
@@ -44,6 +117,8 @@ class SimulationResult(MadeAnew):
         Jobs that were ended at their estimate; nobody if left out.
     refused : sequence of (int, str), optional
         Ids of jobs that were refused, each with the reason.
+    cancelled : numpy.ndarray of bool, shape (n,), optional
+        Jobs that were cancelled before they started; nobody if left out.
     reservations : sequence of ReservationAnswer, optional
         What the site said to each request for an advance reservation.
     label : str
@@ -54,6 +129,22 @@ class SimulationResult(MadeAnew):
         Name of the site.
     shared : bool
         Whether jobs may share nodes.
+    site_nodes : numpy.ndarray of int64, shape (sites,), optional
+        Nodes of each site; one site if left out.
+    placement : Placement, optional
+        On which of them jobs ran; on the one site if left out.
+    policy : GridPolicy, optional
+        Of a grid.
+    factor : numpy.ndarray of float64, shape (n,), optional
+        With a network: by which each job grew on idle links (1 on one site, and for jobs that never started).
+    slowdown : numpy.ndarray of float64, shape (n,), optional
+        With a network: by which it took longer than that because of what else was on the links, on average.
+    transfer_ms : numpy.ndarray of int64, shape (n,), optional
+        With a network: how long its data moved while it held its nodes.
+    sharing : SharedUse, optional
+        Where jobs share the nodes of one site.
+    world : WorldUse, optional
+        Of a run in the simulated world.
 
     Raises
     ------
@@ -72,15 +163,24 @@ class SimulationResult(MadeAnew):
     options: Mapping[str, Any] = field(default_factory=dict)
     site: str = "site"
     shared: bool = False
+    cancelled: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    site_nodes: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    placement: Placement | None = None
+    policy: GridPolicy | None = None
+    factor: FloatArray | None = None
+    slowdown: FloatArray | None = None
+    transfer_ms: IntArray | None = None
+    sharing: SharedUse | None = None
+    world: WorldUse | None = None
 
     def __post_init__(self) -> None:
         n = len(self.workload)
-        killed = self.killed if len(self.killed) or not n else np.zeros(n, np.bool_)
-        for name, values, kind in (
-            ("start_ms", self.start_ms, np.int64),
-            ("end_ms", self.end_ms, np.int64),
-            ("killed", killed, np.bool_),
-        ):
+        if not len(self.site_nodes):
+            object.__setattr__(self, "site_nodes", np.array([self.nodes], np.int64))
+        for name, kind in (("start_ms", np.int64), ("end_ms", np.int64), ("killed", np.bool_), ("cancelled", np.bool_)):
+            values = getattr(self, name)
+            if kind is np.bool_ and not len(values):
+                values = np.zeros(n, np.bool_)
             array = np.array(values, kind)
             if array.shape != (n,):
                 raise InputError(f"{self.label}: {name} has shape {array.shape}, the workload has {n} jobs")
@@ -107,6 +207,47 @@ class SimulationResult(MadeAnew):
         ran: BoolArray = self.start_ms != NEVER
         return ran
 
+    @property
+    def n_fragments(self) -> IntArray:
+        """In how many fragments each job ran, int64, shape (n,); 0 if it was never started."""
+        return self.ran.astype(np.int64) if self.placement is None else self.placement.parts
+
+    @property
+    def first_fragment(self) -> IntArray:
+        """Where the fragments of each job stand, int64, shape (n,)."""
+        if self.placement is not None:
+            return self.placement.first
+        return np.where(self.ran, np.cumsum(self.ran) - 1, 0)
+
+    @property
+    def fragments(self) -> npt.NDArray[np.void]:
+        """Site and width of every fragment, FRAGMENT, shape (all fragments,), job after job."""
+        if self.placement is not None:
+            return self.placement.fragments
+        fragments = np.zeros(int(self.ran.sum()), FRAGMENT)
+        fragments["width"] = self.workload.width[self.ran]
+        return fragments
+
+    @property
+    def multi_site(self) -> BoolArray:
+        """Which jobs ran on several sites, bool, shape (n,)."""
+        several: BoolArray = self.n_fragments > 1
+        return several
+
+    def multi_site_area(self) -> float:
+        """Return the part of the squashed area (width x time run) that multi-site jobs have (Streit, Table 7.4)."""
+        area = self.workload.width * (self.end_ms - self.start_ms).astype(np.float64)
+        whole = float(area.sum())
+        return float(area[self.multi_site].sum()) / whole if whole else 0.0
+
+    def fragments_of(self, row: int) -> list[tuple[int, int]]:
+        """Return (site, width) of each fragment of the job in a row, in the order in which they were taken."""
+        if self.placement is None:
+            return [(0, int(self.workload.width[row]))] if self.ran[row] else []
+        first = int(self.placement.first[row])
+        taken = self.placement.fragments[first : first + int(self.placement.parts[row])]
+        return [(int(fragment["site"]), int(fragment["width"])) for fragment in taken]
+
     def schedule(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         """Return submit, start and end times and widths of the jobs that were started.
 
@@ -125,6 +266,21 @@ class SimulationResult(MadeAnew):
     def metrics(self) -> Metrics:
         """Return the metrics of all jobs that were started."""
         return compute_metrics(*self.schedule(), self.nodes, shared=self.shared)
+
+    def sharing_metrics(self) -> SharedMetrics:
+        """Return what sharing the nodes of one site came to.
+
+        Raises
+        ------
+        InputError
+            If no nodes were shared.
+        """
+        if self.sharing is None:
+            raise InputError(f"{self.label}: no nodes were shared; there are no metrics of that")
+        ran, use = self.ran, self.sharing
+        shared_starts = int((use.beside[ran] > 0).sum())
+        run_ms = self.workload.run_ms[ran]
+        return compute_shared(*self.schedule(), run_ms, self.nodes, shared_starts, use.busy_node_ms)
 
     def metrics_by(self, kind: str, *, border: float | None = None) -> dict[str, Metrics]:
         """Return the metrics per class of jobs.
@@ -177,7 +333,7 @@ class SimulationResult(MadeAnew):
             "estimate_ms": jobs.estimate_ms[rows],
             "run_ms": end_ms - start_ms,
             "site": self.site,
-            "fragments": (start_ms != NEVER).astype(np.int64),
+            "fragments": self.n_fragments[rows],
             "killed": self.killed[rows],
         }
 
@@ -263,6 +419,7 @@ class SimulationResult(MadeAnew):
             "options": dict(self.options),
             "killed": int(np.count_nonzero(self.killed)),
             "never_started": int(np.count_nonzero(~self.ran)),
+            **({"cancelled": int(self.cancelled.sum())} if "cancel_ms" in self.workload.columns else {}),
             "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in self.refused],
             "reservations": [msgspec.to_builtins(answer) for answer in self.reservations],
             "metrics": self.metrics().to_dict(),

@@ -18,8 +18,8 @@ from rich.text import Text
 from gridweave.errors import InputError
 from gridweave.scenarios.results.grid import GridRun, NetworkUse
 from gridweave.scenarios.results.metrics import PARTS_OF_ONE, Metrics
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import MS_PER_S
-from gridweave.scenarios.world.simulate import WorldResult
 
 if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
@@ -199,7 +199,7 @@ def site_rows(run: GridRun) -> Iterator[tuple[str, ...]]:
     single = np.flatnonzero(result.n_fragments == 1)
     elsewhere = int(np.count_nonzero(result.fragments["site"][result.first_fragment[single]] != run.home[single]))
     ran = int(np.count_nonzero(result.n_fragments))
-    counts = (int(result.nodes.sum()), len(result.workload), ran, elsewhere, int(result.multi_site.sum()))
+    counts = (result.nodes, len(result.workload), ran, elsewhere, int(result.multi_site.sum()))
     yield ("whole grid", *(f"{count:,}" for count in counts), _percent(run.as_one().metrics().util))
 
 
@@ -216,9 +216,9 @@ def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
     yield "multi-site jobs", f"{count:,}", ""
     yield "multi-site jobs, of all jobs", f"{count / ran * 100:.2f}" if ran else "–", "%"
     yield "multi-site jobs, of the squashed area", _percent(run.multi_site_area()).removesuffix("%"), "%"
-    if isinstance(result, WorldResult):
-        yield "messages between sites and grid", f"{result.messages:,}", ""
-        yield "jobs begun anew after a failure", f"{result.restarts:,}", ""
+    if result.world is not None:
+        yield "messages between sites and grid", f"{result.world.messages:,}", ""
+        yield "jobs begun anew after a failure", f"{result.world.restarts:,}", ""
     values = run.as_one().metrics().to_dict()
     for name in run.shown:
         yield _shown(name, values[name])

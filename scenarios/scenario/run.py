@@ -8,10 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gridweave.grid.kernels.state import FRAGMENT
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
-from gridweave.scenarios.batch.shared import simulate_shared
-from gridweave.scenarios.batch.simulate import simulate_policy
+from gridweave.scenarios.batch.grid import at_home, grid_result
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.grid import GridRun
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import STREAM_SELECTION, STREAM_WORLD, Built, build_scenario, rng_of
@@ -19,9 +17,8 @@ from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.lomarc import SharedNodes
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 from gridweave.site.policy import SitePolicy
 
 Progress = Callable[[int, int, str], None]
@@ -52,7 +49,7 @@ def run_scenario(
     Examples
     --------
     >>> run = run_scenario("two-sites", overrides={"workload.jobs": 200, "workload.transform": []})
-    >>> len(run.result.workload), run.site_names, run.result.policy.label
+    >>> len(run.result.workload), run.site_names, run.label
     (200, ('north', 'south'), 'adaptive p=25%')
     """
     built = build_scenario(source, overrides)
@@ -72,7 +69,7 @@ def run_built(built: Built) -> GridRun:
         result = run_world(built)
     else:
         rng = rng_of(built.scenario, STREAM_SELECTION)
-        result = simulate_grid(built.workload, built.nodes.tolist(), built.policy, rng=rng, net=built.net)
+        result = simulate(built.workload, built.nodes.tolist(), built.policy, rng=rng, net=built.net)
     return GridRun(
         result=result,
         site_names=built.site_names,
@@ -86,7 +83,7 @@ def run_built(built: Built) -> GridRun:
     )
 
 
-def run_world(built: Built, *, check: bool = False) -> WorldResult:
+def run_world(built: Built, *, check: bool = False) -> SimulationResult:
     """Run a scenario in the simulated world.
 
     Parameters
@@ -111,7 +108,7 @@ def run_world(built: Built, *, check: bool = False) -> WorldResult:
     )
 
 
-def _run_local(built: Built) -> GridResult:
+def _run_local(built: Built) -> SimulationResult:
     """Run each site by itself, with the jobs of its own users and its own discipline."""
     workload = built.workload
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
@@ -120,32 +117,16 @@ def _run_local(built: Built) -> GridResult:
         if len(rows):
             schedule = _run_alone(workload.take(rows), int(built.nodes[site]), policy)
             start_ms[rows], end_ms[rows] = schedule.start_ms, schedule.end_ms
-    fragments = np.zeros(len(workload), FRAGMENT)
-    fragments["site"], fragments["width"] = built.home, workload.width
-    return GridResult(
-        workload=workload,
-        nodes=built.nodes,
-        policy=built.policy,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        fragments=fragments,
-        first_fragment=np.arange(len(workload)),
-        n_fragments=np.ones(len(workload), np.int64),
-        refused=(),
-    )
+    placement = at_home(workload, built.home, start_ms != NEVER)
+    return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {})
 
 
 def _run_alone(workload: Workload, nodes: int, policy: SitePolicy | SharedNodes) -> SimulationResult:
     """Run one site by itself."""
-    if isinstance(policy, SharedNodes):
-        if not all(name in workload.columns for name in RESOURCE_COLUMNS[:4]):
-            # Of jobs of which nothing is known each has its nodes alone.
-            policy = msgspec.structs.replace(
-                policy, sharing=msgspec.structs.replace(policy.sharing, coscheduling="none")
-            )
-            unknown = np.ones(len(workload)), *np.zeros((2, len(workload))), np.ones(len(workload))
-            columns = dict(zip(RESOURCE_COLUMNS[:4], unknown, strict=True))
-            workload = workload.replace(columns={**workload.columns, **columns})
-        model = SlowdownModel(policy.formula)
-        return simulate_shared(workload, policy.kinds_of(nodes), policy.sharing, model=model).schedule
-    return simulate_policy(workload, nodes, policy)
+    if isinstance(policy, SharedNodes) and not all(name in workload.columns for name in RESOURCE_COLUMNS[:4]):
+        # Of jobs of which nothing is known each has its nodes alone.
+        policy = msgspec.structs.replace(policy, sharing=msgspec.structs.replace(policy.sharing, coscheduling="none"))
+        unknown = np.ones(len(workload)), *np.zeros((2, len(workload))), np.ones(len(workload))
+        columns = dict(zip(RESOURCE_COLUMNS[:4], unknown, strict=True))
+        workload = workload.replace(columns={**workload.columns, **columns})
+    return simulate(workload, nodes, policy)

@@ -16,11 +16,12 @@ from gridweave.errors import GridweaveError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import Timetable, random_changes
 from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.links import check_reach, merged, node_of_grid
-from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.owner import OwnerPolicy
 
@@ -318,7 +319,7 @@ def _draw_owners(nodes: tuple[int, ...], rng: np.random.Generator) -> Iterator[O
         yield OwnerPolicy(grid_share=max(share, 1 / count), own_users_first=first)
 
 
-def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Generator) -> WorldResult:
+def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Generator) -> SimulationResult:
     """Run one world with all checks.
 
     Parameters
@@ -353,15 +354,17 @@ def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Genera
     )
 
 
-def _tried(result: WorldResult) -> Tried:
+def _tried(result: SimulationResult) -> Tried:
+    use = result.world
+    assert use is not None, "a run in the world"
     return Tried(
         runs=1,
         jobs=len(result.workload),
         multi_site=int((result.n_fragments > 1).sum()),
-        messages=result.messages,
-        lost=result.lost,
-        crashes=result.crashes,
-        cuts=result.cuts,
-        restarts=result.restarts,
-        link_changes=result.link_changes,
+        messages=use.messages,
+        lost=use.lost,
+        crashes=use.crashes,
+        cuts=use.cuts,
+        restarts=use.restarts,
+        link_changes=use.link_changes,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import attrgetter
 
@@ -14,10 +13,10 @@ from gridweave.errors import OptionError
 from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import GridResult, checked_home, checked_sensitivity
+from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, grid_result
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
-from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult, WorldUse
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import EvenRoutes, Faults, Network, Routes
 from gridweave.scenarios.world.links import play_links
@@ -28,32 +27,6 @@ from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class WorldResult(GridResult):
-    """The schedule that a grid made in the simulated world, and what it took.
-
-    Attributes
-    ----------
-    messages : int
-        Sent between the sites and the meta-scheduler.
-    lost : int
-        Of these, those that did not arrive.
-    crashes, cuts : int
-        Failures of sites, and of their connections.
-    restarts : int
-        How often a job that worked was lost with a site and begun anew.
-    link_changes : int
-        Instants at which links of the network slowed, failed or came back.
-    """
-
-    messages: int
-    lost: int
-    crashes: int
-    cuts: int
-    restarts: int
-    link_changes: int = 0
 
 
 def simulate_world(
@@ -73,7 +46,7 @@ def simulate_world(
     grid_node: int | None = None,
     check: bool = False,
     channels: bool = False,
-) -> WorldResult:
+) -> SimulationResult:
     """Simulate a grid with real site cores, a real meta-scheduler, and messages between them.
 
     Parameters
@@ -96,9 +69,9 @@ def simulate_world(
     rng : numpy.random.Generator, optional
         For the selection ``random``, delays, losses and faults; of seed 0 if left out.
     sensitivity : array_like of float, shape (n,), optional
-        As for `gridweave.scenarios.batch.grid.simulate_grid`.
+        As for `gridweave.scenarios.batch.simulate.simulate`.
     net : GridNet, optional
-        The links between the sites, as for `gridweave.scenarios.batch.grid.simulate_grid`.
+        The links between the sites, as for `gridweave.scenarios.batch.simulate.simulate`.
     grid_node : int, optional
         The node of the network at which the meta-scheduler is, if messages cross the links; what ``network`` says comes
         on top of that. They do not, if left out.
@@ -213,7 +186,7 @@ def _submissions(
 
 def _result(
     workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: Traffic | None
-) -> WorldResult:
+) -> SimulationResult:
     ids, works = workload.job_id.tolist(), world.works
     runs = list(map(works.finished.get, ids, repeat(Ran(NEVER, NEVER, {}))))
     start_ms, end_ms = (np.array(list(map(attrgetter(name), runs)), np.int64) for name in ("begun_ms", "end_ms"))
@@ -222,22 +195,22 @@ def _result(
     fragments = np.zeros(counts.sum(), FRAGMENT)
     fragments["site"] = np.fromiter(chain.from_iterable(parts), np.int64)
     fragments["width"] = np.fromiter(chain.from_iterable(map(dict.values, parts)), np.int64)
-    return WorldResult(
-        workload=workload,
-        nodes=np.array(nodes, np.int64),
-        policy=policy,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        fragments=fragments,
-        first_fragment=np.where(counts > 0, np.cumsum(counts) - counts, 0),
-        n_fragments=counts,
-        refused=tuple((job_id, world.refused[job_id]) for job_id in ids if job_id in world.refused),
-        messages=world.connections.messages,
-        lost=world.connections.lost,
-        crashes=world.crashes,
-        cuts=world.cuts,
-        restarts=world.history.restarts,
-        link_changes=world.link_changes,
+    return grid_result(
+        workload,
+        np.array(nodes, np.int64),
+        policy,
+        start_ms,
+        end_ms,
+        Placement(fragments, np.where(counts > 0, np.cumsum(counts) - counts, 0), counts),
+        {job_id: world.refused[job_id] for job_id in ids if job_id in world.refused},
+        world=WorldUse(
+            messages=world.connections.messages,
+            lost=world.connections.lost,
+            crashes=world.crashes,
+            cuts=world.cuts,
+            restarts=world.history.restarts,
+            link_changes=world.link_changes,
+        ),
         factor=None if traffic is None else traffic.factor,
         slowdown=None if traffic is None else traffic.slowdowns(start_ms, end_ms),
         transfer_ms=None if traffic is None else traffic.transfer_ms,

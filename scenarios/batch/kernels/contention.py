@@ -48,6 +48,9 @@ from gridweave.site.kernels.work import (
     work_of,
 )
 
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
+
 
 class Contention(NamedTuple):
     """What jobs send over the links, and what is left of these.

@@ -57,6 +57,9 @@ from gridweave.site.kernels.work import (
     work_of,
 )
 
+# The fields of records have no types; and where links slow jobs, there are running work, a grid and its network.
+# mypy: disable-error-code="no-any-return, arg-type, union-attr"
+
 NOT_YET = np.int64(-1)
 """The start or end of a job that has not started, or ended."""
 

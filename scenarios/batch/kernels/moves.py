@@ -121,10 +121,13 @@ def more_moves(moves: Moves, room: int) -> Moves:
     Moves
     """
     larger = new_moves(len(moves.first), room)
-    for new, old in zip((*larger.ends, *larger), (*moves.ends, *moves), strict=True):
-        if not isinstance(new, Ends):
-            new[: len(old)] = old
+    for new, old in zip(_arrays_of(larger), _arrays_of(moves), strict=True):
+        new[: len(old)] = old
     return larger
+
+
+def _arrays_of(moves: Moves) -> list[npt.NDArray[Any]]:
+    return [*(part for part in moves if not isinstance(part, Ends)), *moves.ends]
 
 
 @kernel_part

@@ -1,8 +1,9 @@
-"""`gridweave coschedule`: one site whose nodes are shared, under several variants side by side."""
+"""``gridweave simulate --discipline lomarc``: a site whose nodes jobs share, under several variants side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from gridweave.cli.progress import Report, delayed_progress, interruptible
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.batch.shared import SharedResult
+    from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
     from gridweave.site.disciplines.lomarc import LomarcPolicy
     from gridweave.site.disciplines.slowdown_tables import SlowdownModel
@@ -23,25 +24,27 @@ Resources = Annotated[
     str,
     typer.Option(
         metavar="M1|M2|M3|CPU/NETWORK/DISK|FILE",
-        help="What the jobs need of CPU, network, disk and memory: drawn from a mix, or read from a file (.csv) as "
-        "`gridweave trace resources` writes one.",
+        help="For lomarc: what the jobs need of CPU, network, disk and memory: drawn from a mix, or read from a file "
+        "(.csv) as `gridweave trace resources` writes one.",
     ),
 ]
 Variants = Annotated[
     str,
     typer.Option(
         metavar="NAME,...",
-        help="PSS (no sharing), AC (always), AM (adjacent), L-U1, L-U2, L-R, L-FM, L-N (standard CPUs). Several are "
-        "compared.",
+        help="For lomarc: PSS (no sharing), AC (always), AM (adjacent), L-U1, L-U2, L-R, L-FM, L-N (standard CPUs). "
+        "Several are compared.",
     ),
 ]
 Backfill = Annotated[str, typer.Option(metavar="NAME,...", help="easy, none, conservative. Several are compared.")]
-Cores = Annotated[int, typer.Option(metavar="N", help="Cores of a node.")]
-Threads = Annotated[int, typer.Option(metavar="N", help="Hardware threads of a core.")]
-MaxSlowdown = Annotated[float, typer.Option(metavar="X", help="No match may slow a job more.")]
+Cores = Annotated[int, typer.Option(metavar="N", help="For lomarc: cores of a node.")]
+Threads = Annotated[int, typer.Option(metavar="N", help="For lomarc: hardware threads of a core.")]
+MaxSlowdown = Annotated[float, typer.Option(metavar="X", help="For lomarc: no match may slow a job more.")]
 Slowdowns = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="A table of measured slowdowns (.csv with labels), in place of the formula."),
+    typer.Option(
+        metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), in place of the formula."
+    ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of what a mix draws.")]
 Out = Annotated[
@@ -64,22 +67,62 @@ def coschedule(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate one site whose nodes jobs share (LOMARC), and compare what sharing brings.
+    """Do what gridweave simulate --discipline lomarc does: the older name for it.
 
     Example: gridweave coschedule jobs.swf --nodes 128 --resources M1 --variants PSS,AC,L-U1,L-R
     """
+    say("gridweave coschedule is now gridweave simulate --discipline lomarc; both take the same options")
+    options = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
+    compare_sharing(trace, nodes, options, backfill, seed, out, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class SharingOptions:
+    """What is asked for on the command line where jobs share nodes."""
+
+    resources: str = "M1"
+    variants: str = "PSS,L-U1,L-R"
+    cores: int = 1
+    threads: int = 2
+    max_slowdown: float = 1.6
+    slowdowns: str | None = None
+
+    def check_unused(self) -> None:
+        """Refuse options that go with shared nodes alone.
+
+        Raises
+        ------
+        OptionError
+            With the first that is not left as it is.
+        """
+        for one in fields(self):
+            if getattr(self, one.name) != one.default:
+                raise OptionError(f"--{one.name.replace('_', '-')}", "goes with --discipline lomarc")
+
+
+def compare_sharing(
+    trace: str,
+    nodes: int | None,
+    options: SharingOptions,
+    backfill: str,
+    seed: int,
+    out: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Simulate one site whose nodes jobs share, and print what sharing brings."""
     if out is not None:
         check_folder(out)
     if seed < 0:
         raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
-        chosen = _policies(variants, backfill, max_slowdown)
-        model = _model(slowdowns)
-        workload, remarks = _prepared(trace, nodes, resources, seed)
+        chosen = _policies(options.variants, backfill, options.max_slowdown)
+        model = _model(options.slowdowns)
+        workload, remarks = _prepared(trace, nodes, options.resources, seed)
         for line in remarks:
             say(line)
-        results = _simulated(workload, nodes, chosen, model, cores, threads, report)
-    for job_id, reason in results[0].schedule.refused[:5]:
+        results = _simulated(workload, nodes, chosen, model, options.cores, options.threads, report)
+    for job_id, reason in results[0].refused[:5]:
         say(f"job {job_id} is refused: {reason}")
     if as_json:
         print_json([_as_json(result) for result in results])
@@ -142,9 +185,9 @@ def _simulated(
     cores: int,
     threads: int,
     report: Report,
-) -> list[SharedResult]:
+) -> list[SimulationResult]:
     from gridweave.errors import InputError
-    from gridweave.scenarios.batch.shared import simulate_shared
+    from gridweave.scenarios.batch.simulate import simulate
     from gridweave.site.disciplines.lomarc import NodeKind
 
     count = nodes if nodes is not None else workload.nodes
@@ -154,17 +197,17 @@ def _simulated(
     def kinds(policy: LomarcPolicy) -> list[NodeKind]:
         return [NodeKind(count=count, cores=cores, threads=threads, cpu=policy.cpu)]
 
-    def run(number: int, policy: LomarcPolicy) -> SharedResult:
+    def run(number: int, policy: LomarcPolicy) -> SimulationResult:
         def progress(done: int, total: int) -> None:
             report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
 
-        return simulate_shared(workload, kinds(policy), policy, model=model, progress=progress)
+        return simulate(workload, kinds(policy), policy, model=model, progress=progress)
 
     report(0, len(workload) * len(chosen), "Compiling and simulating")
     return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
 
 
-def _print(results: list[SharedResult]) -> None:
+def _print(results: list[SimulationResult]) -> None:
     headings = (
         "variant",
         "response [s]",
@@ -177,10 +220,10 @@ def _print(results: list[SharedResult]) -> None:
     )
     rows = []
     for result in results:
-        figures = result.metrics()
+        figures = result.sharing_metrics()
         rows.append(
             (
-                result.schedule.label,
+                result.label,
                 f"{figures.art_ms / 1000:,.0f}",
                 f"{figures.relative_response:,.2f}",
                 f"{figures.mean_slowdown:.3f}",
@@ -190,23 +233,23 @@ def _print(results: list[SharedResult]) -> None:
                 f"{figures.makespan_ms / 3_600_000:,.1f}",
             )
         )
-    schedule = results[0].schedule
+    schedule = results[0]
     print_table(rows, headings=headings, title=f"{schedule.workload.name} on {schedule.nodes:,} nodes", left=1)
 
 
-def _as_json(result: SharedResult) -> dict[str, object]:
+def _as_json(result: SimulationResult) -> dict[str, object]:
     import msgspec
 
     return {
-        "label": result.schedule.label,
-        "options": dict(result.schedule.options),
-        "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in result.schedule.refused],
-        "sharing": msgspec.to_builtins(result.metrics()),
-        "searches": dict(result.searches),
+        "label": result.label,
+        "options": dict(result.options),
+        "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in result.refused],
+        "sharing": msgspec.to_builtins(result.sharing_metrics()),
+        "searches": dict(result.sharing.searches) if result.sharing else {},
     }
 
 
-def _write(results: list[SharedResult], out: str) -> int:
+def _write(results: list[SimulationResult], out: str) -> int:
     """Write the jobs of each variant, and all figures."""
     import re
     from functools import partial
@@ -215,7 +258,7 @@ def _write(results: list[SharedResult], out: str) -> int:
     from gridweave.scenarios.results.files import write_all, write_jobs_csv, write_json
 
     files = {
-        f"jobs-{re.sub(r'[^A-Za-z0-9=._-]+', '-', result.schedule.label)}.csv": partial(write_jobs_csv, result.schedule)
+        f"jobs-{re.sub(r'[^A-Za-z0-9=._-]+', '-', result.label)}.csv": partial(write_jobs_csv, result)
         for result in results
     }
     summary = [_as_json(result) for result in results]

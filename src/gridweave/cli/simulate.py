@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.arguments import Json, Nodes, Trace
+from gridweave.cli.coschedule import (
+    Cores,
+    MaxSlowdown,
+    Resources,
+    SharingOptions,
+    Slowdowns,
+    Threads,
+    Variants,
+    compare_sharing,
+)
 from gridweave.cli.memory import give_back_large_arrays
 from gridweave.cli.options import named_as_typed, parse_reservation, policies, span_text
 from gridweave.cli.output import check_folder, print_json, print_table, say
@@ -29,7 +39,7 @@ Discipline = Annotated[
     typer.Option(
         metavar="NAME",
         help="queue: start jobs from a queue. planning: plan the start of every job, and plan anew when one is "
-        "submitted or ends.",
+        "submitted or ends. lomarc: jobs share nodes; what that brings is compared for several --variants.",
     ),
 ]
 Order = Annotated[
@@ -89,7 +99,7 @@ Estimates = Annotated[
     ),
 ]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of what omega and phi draw.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of what omega, phi and a mix of resources draw.")]
 Out = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots there; made if need be."),
@@ -110,6 +120,12 @@ def simulate(
     reservation: Reservations = None,
     estimates: Estimates = "keep",
     shrink: Shrink = 1.0,
+    resources: Resources = "M1",
+    variants: Variants = "PSS,L-U1,L-R",
+    cores: Cores = 1,
+    threads: Threads = 2,
+    max_slowdown: MaxSlowdown = 1.6,
+    slowdowns: Slowdowns = None,
     seed: Seed = 1,
     out: Out = None,
     plots: Plots = True,
@@ -122,6 +138,14 @@ def simulate(
     from gridweave.scenarios.traces.convert import check_nodes
     from gridweave.scenarios.workload.table import MAX_WIDTH
 
+    sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
+    if discipline.strip().lower() == "lomarc":
+        _check_left_out(order=order, choice=choice, limit=limit, reservation=reservation, estimates=estimates)
+        if shrink != 1.0:
+            raise OptionError("--shrink", "does not go with --discipline lomarc; leave it out")
+        compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
+        return
+    sharing.check_unused()
     give_back_large_arrays()
     if out is not None:
         check_folder(out)
@@ -152,6 +176,13 @@ def simulate(
         with delayed_progress("Writing files"):
             written = _write(results, out, plots=plots)
         say(f"wrote {written} files to {out}")
+
+
+def _check_left_out(**given: object) -> None:
+    """Refuse options that do not go with shared nodes."""
+    for name, value in given.items():
+        if value not in (None, "fcfs", "first-fit", "keep"):
+            raise OptionError(f"--{name}", "does not go with --discipline lomarc; leave it out")
 
 
 def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:
@@ -192,13 +223,13 @@ def _without_effect(workload: Workload, chosen: list[SitePolicy]) -> list[str]:
 def _simulated(
     workload: Workload, nodes: int | None, chosen: list[SitePolicy], requests: list[Request], report: Report
 ) -> list[SimulationResult]:
-    from gridweave.scenarios.batch.simulate import simulate_policy
+    from gridweave.scenarios.batch.simulate import simulate
 
     def run(number: int, policy: SitePolicy) -> SimulationResult:
         def progress(done: int, total: int) -> None:
             report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
 
-        return simulate_policy(workload, nodes, policy, reservations=requests, progress=progress)
+        return simulate(workload, nodes, policy, reservations=requests, progress=progress)
 
     report(0, len(workload) * len(chosen), "Compiling and simulating")
     return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import HOUR, cases, limit_lists, planning_options, queue_options, random_jobs, to_workload
-from gridweave.scenarios.batch.simulate import simulate_policy
-from gridweave.scenarios.workload.table import Workload
+from builders import HOUR, cancelling, cases, limit_lists, planning_options, queue_options, random_jobs, to_workload
+from gridweave.errors import InputError
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.policy import SitePolicy
 from reference.simulation import simulate as simulate_reference
@@ -31,9 +33,52 @@ LONG_QUEUES = [one for one in POLICIES if one["discipline"] == "queue" and one["
 
 def starts(workload: Workload, nodes: int, policy: SitePolicy, driver: str = "batch") -> dict[int, int]:
     """Return the start of every job that was started, by its id."""
-    result = simulate_policy(workload, nodes, policy, driver=driver)
+    result = simulate(workload, nodes, policy, driver=driver)
     ids, started = workload.job_id[result.ran].tolist(), result.start_ms[result.ran].tolist()
     return dict(zip(ids, started, strict=True))
+
+
+def cancels_of(workload: Workload) -> tuple[IntArray, IntArray]:
+    """Return when each job is cancelled, and its id."""
+    return np.asarray(workload.columns["cancel_ms"], np.int64), workload.job_id
+
+
+def still_waiting(result: SimulationResult) -> BoolArray:
+    """Return which jobs were not started before the instant at which they were cancelled, as the rule has it."""
+    cancel_ms, _ = cancels_of(result.workload)
+    never = np.isin(result.workload.job_id, [job_id for job_id, _ in result.refused])
+    waited: BoolArray = (cancel_ms >= 0) & ((result.start_ms < 0) | (result.start_ms >= cancel_ms)) & ~never
+    return waited
+
+
+@pytest.mark.parametrize("options", POLICIES, ids=lambda options: " ".join(str(v) for v in options.values()))
+def test_waiting_jobs_are_cancelled(options: dict[str, Any]) -> None:
+    """Jobs that still wait when they are cancelled leave the queue, and no others; loop, core and reference agree."""
+    rng = np.random.default_rng([POLICIES.index(options), 7])
+    options = options | {"order": "sjf"}
+    met = 0
+    for _ in range(15):
+        nodes = int(rng.integers(1, 24))
+        jobs = random_jobs(rng, 40, nodes, load=float(rng.uniform(0.8, 1.6)))
+        workload = cancelling(rng, to_workload(jobs))
+        result = simulate(workload, nodes, site_policy(options))
+        stepped = simulate(workload, nodes, site_policy(options), driver="core", check=True)
+        assert result.start_ms.tolist() == stepped.start_ms.tolist()
+        assert result.cancelled.tolist() == stepped.cancelled.tolist()
+        assert result.cancelled.tolist() == still_waiting(result).tolist()
+        cancels = np.stack(cancels_of(workload), axis=1)[result.cancelled].tolist()
+        want = simulate_reference(jobs, nodes, cancellations=list(map(tuple, cancels)), **options)
+        ran = result.ran
+        assert dict(zip(workload.job_id[ran].tolist(), result.start_ms[ran].tolist(), strict=True)) == want.start
+        met += int(result.cancelled.sum())
+    assert met > 20
+
+
+def test_a_cancellation_comes_after_the_submission() -> None:
+    """A job that is cancelled before it is there, or at that instant, is refused with its times."""
+    jobs = to_workload(random_jobs(np.random.default_rng(1), 5, 4))
+    with pytest.raises(InputError, match="cancel_ms 0 is not after its submission"):
+        simulate(jobs.replace(columns=dict(jobs.columns) | {"cancel_ms": [0] * 5}), 4)
 
 
 @pytest.mark.parametrize("order", sorted(ORDERS))
@@ -93,7 +138,7 @@ def test_limits(data: st.DataObject) -> None:
     limits = [limit for limit in data.draw(limit_lists(case.nodes)) if is_expressible(limit)]
     outcome = simulate_reference(case.jobs, case.nodes, limits=limits, **options)
     policy = site_policy(options | {"limits": tuple(site_limit(limit) for limit in limits)})
-    result = simulate_policy(to_workload(case.jobs), case.nodes, policy)
+    result = simulate(to_workload(case.jobs), case.nodes, policy)
     assert {job_id for job_id, _ in result.refused} == set(outcome.refused)
     assert starts(to_workload(case.jobs), case.nodes, policy) == outcome.start
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios.batch.shared import SharedResult, _prepare, read_slowdowns, simulate_shared
+from gridweave.scenarios.batch.shared import _prepare, read_slowdowns
 from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind
 from gridweave.site.disciplines.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
@@ -39,14 +40,19 @@ CPU_JOB = {"cpu": 0.9, "network": 0.1, "disk": 0.0}
 DISK_JOB = {"cpu": 0.1, "network": 0.0, "disk": 0.9}
 
 
-def ends(result: SharedResult) -> list[int]:
+def shared(workload: Workload, nodes: Any = None, policy: Any = "L-U1", **options: Any) -> SimulationResult:
+    """Simulate a site whose nodes are shared."""
+    return simulate(workload, nodes, policy, **options)
+
+
+def ends(result: SimulationResult) -> list[int]:
     """Return the ends of all jobs."""
-    return [int(end) for end in result.schedule.end_ms]
+    return [int(end) for end in result.end_ms]
 
 
-def starts(result: SharedResult) -> list[int]:
+def starts(result: SimulationResult) -> list[int]:
     """Return the starts of all jobs."""
-    return [int(start) for start in result.schedule.start_ms]
+    return [int(start) for start in result.start_ms]
 
 
 def lasts(length_ms: int, slowdown: float) -> int:
@@ -62,7 +68,7 @@ def lasts(length_ms: int, slowdown: float) -> int:
 def test_random_workloads_run_as_in_the_reference(variant: str, formula: str) -> None:
     """Every variant and formula gives the reference's schedule, job by job, on any kinds of nodes."""
     rng = np.random.default_rng([list(VARIANTS).index(variant), list(FORMULAS).index(formula)])
-    model, shared = SlowdownModel(formula=formula), 0
+    model, beside = SlowdownModel(formula=formula), 0
     for number in range(12):
         nodes = int(rng.integers(2, 12))
         workload = random_workload(rng, nodes, coarse=number % 2 == 0)
@@ -70,14 +76,14 @@ def test_random_workloads_run_as_in_the_reference(variant: str, formula: str) ->
         policy = random_policy(rng, variant, backfills)
         kinds = random_kinds(rng, nodes, policy.cpu, alike=policy.backfill == "conservative")
         cores = random_cores(rng, kinds, len(workload))
-        result = simulate_shared(workload, kinds, policy, model=model, cores=cores)
-        jobs = reference_jobs(workload, cores, {job_id for job_id, _ in result.schedule.refused})
+        result = shared(workload, kinds, policy, model=model, cores=cores)
+        jobs = reference_jobs(workload, cores, {job_id for job_id, _ in result.refused})
         for _ in simulate_reference(jobs, reference_kinds(kinds), reference_options(policy, model)):
             pass
         got = {int(i): span for i, *span in zip(workload.job_id, starts(result), ends(result), strict=True)}
         assert {job.id: [job.start, job.end] for job in jobs} == {job.id: got[job.id] for job in jobs}
-        shared += result.metrics().shared_starts
-    assert (shared == 0) == (variant == "PSS")
+        beside += result.sharing_metrics().shared_starts
+    assert (beside == 0) == (variant == "PSS")
 
 
 @pytest.mark.parametrize("backfill", ["easy", "none"])
@@ -88,7 +94,7 @@ def test_without_coscheduling_and_classes_it_is_the_plain_queue(backfill: str) -
     for _ in range(20):
         workload = random_workload(rng, 8, coarse=True)
         plain = simulate(workload, 8, backfill=backfill)
-        assert starts(simulate_shared(workload, 8, policy)) == plain.start_ms.tolist()
+        assert starts(shared(workload, 8, policy)) == plain.start_ms.tolist()
 
 
 def test_without_coscheduling_and_classes_conservative_is_planning() -> None:
@@ -98,7 +104,7 @@ def test_without_coscheduling_and_classes_conservative_is_planning() -> None:
     for _ in range(20):
         workload = random_workload(rng, 8, coarse=True)
         plain = simulate(workload, 8, discipline="planning")
-        assert starts(simulate_shared(workload, 8, policy)) == plain.start_ms.tolist()
+        assert starts(shared(workload, 8, policy)) == plain.start_ms.tolist()
 
 
 # --- event by event --------------------------------------------------------------------------------------------------
@@ -153,7 +159,7 @@ def test_the_order_of_events_of_one_instant_does_not_matter(variant: str) -> Non
     rng = np.random.default_rng(list(VARIANTS).index(variant))
     for _ in range(6):
         workload = random_workload(rng, 6, coarse=True)
-        result = simulate_shared(workload, 6, variant)
+        result = shared(workload, 6, variant)
         first, again = (step_through(workload, 6, VARIANTS[variant], rng) for _ in range(2))
         assert first == again == (starts(result), ends(result))
 
@@ -174,11 +180,15 @@ def test_a_withdrawn_job_is_as_one_that_never_came() -> None:
 def test_batches_of_any_size_give_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop may be interrupted after any submission."""
     workload = random_workload(np.random.default_rng(3), 6, coarse=True)
-    whole = simulate_shared(workload, 6)
+    whole = shared(workload, 6)
     monkeypatch.setattr("gridweave.scenarios.batch.shared._SLICE", 1)
     calls: list[tuple[int, int]] = []
-    parts = simulate_shared(workload, 6, progress=lambda done, total: calls.append((done, total)))
-    assert (starts(parts), ends(parts), parts.busy_node_ms) == (starts(whole), ends(whole), whole.busy_node_ms)
+    parts = shared(workload, 6, progress=lambda done, total: calls.append((done, total)))
+    assert (starts(parts), ends(parts), parts.sharing.busy_node_ms) == (
+        starts(whole),
+        ends(whole),
+        whole.sharing.busy_node_ms,
+    )
     assert calls == [(done, len(workload)) for done in range(1, len(workload) + 1)]
 
 
@@ -188,13 +198,13 @@ def test_batches_of_any_size_give_one_schedule(monkeypatch: pytest.MonkeyPatch) 
 def test_two_that_match_share_and_go_on_alone() -> None:
     """Both run at 1 / 1.04 until the shorter ends; then the longer one goes on at rate 1."""
     workload = workload_of([CPU_JOB | {"estimate": 2 * HOUR}, DISK_JOB | {"estimate": 2 * HOUR, "run": HOUR}])
-    result = simulate_shared(workload, 1)
+    result = shared(workload, 1)
     assert starts(result) == [0, 0]
     shared_ms = lasts(HOUR, 1.04)
     left = 2 * HOUR * RATE_ONE - shared_ms * int(rate_of(1.04))
     assert ends(result) == [shared_ms + -(-left // RATE_ONE), shared_ms]
-    assert result.beside.tolist() == [1, 1]
-    metrics = result.metrics()
+    assert result.sharing.beside.tolist() == [1, 1]
+    metrics = result.sharing_metrics()
     assert metrics.shared_starts == 2
     assert metrics.util == 1
     assert metrics.efficiency == pytest.approx(3 * HOUR / max(ends(result)))
@@ -204,24 +214,24 @@ def test_a_job_goes_at_the_pace_of_its_slowest_node() -> None:
     """Of three nodes one is shared; all of the job is slowed as if all were."""
     wide = CPU_JOB | {"width": 3}
     narrow = DISK_JOB | {"width": 3}
-    few = simulate_shared(workload_of([wide, narrow]), 3)
+    few = shared(workload_of([wide, narrow]), 3)
     assert ends(few) == [lasts(HOUR, 1.04)] * 2
-    part = simulate_shared(workload_of([wide, DISK_JOB | {"width": 2}]), 3, "L-FM")
+    part = shared(workload_of([wide, DISK_JOB | {"width": 2}]), 3, "L-FM")
     assert ends(part) == [lasts(HOUR, 1.04)] * 2
 
 
 def test_a_weakly_loaded_machine_shares_nothing() -> None:
     """While the waiting jobs ask for no more than 80% of the idle nodes each gets its own."""
     jobs = [CPU_JOB | {"width": 4}, DISK_JOB | {"width": 4}]
-    assert simulate_shared(workload_of(jobs), 10).beside.tolist() == [0, 0]
-    assert simulate_shared(workload_of(jobs), 9).beside.tolist() == [1, 1]
+    assert shared(workload_of(jobs), 10).sharing.beside.tolist() == [0, 0]
+    assert shared(workload_of(jobs), 9).sharing.beside.tolist() == [1, 1]
     never = LomarcPolicy(load_threshold=0.0)
-    assert simulate_shared(workload_of(jobs), 8, never).beside.tolist() == [0, 0]
+    assert shared(workload_of(jobs), 8, never).sharing.beside.tolist() == [0, 0]
 
 
 def test_short_jobs_never_share() -> None:
     """A job of a minute waits for the node rather than joining; one a millisecond longer joins."""
-    short, medium = (simulate_shared(workload_of([CPU_JOB, DISK_JOB | {"estimate": one, "submit": 1}]), 1, "L-FM")
+    short, medium = (shared(workload_of([CPU_JOB, DISK_JOB | {"estimate": one, "submit": 1}]), 1, "L-FM")
                      for one in (MINUTE, MINUTE + 1))  # fmt: skip
     assert starts(short) == [0, HOUR]
     assert starts(medium) == [0, 1]
@@ -240,14 +250,14 @@ def test_short_jobs_never_share() -> None:
 )
 def test_who_joins_a_cpu_bound_job(job: dict[str, Any], joins: bool) -> None:
     """Memory, the kinds of CPU-bound jobs and what jobs are bound by decide; the host is a floating-point job."""
-    result = simulate_shared(workload_of([CPU_JOB | {"kind": 1}, job | {"submit": 1}]), 1, "L-FM")
+    result = shared(workload_of([CPU_JOB | {"kind": 1}, job | {"submit": 1}]), 1, "L-FM")
     assert (starts(result)[1] == 1) == joins
 
 
 def test_standard_cpus_share_cpu_with_disk_alone() -> None:
     """L-N lets a disk-bound job join a CPU-bound one, and no network-bound one."""
-    disk = simulate_shared(workload_of([CPU_JOB, DISK_JOB]), 1, "L-N")
-    network = simulate_shared(workload_of([CPU_JOB, {"cpu": 0.1, "network": 0.9, "disk": 0.0}]), 1, "L-N")
+    disk = shared(workload_of([CPU_JOB, DISK_JOB]), 1, "L-N")
+    network = shared(workload_of([CPU_JOB, {"cpu": 0.1, "network": 0.9, "disk": 0.0}]), 1, "L-N")
     assert starts(disk) == [0, 0]
     # On a standard CPU what both do there is serial: 1 + (2 - 1) 0.1.
     assert ends(disk) == [lasts(HOUR, 1.1)] * 2
@@ -258,23 +268,23 @@ def test_max_slowdown_bounds_matches() -> None:
     """A pair with a slowdown of 1.4 shares up to that limit and not below it."""
     half = {"cpu": 0.6, "network": 0.4, "disk": 0.0}, {"cpu": 0.2, "network": 0.4, "disk": 0.4}
     for limit, joins in ((1.5, True), (1.4, False)):
-        result = simulate_shared(workload_of(half), 1, LomarcPolicy(heuristic="first", max_slowdown=limit))
+        result = shared(workload_of(half), 1, LomarcPolicy(heuristic="first", max_slowdown=limit))
         assert (starts(result)[1] == 0) == joins
 
 
 def test_always_shares_without_asking_and_pays_for_paging() -> None:
     """AC puts two full-memory jobs on one node: 1.4 for the CPU of 1, and 2.5 on top."""
     hungry = {"cpu": 1.0, "disk": 0.0, "memory": 1.0}
-    result = simulate_shared(workload_of([hungry, hungry]), 1, "AC")
+    result = shared(workload_of([hungry, hungry]), 1, "AC")
     assert ends(result) == [lasts(HOUR, 1.4 + 2.5)] * 2
-    assert starts(simulate_shared(workload_of([hungry, hungry]), 1)) == [0, HOUR]
+    assert starts(shared(workload_of([hungry, hungry]), 1)) == [0, HOUR]
 
 
 def test_adjacent_looks_at_the_next_job_alone() -> None:
     """AM finds no match behind a neighbour that does not match; L-FM does, and reorders the queue."""
     jobs = [CPU_JOB | {"kind": 1}, CPU_JOB | {"kind": 1}, DISK_JOB]
-    assert starts(simulate_shared(workload_of(jobs), 1, "AM")) == [0, HOUR, HOUR]
-    assert starts(simulate_shared(workload_of(jobs), 1, "L-FM"))[2] == 0
+    assert starts(shared(workload_of(jobs), 1, "AM")) == [0, HOUR, HOUR]
+    assert starts(shared(workload_of(jobs), 1, "L-FM"))[2] == 0
 
 
 def test_backfilling_by_joining_keeps_the_head_in_time() -> None:
@@ -283,11 +293,11 @@ def test_backfilling_by_joining_keeps_the_head_in_time() -> None:
     late, early = DISK_JOB | {"submit": 2}, DISK_JOB | {"submit": 2, "estimate": MINUTE + 1}
     # Joining slows the host, whose end is the shadow time: with a job as long, or as short, the head would be late.
     for job in (late, early):
-        result = simulate_shared(workload_of([host, head, job | {"width": 2}]), 3, "L-FM")
+        result = shared(workload_of([host, head, job | {"width": 2}]), 3, "L-FM")
         assert starts(result)[1] == HOUR
         assert starts(result)[2] > 2
     # A fourth node is to spare, and no promise broken, when the head is as narrow.
-    spare = simulate_shared(workload_of([host, head | {"width": 2}, late]), 3, "L-FM")
+    spare = shared(workload_of([host, head | {"width": 2}, late]), 3, "L-FM")
     assert starts(spare)[2] == 2
 
 
@@ -296,8 +306,8 @@ def test_long_jobs_age() -> None:
     long = CPU_JOB | {"estimate": 2 * HOUR, "submit": 1}
     stream = [CPU_JOB | {"estimate": MINUTE, "submit": 2 + one * (MINUTE - 1)} for one in range(8)]
     jobs = workload_of([CPU_JOB | {"estimate": MINUTE}, long, *stream])
-    aged = simulate_shared(jobs, 1, msgspec.structs.replace(VARIANTS["PSS"], aging_ms=1.5 * MINUTE))
-    never = simulate_shared(jobs, 1, msgspec.structs.replace(VARIANTS["PSS"], aging_ms=float("inf")))
+    aged = shared(jobs, 1, msgspec.structs.replace(VARIANTS["PSS"], aging_ms=1.5 * MINUTE))
+    never = shared(jobs, 1, msgspec.structs.replace(VARIANTS["PSS"], aging_ms=float("inf")))
     assert starts(never)[1] == max(starts(never))
     assert 3 * MINUTE <= starts(aged)[1] < starts(never)[1]
 
@@ -306,7 +316,7 @@ def test_more_threads_take_more_jobs() -> None:
     """With three threads a core three jobs share, each slowed by both others."""
     jobs = [CPU_JOB, DISK_JOB | {"memory": 0.2}, {"cpu": 0.0, "network": 1.0, "disk": 0.0, "memory": 0.2}]
     policy = LomarcPolicy(heuristic="first")
-    result = simulate_shared(workload_of(jobs), [NodeKind(count=1, threads=3)], policy)
+    result = shared(workload_of(jobs), [NodeKind(count=1, threads=3)], policy)
     assert starts(result) == [0, 0, 0]
     # CPU with disk: 0.4 x 0.1; CPU with network: 0.1; disk with network: nothing in common.
     first = lasts(HOUR, 1.04)
@@ -317,25 +327,25 @@ def test_more_threads_take_more_jobs() -> None:
 def test_cores_keep_jobs_apart() -> None:
     """Jobs on different cores of a node share no CPU: two floating-point jobs run beside each other at full rate."""
     heavy = {"cpu": 1.0, "disk": 0.0, "kind": 1}
-    result = simulate_shared(workload_of([heavy, heavy]), [NodeKind(count=1, cores=2)], "AC")
+    result = shared(workload_of([heavy, heavy]), [NodeKind(count=1, cores=2)], "AC")
     assert ends(result) == [HOUR, HOUR]
-    both = simulate_shared(workload_of([heavy, heavy]), [NodeKind(count=1, cores=2)], "AC", cores=2)
+    both = shared(workload_of([heavy, heavy]), [NodeKind(count=1, cores=2)], "AC", cores=2)
     assert ends(both) == [2 * HOUR, 2 * HOUR]
 
 
 def test_kinds_of_nodes_are_used_by_those_that_fit() -> None:
     """A job with much memory takes the second kind of nodes, though the first is idle; one too wide is refused."""
     kinds = [NodeKind(count=2, memory=0.5), NodeKind(count=1)]
-    result = simulate_shared(workload_of([CPU_JOB | {"memory": 0.9}, CPU_JOB | {"memory": 0.9, "width": 2}]), kinds)
+    result = shared(workload_of([CPU_JOB | {"memory": 0.9}, CPU_JOB | {"memory": 0.9, "width": 2}]), kinds)
     assert starts(result) == [0, -1]
-    assert result.schedule.refused == ((2, "it needs 2 nodes; 1 of this site are usable for it"),)
+    assert result.refused == ((2, "it needs 2 nodes; 1 of this site are usable for it"),)
 
 
 def test_the_first_table_can_be_the_kinds_of_cpu_work() -> None:
     """With Table 1 for the factors two multiplying float jobs with 80k in the cache stretch each other by 1.1."""
     jobs = workload_of([{"cpu": 1.0, "disk": 0.0, "kind": 1}] * 2)
     jobs = jobs.replace(columns={**jobs.columns, "cache_bytes": np.full(2, 80 * 1024)})
-    result = simulate_shared(jobs, 1, "AC", model=SlowdownModel(cpu_factors=TABLE_1))
+    result = shared(jobs, 1, "AC", model=SlowdownModel(cpu_factors=TABLE_1))
     assert ends(result) == [lasts(HOUR, 1.1)] * 2
 
 
@@ -344,10 +354,10 @@ def test_a_table_of_ones_own_slows_as_it_says() -> None:
     table = SlowdownTable("mine", ("cpu", "network", "disk"), [[1.5, 1, 1.25], [1, 1, 1], [1.75, 1, 1]])
     model = SlowdownModel(formula="measured", table=table)
     jobs = workload_of([CPU_JOB, DISK_JOB])
-    end_cpu, end_disk = ends(simulate_shared(jobs, 1, "AC", model=model))
+    end_cpu, end_disk = ends(shared(jobs, 1, "AC", model=model))
     assert end_cpu == lasts(HOUR, 1.25)
     assert lasts(HOUR, 1.25) < end_disk < lasts(HOUR, 1.75)
-    assert ends(simulate_shared(jobs, 1, "AC", model=model, rows=[0, 0])) == [lasts(HOUR, 1.5)] * 2
+    assert ends(shared(jobs, 1, "AC", model=model, rows=[0, 0])) == [lasts(HOUR, 1.5)] * 2
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -361,42 +371,42 @@ def _jobs(**changes: Sequence[float]) -> Workload:
 def test_bad_jobs_are_refused_by_id_and_field() -> None:
     """Fractions that do not sum to 1, an unknown CPU kind, cores and rows that there are not."""
     with pytest.raises(InputError, match=r"job 2: its fractions .* sum to 1\.1;"):
-        simulate_shared(_jobs(disk_fraction=[0.0, 1.0]), 1)
+        shared(_jobs(disk_fraction=[0.0, 1.0]), 1)
     with pytest.raises(InputError, match=r"job 1: cpu_kind 2 is not within 0 to 1"):
-        simulate_shared(_jobs(cpu_kind=[2, 0]), 1)
+        shared(_jobs(cpu_kind=[2, 0]), 1)
     with pytest.raises(InputError, match=r"job 1: memory_fraction 1\.5 is not within 0 to 1"):
         _jobs(memory_fraction=[1.5, 0.5])
     with pytest.raises(InputError, match=r"job 2: cores 0 is not within 1 to 64"):
-        simulate_shared(_jobs(), 1, cores=[1, 0])
+        shared(_jobs(), 1, cores=[1, 0])
     with pytest.raises(InputError, match=r"job 2: row 9 is not within 0 to 3"):
-        simulate_shared(_jobs(), 1, model=SlowdownModel(formula="measured"), rows=[0, 9])
+        shared(_jobs(), 1, model=SlowdownModel(formula="measured"), rows=[0, 9])
     with pytest.raises(InputError, match=r"row has shape \(1,\)"):
-        simulate_shared(_jobs(), 1, model=SlowdownModel(formula="measured"), rows=[0])
+        shared(_jobs(), 1, model=SlowdownModel(formula="measured"), rows=[0])
     plain = _jobs()
     with pytest.raises(InputError, match="no column memory_fraction"):
-        simulate_shared(plain.replace(columns={k: v for k, v in plain.columns.items() if k != "memory_fraction"}), 1)
+        shared(plain.replace(columns={k: v for k, v in plain.columns.items() if k != "memory_fraction"}), 1)
 
 
 def test_bad_sites_are_refused() -> None:
     """An unknown variant, no number of nodes, no kind of nodes, no nodes, and nodes that not all jobs may plan for."""
     with pytest.raises(InputError, match=r"policy 'L-X' is not known; known are PSS"):
-        simulate_shared(_jobs(), 1, "L-X")
+        shared(_jobs(), 1, "L-X")
     with pytest.raises(InputError, match="number of nodes is not known"):
-        simulate_shared(_jobs())
+        shared(_jobs())
     with pytest.raises(InputError, match="at least one kind"):
-        simulate_shared(_jobs(), [])
+        shared(_jobs(), [])
     with pytest.raises(OptionError, match="count: is 0"):
-        simulate_shared(_jobs(), 0)
+        shared(_jobs(), 0)
     kinds = [NodeKind(count=1, memory=0.3), NodeKind(count=1)]
     with pytest.raises(InputError, match=r"job 1: not all nodes have the cores and the memory"):
-        simulate_shared(_jobs(), kinds, LomarcPolicy(backfill="conservative"))
+        shared(_jobs(), kinds, LomarcPolicy(backfill="conservative"))
 
 
 def test_more_work_than_64_bits_hold_is_refused() -> None:
     """Sums of work must not run over."""
     jobs = workload_of([CPU_JOB | {"width": 10**6, "estimate": 10**13}] * 2)
     with pytest.raises(InputError, match="its work is more than"):
-        simulate_shared(jobs, 10**6)
+        shared(jobs, 10**6)
 
 
 def test_tables_come_from_files(tmp_path: Path) -> None:
@@ -417,7 +427,7 @@ def test_tables_come_from_files(tmp_path: Path) -> None:
 def test_an_empty_workload_gives_an_empty_schedule() -> None:
     """No job, no number."""
     nothing = workload_of([CPU_JOB]).take(np.zeros(1, np.bool_))
-    metrics = simulate_shared(nothing, 4).metrics()
+    metrics = shared(nothing, 4).sharing_metrics()
     assert metrics.jobs == 0
     assert np.isnan(metrics.art_ms)
 
@@ -426,6 +436,6 @@ def test_results_are_not_changed_by_a_second_run() -> None:
     """A simulation leaves its workload as it was and gives the same again."""
     workload = random_workload(np.random.default_rng(9), 5, coarse=False)
     before = copy.deepcopy({name: values.tolist() for name, values in workload.columns.items()})
-    first, second = (simulate_shared(workload, 5, "L-R") for _ in range(2))
+    first, second = (shared(workload, 5, "L-R") for _ in range(2))
     assert ends(first) == ends(second)
     assert {name: values.tolist() for name, values in workload.columns.items()} == before

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import grid_cases, grid_options, random_jobs, to_workload
+from builders import cancelling, grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.kernels.candidates import STRETCH
 from gridweave.grid.kernels.running import BLOCK
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import SimulationResult
 from reference.grid import simulate_grid as simulate_reference
 from reference.model import Job
 
@@ -55,7 +55,9 @@ class SameDraws:
         return np.array(self._draws)
 
 
-def agree(jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rng: np.random.Generator) -> GridResult:
+def agree(
+    jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rng: np.random.Generator
+) -> SimulationResult:
     """Run both, hold them to each other, and return ours."""
     workload = to_workload(jobs)
     ids = workload.job_id.tolist()
@@ -72,7 +74,7 @@ def agree(jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rn
     )
     policy = GridPolicy(**options | {"max_fragments": tuple(options.get("max_fragments") or ())})
     chance: Any = SameDraws(draws)
-    got = simulate_grid(workload, nodes, policy, home=homes, rng=chance, sensitivity=factors)
+    got = simulate(workload, nodes, policy, home=homes, rng=chance, sensitivity=factors)
     ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
     assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
     assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
@@ -151,9 +153,9 @@ def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
 def test_one_site_is_a_queue(seed: int) -> None:
     """A grid of one site, sharing, gives the very schedule of that site's own EASY queue."""
     rng = np.random.default_rng(seed)
-    workload = to_workload(random_jobs(rng, 40, 12, load=1.0))
+    workload = cancelling(rng, to_workload(random_jobs(rng, 40, 12, load=1.0)))
     own = simulate(workload, 12, order="sjf").start_ms
-    assert simulate_grid(workload, [12], GridPolicy(mode="sharing", order="sjf")).start_ms.tolist() == own.tolist()
+    assert simulate(workload, [12], GridPolicy(mode="sharing", order="sjf")).start_ms.tolist() == own.tolist()
 
 
 def test_limited_fragments_are_the_table() -> None:

@@ -17,8 +17,8 @@ from gridweave.netmodel.kernels.contention import add_job_flows
 from gridweave.netmodel.kernels.state import PART, new_flows
 from gridweave.netmodel.kernels.transfers import lone_rate
 from gridweave.netmodel.model import NetworkModel
-from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.simulate import simulate
 from net_builders import PATTERN_NAMES, drawn_model, drawn_timetable, with_columns
 from reference.grid import Fragments
 from reference.grid_net import Data, Flow, NetRules, simulate_with_net
@@ -127,7 +127,7 @@ def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: di
     want = simulate_with_net(jobs, asked, [(at_ms, Links(now, talk, widths)) for at_ms, now in net.periods()])
     options = {key: rules[key] for key in rules.keys() - {"contention", "split", "staging"}}
     chance: Any = SameDraws(draws)
-    got = simulate_grid(workload, nodes, GridPolicy(**options), rng=chance, net=net)
+    got = simulate(workload, nodes, GridPolicy(**options), rng=chance, net=net)
     ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
     assert {job_id for job_id, _ in got.refused} == want.refused
     assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start

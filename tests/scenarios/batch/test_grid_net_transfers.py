@@ -12,8 +12,9 @@ from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 
@@ -44,9 +45,9 @@ def jobs_of(rows: list[tuple[int, int, int, int, int]]) -> Workload:
     )
 
 
-def played(jobs: Workload, nodes: list[int], net: GridNet) -> GridResult:
+def played(jobs: Workload, nodes: list[int], net: GridNet) -> SimulationResult:
     """Return what the batch driver makes of jobs, once the simulated world has made the same of them."""
-    result = simulate_grid(jobs, nodes, POLICY, net=net)
+    result = simulate(jobs, nodes, POLICY, net=net)
     world = simulate_world(jobs, nodes, POLICY, rng=np.random.default_rng(1), net=net, check=True)
     assert world.start_ms.tolist() == result.start_ms.tolist()
     assert world.end_ms.tolist() == result.end_ms.tolist()
@@ -130,4 +131,4 @@ def test_output_waits_for_a_link_that_has_failed(contention: str) -> None:
         assert played(jobs, [4, 1], net).end_ms.tolist() == [end_ms]
     for_ever = GridNet(model, Timetable.of(model.topology, [down]), data="blocking", contention=contention)
     with pytest.raises(InputError, match="job 0 waits for its input or output, which gets nothing"):
-        simulate_grid(jobs, [4, 1], POLICY, net=for_ever)
+        simulate(jobs, [4, 1], POLICY, net=for_ever)

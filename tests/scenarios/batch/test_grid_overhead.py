@@ -9,7 +9,7 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import simulate_grid
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.scenario.checks import grid_policy
 from gridweave.scenarios.scenario.tables import GridTable
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
@@ -30,9 +30,9 @@ def test_the_overhead_is_that_of_the_number_of_fragments_times_the_sensitivity()
     """On sites of one node a job has a fragment per node; the last overhead holds for more."""
     policy = GridPolicy(mode="multi-site", overhead=(0.1, 0.25))
     workload = jobs(1, 2, 3, 4, 4)
-    result = simulate_grid(workload, [1] * 4, policy, sensitivity=[9, 1, 1, 1, 0.5])
+    result = simulate(workload, [1] * 4, policy, sensitivity=[9, 1, 1, 1, 0.5])
     assert (result.end_ms - result.start_ms).tolist() == [600, 660, 750, 750, 675]
-    plain = simulate_grid(workload, [1] * 4, policy)
+    plain = simulate(workload, [1] * 4, policy)
     assert (plain.end_ms - plain.start_ms).tolist() == [600, 660, 750, 750, 750]
 
 
@@ -41,7 +41,7 @@ def test_the_grid_sees_the_estimate_stretched_and_not_the_run_time() -> None:
     workload = Workload(job_id=[1, 2], submit_ms=[0, 10], width=[3, 4], estimate_ms=[1600, 1000], run_ms=[960, 100])
     for overhead, fragments in (((1.58, 0.0), 2), ((1.59, 0.0), 1)):
         policy = GridPolicy(mode="adaptive", overhead=overhead, selection="biggest-free")
-        assert simulate_grid(workload, [4, 3], policy).n_fragments.tolist() == [1, fragments]
+        assert simulate(workload, [4, 3], policy).n_fragments.tolist() == [1, fragments]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_wrong_sensitivity_is_refused(sensitivity: Any) -> None:
     """There is one finite number from 0 up for each job, or the caller is told so, in every mode."""
     for mode in ("local", "sharing", "adaptive"):
         with pytest.raises(OptionError, match="sensitivity: is one number for each of the 2 jobs, from 0 up"):
-            simulate_grid(jobs(1, 2), [2, 2], GridPolicy(mode=mode), sensitivity=sensitivity)
+            simulate(jobs(1, 2), [2, 2], GridPolicy(mode=mode), sensitivity=sensitivity)
 
 
 @pytest.mark.parametrize("overhead", [(), -0.1, (0.1, -0.1), float("nan"), (0.1, float("inf")), 10_001])
@@ -66,14 +66,14 @@ def test_a_split_that_could_take_for_ever_is_an_error_of_the_input() -> None:
     """It names the job; only splits that can come about count, and the very last millisecond is still allowed."""
     longest = jobs(1, 3, estimate_ms=MAX_TIME_MS // 101, run_ms=5)
     policy = GridPolicy(mode="adaptive", overhead=(100, 0.0))
-    simulate_grid(longest, [2, 2], policy)
+    simulate(longest, [2, 2], policy)
     for sensitivity in ([1.0, 1.1], [1.0, 1e300], [1.0, np.finfo(np.float64).max]):
         with pytest.raises(InputError, match=r"^job 2 could take .* ms if it is split; at most 1e\+14 ms$"):
-            simulate_grid(longest, [2, 2], policy, sensitivity=sensitivity)
-        assert simulate_grid(longest, [4, 2], GridPolicy(mode="sharing", overhead=100), sensitivity=sensitivity)
+            simulate(longest, [2, 2], policy, sensitivity=sensitivity)
+        assert simulate(longest, [4, 2], GridPolicy(mode="sharing", overhead=100), sensitivity=sensitivity)
     # Two fragments at most, which cost nothing.
     cheap = GridPolicy(mode="adaptive", overhead=(0.0, 10_000))
-    assert simulate_grid(longest, [2, 2], cheap, sensitivity=[1, 1e300]).n_fragments.tolist() == [1, 2]
+    assert simulate(longest, [2, 2], cheap, sensitivity=[1, 1e300]).n_fragments.tolist() == [1, 2]
 
 
 def test_the_jobs_together_end_before_the_last_instant() -> None:
@@ -81,7 +81,7 @@ def test_the_jobs_together_end_before_the_last_instant() -> None:
     many = jobs(*[2] * 50_000, estimate_ms=10**6).take(np.arange(50_000))
     policy = GridPolicy(mode="multi-site", overhead=10_000)
     with pytest.raises(InputError, match="the jobs could take until"):
-        simulate_grid(many, [1, 1], policy, sensitivity=np.full(50_000, 9_999.0))
+        simulate(many, [1, 1], policy, sensitivity=np.full(50_000, 9_999.0))
 
 
 def test_a_scenario_gives_one_overhead_or_a_list() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import grid_cases, grid_options, random_jobs, to_workload
+from builders import cancelling, grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import SimulationResult
 from reference.grid_conservative import simulate_reserved
 from reference.model import Job
 from reference.ordering import ORDERS
@@ -51,9 +51,18 @@ class SameDraws:
         return np.array(self._draws)
 
 
-def agree(jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rng: np.random.Generator) -> GridResult:
+def agree(
+    jobs: Sequence[Job],
+    nodes: Sequence[int],
+    options: dict[str, Any],
+    rng: np.random.Generator,
+    *,
+    users_cancel: bool = False,
+) -> SimulationResult:
     """Run both, hold them to each other, and return ours."""
     workload = to_workload(jobs)
+    if users_cancel:
+        workload = cancelling(rng, workload)
     ids = workload.job_id.tolist()
     draws = rng.random(len(ids)).tolist()
     factors = rng.choice(SENSITIVITIES, len(ids))
@@ -61,12 +70,17 @@ def agree(jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rn
         "draws": dict(zip(ids, draws, strict=True)),
         "sensitivity": dict(zip(ids, factors.tolist(), strict=True)),
     }
-    want = simulate_reserved(jobs, nodes, **by_id, **options)
     policy = GridPolicy(
         **options | {"max_fragments": tuple(options.get("max_fragments") or ())}, backfill="conservative"
     )
     chance: Any = SameDraws(draws)
-    got = simulate_grid(workload, nodes, policy, rng=chance, sensitivity=factors)
+    got = simulate(workload, nodes, policy, rng=chance, sensitivity=factors)
+    cancelled = np.flatnonzero(got.cancelled).tolist()
+    cancels = [(int(workload.columns["cancel_ms"][row]), ids[row]) for row in cancelled]  # type: ignore[call-overload]
+    want = simulate_reserved(jobs, nodes, **by_id, **options, cancellations=cancels)
+    if users_cancel:
+        cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
+        assert (got.start_ms[got.ran & (cancel_ms >= 0)] < cancel_ms[got.ran & (cancel_ms >= 0)]).all()
     ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
     assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
     assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
@@ -80,10 +94,10 @@ def test_random_workloads(number: int) -> None:
     """On 25 random workloads per policy, of up to 45 jobs on up to 6 sites, both give one schedule."""
     rng = np.random.default_rng([11, number])
     split = 0
-    for _ in range(25):
+    for each in range(25):
         nodes = rng.integers(1, 17, int(rng.integers(1, 7))).tolist()
         jobs = random_jobs(rng, int(rng.integers(2, 45)), sum(nodes), load=float(rng.uniform(0.5, 1.6)))
-        split += int(agree(jobs, nodes, POLICIES[number], rng).multi_site.sum())
+        split += int(agree(jobs, nodes, POLICIES[number], rng, users_cancel=each % 3 == 0).multi_site.sum())
     assert (split > 0) == (POLICIES[number]["mode"] != "sharing")
 
 
@@ -101,17 +115,18 @@ def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
 @given(st.integers(0, 2**32), st.sampled_from(MODES), st.sampled_from(("fcfs", "sjf", "laf")))
 def test_one_site_is_its_conservative_queue(seed: int, mode: str, order: str) -> None:
     """A grid of one site gives the very schedule of that site's own conservative backfilling, in every mode."""
-    workload = to_workload(random_jobs(np.random.default_rng(seed), 40, 12, load=1.0))
+    rng = np.random.default_rng(seed)
+    workload = cancelling(rng, to_workload(random_jobs(rng, 40, 12, load=1.0)))
     own = simulate(workload, 12, order=order, backfill="conservative").start_ms
     policy = GridPolicy(mode=mode, order=order, backfill="conservative", overhead=0.3)
-    assert simulate_grid(workload, [12], policy).start_ms.tolist() == own.tolist()
+    assert simulate(workload, [12], policy).start_ms.tolist() == own.tolist()
 
 
 def test_under_mode_local_each_site_keeps_its_own_reservations() -> None:
     """Mode local is conservative backfilling of each site, of the jobs that are at home there."""
     jobs = random_jobs(np.random.default_rng(3), 60, 8, load=1.5)
     workload = to_workload(jobs)
-    result = simulate_grid(workload, [8, 8], GridPolicy(mode="local", backfill="conservative"))
+    result = simulate(workload, [8, 8], GridPolicy(mode="local", backfill="conservative"))
     for site in (0, 1):
         rows = np.arange(len(workload)) % 2 == site
         ids = set(workload.job_id[rows].tolist())
@@ -123,7 +138,7 @@ def test_the_plan_grows_with_the_queue() -> None:
     """A thousand jobs of one instant wait for one node each: more than the plan has room for at first."""
     jobs = [Job(number, 0, 1, 7, 7) for number in range(1, 1001)]
     policy = GridPolicy(mode="sharing", backfill="conservative")
-    result = simulate_grid(to_workload(jobs), [2, 3], policy)
+    result = simulate(to_workload(jobs), [2, 3], policy)
     assert result.start_ms.tolist() == [7 * (number // 5) for number in range(1000)]
 
 
@@ -135,7 +150,7 @@ def test_a_reserved_start_is_an_instant_of_its_own() -> None:
     alone = 0
     for _ in range(100):
         jobs = random_jobs(rng, 40, sum(nodes), load=1.2)
-        result = simulate_grid(to_workload(jobs), nodes, GridPolicy(**options, backfill="conservative"))
+        result = simulate(to_workload(jobs), nodes, GridPolicy(**options, backfill="conservative"))
         events = {*result.workload.submit_ms.tolist(), *result.end_ms.tolist()}
         if any(start not in events for start in result.start_ms.tolist()):
             assert dict(zip(result.workload.job_id.tolist(), result.start_ms.tolist(), strict=True)) == (

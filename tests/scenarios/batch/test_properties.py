@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import Case, cases, planning_options, queue_options, reservation_lists, to_workload
-from gridweave.scenarios.batch.simulate import simulate_policy
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.site.core import SiteCore
 from gridweave.site.messages import CloseReservation, JobFinished, JobSubmitted, OpenReservation, StartJob
@@ -29,7 +29,7 @@ SLACKS = st.sampled_from([0.0, 0.5, 1.0, 2.5])
 
 def played(case: Case, options: dict[str, Any]) -> SimulationResult:
     """Return what the compiled loop makes of a workload."""
-    return simulate_policy(to_workload(case.jobs), case.nodes, site_policy(options))
+    return simulate(to_workload(case.jobs), case.nodes, site_policy(options))
 
 
 def steps(core: SiteCore, jobs: list[Job]) -> Iterator[tuple[int, set[int]]]:

@@ -13,7 +13,8 @@ import pytest
 from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.batch import simulate as simulator
 from gridweave.scenarios.batch import stepped as core_run
-from gridweave.scenarios.batch.simulate import DRIVERS, simulate, simulate_policy, week_offset_ms
+from gridweave.scenarios.batch.one_site import DRIVERS, week_offset_ms
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.files import JOBS_HEADER
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import load_workload, save_workload
@@ -117,7 +118,7 @@ def test_unknown_options_are_refused_by_name(options: dict[str, Any], option: st
             simulate(workload, nodes=4, **options)
         assert caught.value.option == option
     with pytest.raises(OptionError, match="driver: 'batsch' is not known; one of batch, core"):
-        simulate_policy(THREE, 4, SitePolicy(), driver="batsch")
+        simulate(THREE, 4, SitePolicy(), driver="batsch")
 
 
 @BOTH
@@ -263,7 +264,7 @@ def test_progress_rises_and_ends_at_all(driver: str, count: int, monkeypatch: py
     monkeypatch.setattr(core_run, "_SLICE", 3)
     told: list[tuple[int, int]] = []
     work = jobs([(i, 1, 5, 5) for i in range(count)] + [(count, 9, 5, 5)])
-    simulate_policy(work, 2, SitePolicy(), driver=driver, progress=lambda *report: told.append(report))
+    simulate(work, 2, SitePolicy(), driver=driver, progress=lambda *report: told.append(report))
     done = [report[0] for report in told]
     assert done == sorted(done)
     assert told[-1] == (count, count)
@@ -410,7 +411,7 @@ def test_real_jobs_keep_off_reserved_nodes(excerpt: Workload) -> None:
     asked = [
         (day * day_ms, ReservationRequested(day, (day + 10) * day_ms, day_ms // 2, width=60)) for day in range(27, 38)
     ]
-    result = simulate_policy(excerpt, None, SitePolicy(discipline="planning"), reservations=asked, check=True)
+    result = simulate(excerpt, None, SitePolicy(discipline="planning"), reservations=asked, check=True)
     assert result.ran.all()
     assert most_in_use(result, asked) <= 100
     assert most_in_use(simulate(excerpt, discipline="planning"), asked) > 100

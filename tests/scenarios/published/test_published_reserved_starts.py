@@ -9,7 +9,7 @@ import pytest
 
 from builders import to_workload
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import simulate_grid
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.published.report import Findings
 from gridweave.scenarios.published.reserved_starts import lateness_ms
 from gridweave.scenarios.published.reserved_starts import report as reserved_starts
@@ -20,7 +20,7 @@ from reference.model import Job
 def test_lateness_is_counted_from_the_end_by_the_running_jobs_alone() -> None:
     """Job 3 could end at 15 by the running jobs, job 2 goes first; job 4 is wider than a site and reckons with none."""
     jobs = [Job(1, 0, 4, 10, 10), Job(2, 1, 4, 30, 30), Job(3, 2, 4, 5, 5), Job(4, 3, 6, 5, 5)]
-    result = simulate_grid(to_workload(jobs), [4, 3], GridPolicy(mode="multi-site", lower_bound=4))
+    result = simulate(to_workload(jobs), [4, 3], GridPolicy(mode="multi-site", lower_bound=4))
     assert result.start_ms.tolist() == [0, 10, 40, 45]
     assert lateness_ms(result).tolist() == [0, 30]
 
@@ -28,7 +28,7 @@ def test_lateness_is_counted_from_the_end_by_the_running_jobs_alone() -> None:
 def test_lateness_counts_the_stretch_of_a_split() -> None:
     """Job 4 reckons with site 0 from 30 to 35; when job 3 ends at 6 it is split, and takes 10 instead of 5."""
     jobs = [Job(1, 0, 3, 30, 30), Job(2, 0, 3, 30, 30), Job(3, 0, 2, 40, 6), Job(4, 1, 4, 5, 5)]
-    result = simulate_grid(to_workload(jobs), [4, 4, 2], GridPolicy(mode="multi-site", overhead=1.0))
+    result = simulate(to_workload(jobs), [4, 4, 2], GridPolicy(mode="multi-site", overhead=1.0))
     assert result.fragments_of(3) == [(2, 2), (0, 1), (1, 1)]
     assert (result.start_ms[3], lateness_ms(result).tolist()) == (6, [16 - 35])
 

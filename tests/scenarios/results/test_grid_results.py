@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from builders import GridCase, grid_cases, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import simulate_grid
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.grid import GridRun
 from gridweave.scenarios.results.tables import SITE_HEADINGS, metric_rows, site_rows
 from gridweave.scenarios.workload.table import Workload
@@ -32,7 +32,7 @@ def small_run(**changes: object) -> GridRun:
         overran=np.array([False, True, False]),
         name="small",
     )
-    result = simulate_grid(jobs, [4, 6], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
+    result = simulate(jobs, [4, 6], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
     fields = {"result": result, "site_names": ("alpha", "beta"), "home": np.array([0, 0, 1]), "name": "tiny"}
     return GridRun(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -41,7 +41,7 @@ def run_of(case: GridCase, mode: str = "multi-site") -> GridRun:
     """Run a random case."""
     jobs = to_workload(case.jobs)
     home = np.array([case.home[int(job_id)] for job_id in jobs.job_id], np.int64)
-    result = simulate_grid(jobs, case.nodes, GridPolicy(mode=mode, overhead=0.5), home=home)
+    result = simulate(jobs, case.nodes, GridPolicy(mode=mode, overhead=0.5), home=home)
     return GridRun(result=result, site_names=tuple(f"s{n}" for n in range(len(case.nodes))), home=home)
 
 
@@ -147,7 +147,7 @@ def test_plots_of_a_grid(mode: str) -> None:
     jobs = Workload([1, 2, 3], [0, 0, 5], [2, 3, 5], [60_000] * 3, [60_000] * 3)  # type: ignore[arg-type]
     for workload in (jobs, jobs.take(np.zeros(3, np.bool_))):
         home = np.zeros(len(workload), np.int64)
-        result = simulate_grid(workload, [5, 3], GridPolicy(mode=mode), home=home)
+        result = simulate(workload, [5, 3], GridPolicy(mode=mode), home=home)
         run = GridRun(result=result, site_names=("alpha", "beta"), home=home, name="tiny")
         for kind in ("utilisation", "schedule"):
             figure = run.plot(kind)
@@ -172,7 +172,7 @@ def test_names_of_narrow_sites_do_not_cover_each_other() -> None:
     """Where sites are too narrow for their names, only some are written; with as many as fit, all are."""
     nodes = [200] + [1] * 40
     jobs = Workload([1], [0], [2], [60_000], [60_000])  # type: ignore[arg-type]
-    result = simulate_grid(jobs, nodes, GridPolicy(mode="sharing"))
+    result = simulate(jobs, nodes, GridPolicy(mode="sharing"))
     names = tuple(f"s{number}" for number in range(41))
     run = GridRun(result=result, site_names=names, home=np.zeros(1, np.int64))
     axes = run.plot("schedule").axes[0]

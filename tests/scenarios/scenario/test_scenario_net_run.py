@@ -14,12 +14,11 @@ from gridweave.cli.main import app
 from gridweave.errors import InputError
 from gridweave.scenarios.published.network import overheads_of
 from gridweave.scenarios.results.grid import COLUMNS, GridRun, network_columns, policy_label
-from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.catalogue import scenario_names
 from gridweave.scenarios.scenario.run import run_built, run_scenario, run_world
 from gridweave.scenarios.world.fuzz import fuzz, world_of
-from gridweave.scenarios.world.simulate import WorldResult
 
 SCENARIO = """\
 [[sites]]
@@ -186,7 +185,7 @@ def test_less_control_runs_over_the_network(path: Path, tmp_path: Path) -> None:
     """Under limited control, with messages over the links, jobs are split by the same model, and all is reported."""
     run = run_of(path, "grid.control=limited", "grid.contention=dynamic", "grid.at=b")
     result = run.result
-    assert isinstance(result, WorldResult)
+    assert isinstance(result, SimulationResult)
     assert result.multi_site.any()
     assert result.messages > len(result.workload)
     columns = network_columns(result)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from conftest import TracePath
 from gridweave.errors import InputError, ScenarioError
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
-from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
@@ -85,7 +84,7 @@ def test_a_run_is_the_grid_simulator(mode: str, selection: str) -> None:
     run = run_scenario("two-sites", overrides=changes)
     policy = GridPolicy(mode=mode, selection=selection, overhead=0.25, max_fragments=LIMITED_FRAGMENTS)
     rng = np.random.default_rng([1, 4])
-    expected = simulate_grid(run.result.workload, [256, 128], policy, rng=rng)
+    expected = simulate(run.result.workload, [256, 128], policy, rng=rng)
     assert run.result.start_ms.tolist() == expected.start_ms.tolist()
     assert run.result.fragments.tolist() == expected.fragments.tolist()
 
@@ -94,7 +93,7 @@ def test_local_runs_are_the_local_mode_of_the_grid_simulator() -> None:
     """Without disciplines of their own, sites under mode local do what simulate_grid does."""
     run = run_scenario("two-sites", overrides=[*SMALL, "grid.mode=local", "grid.order=sjf"])
     policy = GridPolicy(mode="local", order="sjf")
-    expected = simulate_grid(run.result.workload, [256, 128], policy, home=run.home)
+    expected = simulate(run.result.workload, [256, 128], policy, home=run.home)
     assert run.result.start_ms.tolist() == expected.start_ms.tolist()
     assert run.result.end_ms.tolist() == expected.end_ms.tolist()
     assert [run.result.fragments_of(row) for row in range(20)] == [expected.fragments_of(row) for row in range(20)]

@@ -13,7 +13,8 @@ from typer.testing import CliRunner, Result
 from gridweave.cli.run import run_scenario as run_command
 from gridweave.errors import ScenarioError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import simulate_grid
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.scenario.run import run_scenario, run_world
@@ -21,7 +22,6 @@ from gridweave.scenarios.scenario.tables import Scenario, Site, WorkloadTable, j
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network
-from gridweave.scenarios.world.simulate import WorldResult
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
@@ -281,21 +281,21 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
 def test_the_world_is_simulated_where_it_must_be(change: str, needs_world: bool) -> None:
     """The batch driver runs what it knows, the simulated world the rest; mode local needs no grid at all."""
     changes = ["workload.jobs=40", "grid.mode=sharing", "workload.transform.split=64", change]
-    assert isinstance(run_scenario("two-sites", overrides=changes).result, WorldResult) is needs_world
+    assert isinstance(run_scenario("two-sites", overrides=changes).result, SimulationResult) is needs_world
     local = run_scenario("two-sites", overrides=[*changes, "grid.mode=local"]).result
-    assert not isinstance(local, WorldResult)
+    assert not isinstance(local, SimulationResult)
 
 
 def test_without_delay_and_fault_the_world_is_the_batch_driver() -> None:
     """The same scenario gives the same starts and places in both drivers, job by job."""
     built = build_scenario("two-sites", SMALL)
-    batch = simulate_grid(built.workload, [256, 128], GridPolicy(overhead=0.25))
+    batch = simulate(built.workload, [256, 128], GridPolicy(overhead=0.25))
     world = run_world(built, check=True)
     assert world.start_ms.tolist() == batch.start_ms.tolist()
     assert [world.fragments_of(row) for row in range(200)] == [batch.fragments_of(row) for row in range(200)]
 
 
-def runs_at_home(built: Built, result: WorldResult) -> None:
+def runs_at_home(built: Built, result: SimulationResult) -> None:
     """Assert that every job that was not handed to the grid ran at its home, and every job ran."""
     assert (result.n_fragments >= 1).all()
     own = np.flatnonzero(~built.to_grid)

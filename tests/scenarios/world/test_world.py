@@ -10,12 +10,12 @@ import pytest
 from builders import random_grid_jobs, to_workload
 from gridweave.errors import OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
-from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
-from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
@@ -52,7 +52,7 @@ def random_grid(rng: np.random.Generator, *, tick: int = 1) -> tuple[Workload, l
     return to_workload(case.jobs), nodes, np.array([case.sensitivity[job.id] for job in case.jobs])
 
 
-def assert_same(world: GridResult, batch: GridResult, what: str) -> None:
+def assert_same(world: SimulationResult, batch: SimulationResult, what: str) -> None:
     """Two results are the same schedule, job by job."""
     assert world.start_ms.tolist() == batch.start_ms.tolist(), what
     assert world.end_ms.tolist() == batch.end_ms.tolist(), what
@@ -67,9 +67,7 @@ def test_without_delay_and_fault_the_world_is_the_batch_driver(part: int) -> Non
     for seed in range(part * 150, (part + 1) * 150):
         workload, nodes, sensitivity = random_grid(np.random.default_rng(seed))
         policy = random_policy(np.random.default_rng(seed + 10**6))
-        batch = simulate_grid(
-            workload, nodes, policy, rng=np.random.default_rng(seed).spawn(1)[0], sensitivity=sensitivity
-        )
+        batch = simulate(workload, nodes, policy, rng=np.random.default_rng(seed).spawn(1)[0], sensitivity=sensitivity)
         world = simulate_world(
             workload,
             nodes,
@@ -82,7 +80,7 @@ def test_without_delay_and_fault_the_world_is_the_batch_driver(part: int) -> Non
         assert_same(world, batch, f"seed {seed}, {nodes}, {policy}")
 
 
-def play_badly(seed: int, control: str) -> WorldResult:
+def play_badly(seed: int, control: str) -> SimulationResult:
     """Play a random grid with all that can go wrong, and all checks."""
     rng = np.random.default_rng([seed, 77])
     workload, nodes, _ = random_grid(rng, tick=1000)

@@ -17,10 +17,11 @@ from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.messages import ReportDone, ToSite
 from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.world import LOOK_EVERY, PATIENCE_INSTANTS, PATIENCE_MS, Watchdog
 from gridweave.site.allocation import NodePool
 from gridweave.site.contract import ContractCore
@@ -36,7 +37,7 @@ CUTS = Faults(cut_every_ms=80_000, cut_lasts_ms=30_000)
 
 def play(
     seed: int, network: Network, faults: Faults | None = None, *, check: bool = False, long: bool = False
-) -> WorldResult:
+) -> SimulationResult:
     """Play a busy grid of two sites, most of whose jobs are split, with some jobs of the sites' own users."""
     rng = np.random.default_rng(seed)
     count = 60

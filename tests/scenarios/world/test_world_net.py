@@ -9,11 +9,12 @@ import pytest
 
 from builders import random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
-from gridweave.scenarios.world.simulate import WorldResult, simulate_world
+from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.policy import SitePolicy
 from net_builders import drawn_model, drawn_timetable, with_columns
 
@@ -60,7 +61,7 @@ def test_without_delay_and_fault_the_world_is_the_batch_driver(number: int) -> N
         rng = np.random.default_rng([5, number, seed])
         workload, nodes, net = drawn(rng, net_options, change)
         policy = GridPolicy(**policy_options)
-        batch = simulate_grid(workload, nodes, policy, rng=np.random.default_rng(seed).spawn(1)[0], net=net)
+        batch = simulate(workload, nodes, policy, rng=np.random.default_rng(seed).spawn(1)[0], net=net)
         world = simulate_world(
             workload,
             nodes,
@@ -85,7 +86,7 @@ def test_without_delay_and_fault_the_world_is_the_batch_driver(number: int) -> N
     assert slowest > 1.0 or net_options != {"contention": "dynamic", "split": "fewest"} or not change
 
 
-def play_badly(seed: int, control: str) -> WorldResult:
+def play_badly(seed: int, control: str) -> SimulationResult:
     """Play a random grid on a random network with all that can go wrong, and all checks."""
     rng = np.random.default_rng([seed, 78])
     data = str(rng.choice(("none", "none", "blocking", "prefetch"))) if control != "none" else "none"

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from builders import cancelling
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.shared import simulate_shared
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.batch.stepped import run_core
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
 from gridweave.scenarios.workload.columns import assign_resources
@@ -32,8 +33,9 @@ def drawn(seed: int, jobs: int = 100) -> Workload:
 def test_a_core_step_by_step_is_the_batch_loop(name: str, backfill: str) -> None:
     """A `SiteCore` that is told every event gives the schedule of the compiled loop, rates and ends included."""
     policy = msgspec.structs.replace(VARIANTS[name], backfill=backfill)
-    workload = drawn(7)
-    batch = simulate_shared(workload, NODES, policy).schedule
+    workload = cancelling(np.random.default_rng(7), drawn(7))
+    batch = simulate(workload, NODES, policy)
+    assert 5 < batch.cancelled.sum() < np.count_nonzero(np.asarray(workload.columns["cancel_ms"]) >= 0)
     rows = np.arange(len(workload))
     start_ms, end_ms, _ = run_core(
         workload, rows, NODES, SharedNodes(sharing=policy), 0, (), lambda done, total: None, check=True
@@ -47,7 +49,7 @@ def test_a_core_has_the_slowdowns_of_the_batch_loop(formula: str) -> None:
     """Whichever way slowdowns are worked out, a `SiteCore` and the compiled loop have the same ones."""
     workload = drawn(3)
     kinds = (NodeKind(count=10), NodeKind(count=6, cores=2))
-    batch = simulate_shared(workload, kinds, "L-U1", model=SlowdownModel(formula)).schedule
+    batch = simulate(workload, kinds, "L-U1", model=SlowdownModel(formula))
     policy = SharedNodes(sharing=VARIANTS["L-U1"], kinds=kinds, formula=formula)
     start_ms, end_ms, _ = run_core(
         workload, np.arange(len(workload)), NODES, policy, 0, (), lambda done, total: None, check=True
@@ -60,7 +62,7 @@ def test_a_core_has_the_slowdowns_of_the_batch_loop(formula: str) -> None:
 def test_own_users_in_the_world_have_the_schedule_of_their_site(seed: int) -> None:
     """Where nobody hands a job to the grid, each site of the world does what it would do by itself."""
     workload = drawn(seed)
-    alone = simulate_shared(workload, NODES, "L-U1").schedule
+    alone = simulate(workload, NODES, "L-U1")
     sites = [SharedNodes(sharing=VARIANTS["L-U1"])]
     world = simulate_world(
         workload, [NODES], GridPolicy(), site_policies=sites, to_grid=np.zeros(len(workload), bool), check=True
