@@ -19,7 +19,7 @@ from gridweave.grid.client.mapping import Results
 from gridweave.grid.client.requests import Afters, Limit, Runnable, checked, chunks, job_request
 from gridweave.grid.client.streams import ENDS, Connected, EndWatch
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where, WishKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -333,17 +333,32 @@ class Client:
         """Return the record of a job once it has ended; one stream of events serves all who wait."""
         return await self._ends.ended(job_id)
 
+    async def wish(self, kind: WishKind, job_ids: Iterable[int]) -> list[int]:
+        """Say what is wanted of jobs; return those that it was done to.
+
+        Parameters
+        ----------
+        kind : str
+            ``cancel``, ``hold`` or ``release``: as the methods of these names.
+        """
+        wanted = list(job_ids)
+        done: list[int] = []
+        for start in range(0, len(wanted), api.MOST_LISTED):
+            body = api.JobIds(job_ids=wanted[start : start + api.MOST_LISTED])
+            done += (await self.transport.call("POST", f"/v1/jobs/{kind}", api.Done, body=body)).job_ids
+        return done
+
     async def cancel(self, job_ids: Iterable[int]) -> list[int]:
         """End jobs; return those that had not ended already."""
-        return await self._change("cancel", job_ids)
+        return await self.wish("cancel", job_ids)
 
     async def hold(self, job_ids: Iterable[int]) -> list[int]:
         """Keep jobs from starting; return those that waited, and now do not start."""
-        return await self._change("hold", job_ids)
+        return await self.wish("hold", job_ids)
 
     async def release(self, job_ids: Iterable[int]) -> list[int]:
         """Let held jobs go into the queue again; return those that were held."""
-        return await self._change("release", job_ids)
+        return await self.wish("release", job_ids)
 
     async def explain(self, job_id: int) -> api.Forecast:
         """Return when a job starts, where, and why not sooner."""
@@ -417,14 +432,6 @@ class Client:
     async def health(self) -> api.Health:
         """Return whether the grid works; UnavailableError if it does not."""
         return await self.transport.call("GET", "/readyz", api.Health)
-
-    async def _change(self, verb: str, job_ids: Iterable[int]) -> list[int]:
-        wanted = list(job_ids)
-        done: list[int] = []
-        for start in range(0, len(wanted), api.MOST_LISTED):
-            body = api.JobIds(job_ids=wanted[start : start + api.MOST_LISTED])
-            done += (await self.transport.call("POST", f"/v1/jobs/{verb}", api.Done, body=body)).job_ids
-        return done
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:
         return streams.events(self.transport, after=None, kinds=ENDS, connected=connected)

@@ -17,7 +17,7 @@ from gridweave.grid.client.job import Job
 from gridweave.grid.client.requests import Afters, Limit, Runnable
 from gridweave.grid.client.streams import Stream
 from gridweave.grid.client.transport import Patience, Sleep
-from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where, WishKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -322,6 +322,10 @@ class SyncClient:
     def ended(self, job_id: int) -> JobRecord:
         """See `Client.ended`."""
         return self._loop.run(self._client.ended(job_id))
+
+    def wish(self, kind: WishKind, job_ids: Iterable[int]) -> list[int]:
+        """See `Client.wish`."""
+        return self._loop.run(self._client.wish(kind, job_ids))
 
     def cancel(self, job_ids: Iterable[int]) -> list[int]:
         """See `Client.cancel`."""

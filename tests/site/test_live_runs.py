@@ -10,7 +10,7 @@ from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, Program
 from gridweave.site.launch import RankReport, Usage
 from gridweave.site.messages import Agent, ConfirmRun, EndRun, RunEnded, StartJob, StartRun
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import MOST_CODES, Run, SiteSettings, exit_codes_of, make_run, repeated_orders
+from gridweave.site.runs import MOST_CODES, Run, SiteSettings, make_run, repeated_orders
 
 SETTINGS = SiteSettings(
     name="north",
@@ -116,7 +116,7 @@ def test_only_so_many_exit_codes_are_told() -> None:
     reports = tuple(RankReport(99 - rank, 1, 1, exit_code=rank % 2) for rank in range(100))
     for agent, piece in made.pieces.items():
         piece.end = RunEnded(agent, 7, 2, "failed", ranks=reports if agent == "a" else ())
-    codes = exit_codes_of(made)
+    codes = made.exit_codes
     assert len(codes) == MOST_CODES
     assert codes[:2] == ((0, 1, None), (2, 1, None))
 

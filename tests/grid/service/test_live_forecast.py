@@ -63,7 +63,7 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
         running = await grid.backend.forecast(first)
         assert running is not None
         assert (running.state, running.reason) == ("running", "it runs")
-        assert await grid.backend.cancel([runs, waits, first, second], origin="a test")
+        assert await grid.backend.wish("cancel", [runs, waits, first, second], origin="a test")
 
 
 @pytest.mark.asyncio
@@ -94,4 +94,4 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             "has not said when it could start it",
         ]
         grid.away.clear()
-        assert await grid.backend.cancel([runs, waits], origin="a test")
+        assert await grid.backend.wish("cancel", [runs, waits], origin="a test")
