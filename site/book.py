@@ -23,7 +23,7 @@ from gridweave.site.job import (
     job_of,
     request_problem,
 )
-from gridweave.site.launch import Usage as Used
+from gridweave.site.launch import Used
 from gridweave.site.messages import UserSubmitted, Wish
 
 KEEP_ENDED = 5_000

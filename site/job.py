@@ -13,8 +13,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, launch_problem
-from gridweave.site.launch import Usage as Used
+from gridweave.site.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, Used, launch_problem
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 

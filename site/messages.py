@@ -34,8 +34,7 @@ from gridweave.site.job import (
     Resources,
     WishKind,
 )
-from gridweave.site.launch import Launch, Outcome, RankReport
-from gridweave.site.launch import Usage as Used
+from gridweave.site.launch import Launch, Outcome, RankReport, Used
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 

@@ -14,8 +14,7 @@ from gridweave.errors import OptionError
 from gridweave.site.book import JobBook
 from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals
-from gridweave.site.launch import Launch, Rank, total_usage
-from gridweave.site.launch import Usage as Used
+from gridweave.site.launch import Launch, Rank, Used, total_usage
 from gridweave.site.messages import (
     LOCAL,
     Agent,

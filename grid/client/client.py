@@ -26,7 +26,16 @@ from gridweave.errors import GridweaveError, InputError, JobFailedError, OptionE
 from gridweave.grid import api
 from gridweave.grid.client import streams
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
-from gridweave.grid.client.requests import Afters, Limit, Runnable, callable_name, checked, chunks, job_request
+from gridweave.grid.client.requests import (
+    Afters,
+    EncodedJobs,
+    Limit,
+    Runnable,
+    callable_name,
+    checked,
+    chunks,
+    job_request,
+)
 from gridweave.grid.client.streams import ENDS, Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where, WishKind
@@ -467,10 +476,10 @@ class Client:
             keys = [f"{stem}-{number}" for number in range(len(asked))]
         if len(keys) != len(asked):
             raise InputError(f"keys: there are {len(keys)} for {len(asked)} jobs; one for each")
-        new = [api.NewJob(request=request, key=key) for request, key in zip(asked, keys, strict=True)]
+        new = (api.NewJob(request=request, key=key) for request, key in zip(asked, keys, strict=True))
         answers: list[api.SubmitAnswer] = []
         for part in chunks(new):
-            body = api.SubmitJobs(jobs=part, site=site)
+            body = EncodedJobs(jobs=part, site=site)
             answers += (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
         for number, answer in enumerate(answers):
             if answer.job_id is None:
@@ -524,7 +533,7 @@ class Client:
             environment=environment,
             working_directory=working_directory,
         )
-        return Results(self, items, plain, at_once)
+        return Results(self, items, checked(plain), at_once)
 
     # -- jobs
 
@@ -658,7 +667,7 @@ class Client:
         what
             As for `submit`; what it runs makes no difference, but a whole request says more than nodes and limit.
         """
-        body = api.QuoteJob(request=job_request(what, nodes=nodes, limit=limit))
+        body = api.QuoteJob(request=checked(job_request(what, nodes=nodes, limit=limit)))
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=body)
 
     async def drain(self, site: str) -> None:

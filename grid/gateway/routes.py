@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
+
+import msgspec
+from aiohttp import web
 
 from gridweave.grid.api import (
     Done,
@@ -24,7 +28,8 @@ from gridweave.grid.api import (
     Tokens,
 )
 from gridweave.grid.gateway import handlers, streams, submission
-from gridweave.grid.gateway.call import Call, Route
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute
+from gridweave.grid.gateway.openapi import describe
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
 from gridweave.site.job import JobRecord, WishKind
@@ -39,7 +44,7 @@ _OFFSET = (streams.OFFSET_HEADER, "Where the first byte of the answer stands in 
 _LAST = (streams.LAST_HEADER, "1 if nothing follows, 0 if something may; not sent with `follow`.")
 
 
-def _wishes() -> Iterable[Route]:
+def _wishes() -> Iterable[HttpRoute]:
     """Return the routes by which users say what they want of jobs."""
     wishes: tuple[tuple[WishKind, str, str], ...] = (
         ("cancel", "End a job, or keep it from starting", "End jobs, or keep them from starting"),
@@ -51,7 +56,7 @@ def _wishes() -> Iterable[Route]:
         ),
     )
     for kind, one, many in wishes:
-        yield Route(
+        yield HttpRoute(
             method="POST",
             path=f"/v1/jobs/{kind}",
             name=f"{kind}_jobs",
@@ -62,7 +67,7 @@ def _wishes() -> Iterable[Route]:
             answer=Done,
             problems=("too-many-jobs",),
         )
-        yield Route(
+        yield HttpRoute(
             method="POST",
             path=f"/v1/jobs/{{id}}/{kind}",
             name=f"{kind}_job",
@@ -74,8 +79,18 @@ def _wishes() -> Iterable[Route]:
         )
 
 
-ROUTES: tuple[Route, ...] = (
-    Route(
+async def _openapi(call: GatewayCall) -> web.Response:
+    """Return the description of the interface."""
+    return web.Response(body=_description(call.parts.tokens is not None), content_type=JSON)
+
+
+@functools.cache
+def _description(with_tokens: bool) -> bytes:
+    return msgspec.json.encode(describe(ROUTES, with_tokens=with_tokens))
+
+
+ROUTES: tuple[HttpRoute, ...] = (
+    HttpRoute(
         method="POST",
         path="/v1/jobs",
         name="submit",
@@ -88,7 +103,7 @@ ROUTES: tuple[Route, ...] = (
         problems=("too-many-jobs", "too-many-open-jobs"),
         request_headers=(_KEY,),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs",
         name="list_jobs",
@@ -99,7 +114,7 @@ ROUTES: tuple[Route, ...] = (
         answer=JobPage,
     ),
     *_wishes(),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs/{id}",
         name="show_job",
@@ -109,7 +124,7 @@ ROUTES: tuple[Route, ...] = (
         answer=JobRecord,
         problems=_JOB,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs/{id}/story",
         name="story",
@@ -119,7 +134,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Story,
         problems=_JOB,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs/{id}/forecast",
         name="forecast",
@@ -129,7 +144,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Forecast,
         problems=_JOB,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs/{id}/output",
         name="output",
@@ -142,7 +157,7 @@ ROUTES: tuple[Route, ...] = (
         is_stream=True,
         answer_headers=(_OFFSET, _LAST),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/events",
         name="events",
@@ -155,7 +170,7 @@ ROUTES: tuple[Route, ...] = (
         is_stream=True,
         request_headers=(_RESUME,),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/events/ws",
         name="events_ws",
@@ -166,7 +181,7 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_JOB, "too-many-streams"),
         is_stream=True,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/sites",
         name="sites",
@@ -175,7 +190,7 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         answer=Sites,
     ),
-    Route(
+    HttpRoute(
         method="POST",
         path="/v1/sites/{name}/drain",
         name="drain",
@@ -185,7 +200,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Done,
         problems=("unknown-site",),
     ),
-    Route(
+    HttpRoute(
         method="POST",
         path="/v1/sites/{name}/resume",
         name="resume",
@@ -195,7 +210,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Done,
         problems=("unknown-site",),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/queue",
         name="queue",
@@ -205,7 +220,7 @@ ROUTES: tuple[Route, ...] = (
         query=handlers.QueueQuery,
         answer=Queue,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/scheduling",
         name="scheduling",
@@ -214,7 +229,7 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         answer=Scheduling,
     ),
-    Route(
+    HttpRoute(
         method="POST",
         path="/v1/quote",
         name="quote",
@@ -224,7 +239,7 @@ ROUTES: tuple[Route, ...] = (
         body=QuoteJob,
         answer=Forecast,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/tokens",
         name="list_tokens",
@@ -233,7 +248,7 @@ ROUTES: tuple[Route, ...] = (
         role="operate",
         answer=Tokens,
     ),
-    Route(
+    HttpRoute(
         method="POST",
         path="/v1/tokens",
         name="make_token",
@@ -244,7 +259,7 @@ ROUTES: tuple[Route, ...] = (
         answer=MadeToken,
         problems=("unknown-token",),
     ),
-    Route(
+    HttpRoute(
         method="DELETE",
         path="/v1/tokens/{id}",
         name="revoke_token",
@@ -254,7 +269,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Done,
         problems=("unknown-token",),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/whoami",
         name="whoami",
@@ -263,7 +278,7 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         answer=TokenInfo,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/metrics",
         name="metrics",
@@ -272,7 +287,7 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         forms=(handlers.METRICS_FORM,),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/healthz",
         name="healthz",
@@ -281,7 +296,7 @@ ROUTES: tuple[Route, ...] = (
         role=None,
         answer=Health,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/readyz",
         name="readyz",
@@ -290,12 +305,12 @@ ROUTES: tuple[Route, ...] = (
         role=None,
         answer=Health,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/openapi.json",
         name="openapi",
         summary="This description of the interface",
-        handler=handlers.openapi,
+        handler=_openapi,
         role=None,
         forms=(JSON,),
     ),
@@ -308,14 +323,14 @@ def _pattern(path: str) -> _Parts:
     return tuple("{}" if part.startswith("{") else part for part in path.split("/"))
 
 
-_BY_PATH: dict[_Parts, dict[str, Route]] = {}
+_BY_PATH: dict[_Parts, dict[str, HttpRoute]] = {}
 for _route in ROUTES:
     _BY_PATH.setdefault(_pattern(_route.path), {})[_route.method] = _route
 
 _BRACES_AT = 3
 
 
-def find_route(call: Call, path: str, method: str) -> Route:
+def find_route(call: GatewayCall, path: str, method: str) -> HttpRoute:
     """Return the route of a request, and note in the call what its path names.
 
     Raises

@@ -25,7 +25,7 @@ from gridweave.site.job import (
 )
 from gridweave.site.journal.records import Codec, digest
 from gridweave.site.journal.snapshot import dump_core, load_core
-from gridweave.site.launch import Usage
+from gridweave.site.launch import Used
 from gridweave.site.messages import (
     CancelJob,
     CommitHold,
@@ -160,7 +160,7 @@ def test_what_sites_report_is_added_up() -> None:
     """The job has ended with its last fragment; what all of them used, and where its output is, is known."""
     core = running()
     for site, agent in ((north, "a"), (south, "b")):
-        report = FragmentReport(1, 1, "", (), Usage(cpu_s=2.0), (agent,))
+        report = FragmentReport(1, 1, "", (), Used(cpu_s=2.0), (agent,))
         commands = do(core, 900, site(report), site(Ended(1, 1, 890, "finished")))
     assert state(core) == ("ended", "finished", 1)
     record = core.book.records[1]
@@ -174,12 +174,12 @@ def test_what_was_lost_or_alone_ends_the_rest_and_begins_anew(how: str) -> None:
     core = running()
     assert told(do(core, 600, south(Ended(1, 1, 590, how))), CancelJob) == [(NORTH, CancelJob(1, 1))]
     assert state(core) == ("waiting", "", 1)
-    report = FragmentReport(1, 1, "ended", ((0, None, 15),), Usage(cpu_s=1.0), ("a",))
+    report = FragmentReport(1, 1, "ended", ((0, None, 15),), Used(cpu_s=1.0), ("a",))
     commands = do(core, 700, north(report), north(Ended(1, 1, 690, "cancelled")))
     assert {message.attempt for _, message in told(commands, DescribeJob, HoldNodes)} == {2}
     assert state(core) == ("starting", "", 2)
     record = core.book.records[1]
-    assert (record.exit_codes, record.used, record.reason) == ((), Usage(), "")
+    assert (record.exit_codes, record.used, record.reason) == ((), Used(), "")
 
 
 def test_a_hold_that_is_refused_releases_the_others() -> None:
@@ -219,9 +219,9 @@ def test_what_is_said_of_a_job_that_has_ended_does_not_bring_it_back() -> None:
     do(core, 1, Wish("cancel", (1,)))
     do(core, 2, north(Refused(1, 1, "busy")))
     assert state(core) == ("ended", "cancelled", 1)
-    do(core, 3, south(Refused(1, 1, "busy")), south(FragmentReport(1, 1, "late", (), Usage(cpu_s=9.0), ("b",))))
+    do(core, 3, south(Refused(1, 1, "busy")), south(FragmentReport(1, 1, "late", (), Used(cpu_s=9.0), ("b",))))
     assert state(core) == ("ended", "cancelled", 1)
-    assert core.book.records[1].used == Usage()
+    assert core.book.records[1].used == Used()
 
 
 def test_what_is_said_of_an_earlier_attempt_is_passed_over() -> None:
@@ -229,9 +229,9 @@ def test_what_is_said_of_an_earlier_attempt_is_passed_over() -> None:
     core = running()
     do(core, 600, south(Ended(1, 1, 590, "lost")))
     do(core, 700, north(Ended(1, 1, 690, "cancelled")))
-    do(core, 710, north(Started(1, 1, 500)), south(FragmentReport(1, 1, "old", (), Usage(cpu_s=9.0), ("b",))))
+    do(core, 710, north(Started(1, 1, 500)), south(FragmentReport(1, 1, "old", (), Used(cpu_s=9.0), ("b",))))
     assert state(core) == ("starting", "", 2)
-    assert core.book.records[1].used == Usage()
+    assert core.book.records[1].used == Used()
 
 
 def test_a_job_that_cannot_be_is_declined() -> None:
@@ -289,7 +289,7 @@ answers = st.one_of(
     st.builds(Withdrawn, jobs, attempts),
     st.builds(Quoted, st.integers(1, 9), st.integers(0, 4), st.none() | st.integers(0, 100)),
     st.builds(SiteChanged, st.integers(0, 4), st.integers(0, 4)),
-    st.builds(FragmentReport, jobs, attempts, st.just(""), st.just(()), st.builds(Usage), st.just(("a",))),
+    st.builds(FragmentReport, jobs, attempts, st.just(""), st.just(()), st.builds(Used), st.just(("a",))),
     st.builds(
         Ended,
         jobs,

@@ -25,8 +25,7 @@ from gridweave.site.job import (
 )
 from gridweave.site.journal.records import Codec, digest
 from gridweave.site.journal.snapshot import dump_core, load_core
-from gridweave.site.launch import RankReport
-from gridweave.site.launch import Usage as Used
+from gridweave.site.launch import RankReport, Used
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     Agent,

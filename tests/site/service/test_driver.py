@@ -14,7 +14,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Program
 from gridweave.site.journal import journal as journal_module
-from gridweave.site.launch import Usage
+from gridweave.site.launch import Used
 from gridweave.site.messages import (
     ENCODER,
     Agent,
@@ -335,7 +335,7 @@ async def test_numbers_that_no_journal_holds_do_not_stop_a_site(place: Path) -> 
     """A machine that says that a job used more than there is, or no number, ends the job all the same."""
     life = Life(place)
     await life.submit(("key", request()))
-    used = Usage(cpu_s=float("inf"), peak_memory_bytes=2**64 - 1, read_bytes=2**64 - 1, written_bytes=2**63)
+    used = Used(cpu_s=float("inf"), peak_memory_bytes=2**64 - 1, read_bytes=2**64 - 1, written_bytes=2**63)
     report = asyncio.ensure_future(
         life.driver.report(ENCODER.encode([RunEnded("n0", FIRST, 1, "finished", used=used)]))
     )
