@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
+from gridweave.grid.config.networks import TOML, find_topology, text_of, with_source_of
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS
@@ -29,7 +30,6 @@ from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, GridRuns
 from gridweave.scenarios.published.report import OURS, Conclusion, Report, Row, Section, Value, Verdict
-from gridweave.scenarios.scenario.networks import TOML, find_topology, text_of, with_source_of
 from gridweave.scenarios.workload.columns import with_communication
 from gridweave.scenarios.workload.table import Workload
 
