@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gridweave.cli.completion import complete_sites
 from gridweave.cli.grid_client import (
     Here,
     Json,
     Profile,
     Url,
+    complete_sites,
     named_jobs,
     plain,
     ranges_text,
