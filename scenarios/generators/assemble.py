@@ -17,13 +17,7 @@ MAX_JOBS = 10**8
 
 
 def check_request(jobs: int, nodes: int, load: float | None, run_factor: float, interarrival_factor: float) -> None:
-    """Refuse what no generator can do.
-
-    Raises
-    ------
-    OptionError
-        If one of them is out of its bounds.
-    """
+    """Refuse what no generator can do."""
     if not 1 <= jobs <= MAX_JOBS:
         raise OptionError("jobs", f"{jobs} is not within 1 to {MAX_JOBS}")
     check_nodes(nodes)

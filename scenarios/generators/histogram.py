@@ -48,17 +48,7 @@ def bin_edges() -> IntArray:
 
 
 def bin_of(ticks: IntArray) -> IntArray:
-    """Return the bin of each time.
-
-    Parameters
-    ----------
-    ticks : numpy.ndarray of int64, shape (n,)
-        Times in ticks, >= 1.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-    """
+    """Return the bin of each time, in ticks from 1 up."""
     return np.searchsorted(bin_edges(), ticks, side="right").astype(np.int64) - 1
 
 

@@ -107,18 +107,7 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return phases * math.fsum(p * mean**k for p, mean in zip(self.probabilities, self.means_ms, strict=True))
 
     def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Draw values.
-
-        Parameters
-        ----------
-        size : int
-            How many.
-
-        Returns
-        -------
-        numpy.ndarray of float64, shape (size,)
-            In milliseconds.
-        """
+        """Draw values, in milliseconds."""
         return self._draw(rng, size, self.probabilities, self.order)
 
     def sample_residual_ms(self, rng: np.random.Generator) -> float:
@@ -353,13 +342,7 @@ class Stream:
         return sum(int(np.searchsorted(submit_ms, horizon_ms, side="right")) for submit_ms, _, _ in self._chunks)
 
     def columns_until(self, horizon_ms: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the jobs up to a time, up to which they have been drawn.
-
-        Returns
-        -------
-        submit_ms, width, run_ms : numpy.ndarray of float64, shape (n,)
-            Submit times ascending.
-        """
+        """Return submit times (ascending), widths and run times up to a time, up to which they have been drawn."""
         submit_ms, width, run_ms = (np.concatenate(parts) for parts in zip(*self._chunks, strict=True))
         count = int(np.searchsorted(submit_ms, horizon_ms, side="right"))
         return submit_ms[:count], width[:count], run_ms[:count]

@@ -67,34 +67,13 @@ class DailyCycle:
     points: FloatArray
 
     def time_s(self, points: npt.ArrayLike) -> FloatArray:
-        """Return the times at which so many points have passed since a midnight.
-
-        Parameters
-        ----------
-        points : array_like of float, shape (n,)
-            Points, >= 0.
-
-        Returns
-        -------
-        numpy.ndarray of float64, shape (n,)
-            Seconds since that midnight.
-        """
+        """Return how many seconds after a midnight so many points (>= 0) have passed."""
         days, rest = np.divmod(np.asarray(points, np.float64), self.points[-1])
         time_s: FloatArray = days * DAY_S + np.interp(rest, self.points, _EDGES_S)
         return time_s
 
     def points_at(self, time_s: npt.ArrayLike) -> FloatArray:
-        """Return the points that have passed since a midnight: the inverse of `time_s`.
-
-        Parameters
-        ----------
-        time_s : array_like of float, shape (n,)
-            Seconds since that midnight, >= 0.
-
-        Returns
-        -------
-        numpy.ndarray of float64, shape (n,)
-        """
+        """Return the points that have passed so many seconds (>= 0) after a midnight: the inverse of `time_s`."""
         days, rest = np.divmod(np.asarray(time_s, np.float64), DAY_S)
         points: FloatArray = days * self.points[-1] + np.interp(rest, _EDGES_S, self.points)
         return points
@@ -284,37 +263,13 @@ class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         daily_cycle(self.anum, self.bnum)
 
     def size_range(self, nodes: int) -> tuple[float, float, float]:
-        """Return low, med and hi for a machine.
-
-        Parameters
-        ----------
-        nodes : int
-            Size of the machine, >= 2.
-
-        Returns
-        -------
-        low, med, hi : float
-            In log2 of nodes, ascending. On a small machine med is no less than hi / 2.
-        """
+        """Return low, med and hi in log2 of nodes, ascending. On a small machine med is no less than hi / 2."""
         hi = max(math.log2(nodes) - self.hi_offset, self.low)
         return self.low, min(max(hi - self.med_offset, hi / 2, self.low), hi), hi
 
 
 def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> IntArray:
-    """Draw sizes of jobs: serial, a power of two, or any.
-
-    Parameters
-    ----------
-    nodes : int
-        Size of the machine, >= 1.
-    size : int
-        How many.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (size,)
-        Within 1 to `nodes`.
-    """
+    """Draw sizes of jobs, within 1 to ``nodes``: serial, a power of two, or any."""
     kind, stage, place = rng.random((3, size))
     if nodes == 1:
         return np.ones(size, np.int64)

@@ -82,13 +82,7 @@ def measure(workload: Workload, nodes: int | None = None) -> Moments:
 
 
 def machine_nodes(workload: Workload, nodes: int | None) -> int:
-    """Return the size of the machine: what was given, else what the workload says.
-
-    Raises
-    ------
-    OptionError
-        If neither says it, if it is out of bounds, or if a job is wider.
-    """
+    """Return the size of the machine: what was given, else what the workload says."""
     nodes = workload.nodes if nodes is None else nodes
     if nodes is None:
         raise OptionError("nodes", f"{workload.name} does not say how many nodes the machine has; give it")
@@ -101,35 +95,13 @@ def machine_nodes(workload: Workload, nodes: int | None) -> int:
 
 
 def check_positive(option: str, value: float) -> None:
-    """Refuse a number that is not finite and above zero.
-
-    Parameters
-    ----------
-    option : str
-        What the user knows it as.
-
-    Raises
-    ------
-    OptionError
-        If it is not.
-    """
+    """Refuse a number that is not finite and above zero; ``option`` is what the user knows it as."""
     if not (math.isfinite(value) and value > 0):
         raise OptionError(option, f"{value} is not a finite number > 0")
 
 
 def submission_span_ms(workload: Workload) -> int:
-    """Return the time from the first submission to the last.
-
-    Returns
-    -------
-    int
-        In milliseconds, > 0.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two jobs, or all are submitted at one instant.
-    """
+    """Return the time from the first submission to the last, > 0: there must be two, at different instants."""
     if len(workload) < 2:
         raise InputError(f"{workload.name} has {len(workload)} jobs; an arrival process is learnt from two at least")
     span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])
@@ -141,13 +113,7 @@ def submission_span_ms(workload: Workload) -> int:
 
 
 def resolution_ms(workload: Workload) -> int:
-    """Return the tick of the clock that a workload was recorded with: a second where all its times are whole seconds.
-
-    Returns
-    -------
-    int
-        1000 or 1 milliseconds.
-    """
+    """Return the tick of the clock of a workload: a second where all its times are whole seconds, else 1 ms."""
     times = (workload.submit_ms, workload.estimate_ms, workload.run_ms)
     return MS_PER_S if all(not np.any(time % MS_PER_S) for time in times) else 1
 

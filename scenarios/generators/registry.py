@@ -76,13 +76,7 @@ GENERATORS: dict[str, Generator] = {
 
 
 def kind_of(model: Model) -> str:
-    """Return the name of the entry that a model belongs to: the first of those with its type.
-
-    Raises
-    ------
-    TypeError
-        If it belongs to none; that is a fault of the caller.
-    """
+    """Return the name of the entry that a model belongs to: the first of those with its type."""
     for name, entry in GENERATORS.items():
         if isinstance(model, entry.model_type):
             return name

@@ -59,18 +59,7 @@ class Weibull(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.gamma(1 + 2 / self.alpha) / math.gamma(1 + 1 / self.alpha) ** 2 - 1
 
     def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Draw interarrival times.
-
-        Parameters
-        ----------
-        size : int
-            How many.
-
-        Returns
-        -------
-        numpy.ndarray of float64, shape (size,)
-            In milliseconds.
-        """
+        """Draw interarrival times, in milliseconds."""
         return rng.weibull(self.alpha, size) * self.beta_ms
 
 
@@ -141,18 +130,7 @@ def fit_weibull(interarrival_ms: npt.NDArray[np.integer], *, resolution_ms: int)
 
 
 def weibull_by_name(text: str) -> Weibull:
-    """Return the published parameters that a text names, as in ``table:CTC``.
-
-    Parameters
-    ----------
-    text : str
-        ``table:`` and a key of `WEIBULL_TABLE`.
-
-    Raises
-    ------
-    OptionError
-        If the text names none of them.
-    """
+    """Return the published parameters that a text names: ``table:`` and a key of `WEIBULL_TABLE`."""
     head, _, name = text.partition(":")
     if head != "table" or name not in WEIBULL_TABLE:
         names = ", ".join(WEIBULL_TABLE)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridweave.errors import InputError
-from gridweave.netmodel.problems import Problems
 from gridweave.netmodel.reading import read_table
-from gridweave.netmodel.tables import NetTable
+from gridweave.netmodel.tables import NetTable, Problems
 from gridweave.scenarios.scenario.catalogue import scenario_names
 from gridweave.scenarios.scenario.networks import TOML, find_topology, read_network, text_of, with_source_of
 from gridweave.scenarios.scenario.read import read_draft

@@ -18,9 +18,8 @@ import numpy as np
 import platformdirs
 
 from gridweave.errors import InputError
-from gridweave.netmodel.problems import Path as Keys
 from gridweave.netmodel.reading import read_table
-from gridweave.netmodel.tables import DETOUR, AttachTable, NetTable
+from gridweave.netmodel.tables import DETOUR, AttachTable, KeyPath, NetTable
 from gridweave.scenarios.scenario.checks import contention_of
 from gridweave.scenarios.scenario.problems import Report
 from gridweave.scenarios.scenario.read import Draft, beside
@@ -148,7 +147,7 @@ class _Lines:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def add(self, path: Keys, text: str) -> None:
+    def add(self, path: KeyPath, text: str) -> None:
         """Note a problem with the key at a path."""
         name = ".".join(str(key) for key in path if not isinstance(key, int))
         self.lines.append(f"{name}: {text}" if name else text)
@@ -235,7 +234,7 @@ def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.ran
     """
     from gridweave.netmodel.changes import Timetable, all_changes
     from gridweave.netmodel.model import NetworkModel
-    from gridweave.netmodel.problems import Problems
+    from gridweave.netmodel.tables import Problems
     from gridweave.scenarios.batch.grid_network import GridNet
 
     problems = Problems(network.topology.name)
@@ -259,7 +258,7 @@ class _Listener:
         self.file = ""
         self.is_whole = report.is_clean(("net", "links"))
 
-    def add(self, path: Keys, text: str) -> None:
+    def add(self, path: KeyPath, text: str) -> None:
         """Note a problem with the key at a path within ``[net]``."""
         text = text.removeprefix(f"{self.name}: ")
         if not path and not self.is_whole:

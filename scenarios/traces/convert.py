@@ -273,36 +273,15 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 def check_nodes(nodes: int | None) -> None:
-    """Refuse a machine size that a caller gave and that no machine has.
-
-    Parameters
-    ----------
-    nodes : int or None
-        Nodes of the machine; None if the file is to tell.
-
-    Raises
-    ------
-    OptionError
-        If it is less than 1, or more than the widest job may be.
-    """
+    """Refuse a machine size that a caller gave and that no machine has; with None the file is to tell it."""
     if nodes is not None and not 1 <= nodes <= MAX_WIDTH:
         raise OptionError("nodes", f"{nodes} is not the size of a machine; give 1 to {MAX_WIDTH} nodes")
 
 
 def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
-    """Return the name of a time zone that Python knows.
+    """Return the IANA name of a time zone that Python knows; None if neither name nor offset is of use.
 
-    Parameters
-    ----------
-    name : str or None
-        What the trace calls it, such as ``"Europe/Stockholm"``.
-    offset_s : int, optional
-        Seconds east of Greenwich; stands in for a name that is not known if it is whole hours.
-
-    Returns
-    -------
-    str or None
-        An IANA name; None if neither is of use.
+    An offset east of Greenwich of whole hours stands in for a name that is not known.
     """
     candidates = [name.strip()] if name else []
     if offset_s is not None and offset_s % 3600 == 0:
@@ -316,20 +295,7 @@ def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
 
 
 def local_datetime(unix_s: int, timezone: str | None) -> dt.datetime | None:
-    """Return an instant as a date and time of day where the machine stands.
-
-    Parameters
-    ----------
-    unix_s : int
-        Seconds since 1970 (UTC).
-    timezone : str or None
-        IANA name of the zone; UTC if it is None or not known.
-
-    Returns
-    -------
-    datetime.datetime or None
-        With its zone; None beyond the year 9999.
-    """
+    """Return an instant where the machine stands, in UTC if the zone is not known; None beyond the year 9999."""
     zone = known_zone(timezone)
     try:
         moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=unix_s)
