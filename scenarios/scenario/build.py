@@ -12,8 +12,7 @@ import numpy as np
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.topology import named
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.results.grid import policy_label
 from gridweave.scenarios.scenario.checks import checked, grid_policy, site_policy, sites_of, with_resources
 from gridweave.scenarios.scenario.networks import grid_net, read_network

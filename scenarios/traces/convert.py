@@ -171,18 +171,15 @@ def convert(
     submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
     no_estimate = (records.estimate_s == MISSING) | (estimate == 0)
     np.copyto(estimate, run, where=no_estimate)
-    width, no_width = records.width, np.zeros(len(submit), np.bool_)
-    if records.requested_width is not None:
-        no_width = width == MISSING
-        width = np.where(no_width, records.requested_width, width)
+    width, no_width = _widths(records)
     keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
-    rows = _in_order(records.job_id, submit, keep)
     cut = run > estimate
-    killed = cut if records.killed is None else cut | (records.killed & (run == estimate) & ~no_estimate)
     counts = (int((mask & keep).sum()) for mask in (cut, no_estimate, no_width))
     report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, *counts)
     if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
+    rows = _in_order(records.job_id, submit, keep)
+    killed = cut if records.killed is None else cut | (records.killed & (run == estimate) & ~no_estimate)
     workload = Workload(
         job_id=records.job_id[rows],
         submit_ms=submit[rows],
@@ -197,6 +194,14 @@ def convert(
         timezone=timezone,
     )
     return workload, report
+
+
+def _widths(records: Records) -> tuple[IntArray, BoolArray]:
+    """Return the allocated widths, with the requested ones where they are missing, and where that is."""
+    if records.requested_width is None:
+        return records.width, np.zeros(len(records.width), np.bool_)
+    missing = records.width == MISSING
+    return np.where(missing, records.requested_width, records.width), missing
 
 
 def _machine_size(path: str | Path, nodes: int | None, stated: Sequence[int | None]) -> int:
