@@ -5,13 +5,13 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.control.full import FullControl, NetFullControl
+from gridweave.grid.control.common import Control, ControlOptions
+from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.none import NoControl
@@ -31,87 +31,14 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
 from gridweave.site.explain import Forecast, Forecaster
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
-from gridweave.site.messages import Answer, Ended, Started
+from gridweave.site.messages import Ended
 
 RETRY_MS = 60_000
 """After how long a site that refused, or was silent, is asked again though nothing was heard of it."""
 
 
-class Control(Protocol):
-    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
-
-    def why_never(self, job: Job) -> str | None:
-        """Return why a job could not be placed on the idle grid, or None."""
-
-    def submit(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, attempt: int = 0
-    ) -> list[GridCommand]:
-        """Take in a job; its attempts are counted on from a number."""
-
-    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out of the queue, or have it taken out when it comes back there."""
-
-    def release(self, job_id: int) -> None:
-        """Do not take a job out of the queue any more."""
-
-    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, or take it out."""
-
-    def expects(self, answer: Started) -> bool:
-        """Return whether a start says nothing new, so that it need not be taken in."""
-
-    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says."""
-
-    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Take in how the links are now."""
-
-    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Do not have a job wait that can be placed no more."""
-
-    def run(self, now_ms: int) -> list[GridCommand]:
-        """Decide, after all that happened at an instant has been taken in."""
-
-    def waiting(self) -> Iterator[int]:
-        """Yield the jobs that wait, in the order in which they are thought of."""
-
-    def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called though nothing is heard."""
-
-    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
-        """Return what works out when a job starts, and why not sooner; None if it is not known."""
-
-    def quoter(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
-    ) -> Forecaster:
-        """Return what works out when a job would start that were submitted now."""
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
-
-
-Factory = Callable[[Sequence[int], GridPolicy, Generator | None, int, int, GridNetwork | None], Control]
-
-
-def _full_control(
-    nodes: Sequence[int],
-    policy: GridPolicy,
-    rng: Generator | None,
-    margin_ms: int,
-    retry_ms: int,
-    network: GridNetwork | None,
-) -> FullControl:
-    if network is None:
-        return FullControl(nodes, policy, rng, margin_ms, retry_ms)
-    return NetFullControl(nodes, policy, rng, margin_ms, retry_ms, network)
-
-
-CONTROLS: dict[str, Factory] = {
-    "full": _full_control,
-    "limited": LimitedControl,
-    "none": NoControl,
-}
-"""Level of control to factory."""
+CONTROLS: dict[str, type[Control]] = {"full": FullControl, "limited": LimitedControl, "none": NoControl}
+"""Level of control to what decides at it."""
 
 
 class MetaCore:
@@ -172,9 +99,8 @@ class MetaCore:
         # With links no overhead of the policy counts.
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
-        self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms, network)
-        if isinstance(self._control, LimitedControl):
-            self._control.lease_ms = lease_ms
+        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network)
+        self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
 
     def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
@@ -310,8 +236,6 @@ class MetaCore:
             if type(event) is FromSite:
                 if event.site not in self._sites:
                     raise InputError(f"site {event.site} is not one of the {len(self._sites)} sites")
-                if type(event.answer) is Started and self._control.expects(event.answer):
-                    continue
             elif type(event) is GridJobSubmitted:
                 self._check_submitted(event)
             elif type(event) is LinksChanged:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gridweave.grid.control.delegation import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
+from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
 from gridweave.site.explain import Forecast, SiteReason, nodes_text
 from gridweave.site.job import Job
 from gridweave.site.times import rough_span_text, when_text
