@@ -34,7 +34,7 @@ from gridweave.grid.api import (
     TokenInfo,
     Tokens,
 )
-from gridweave.grid.gateway.call import Call, unknown_job
+from gridweave.grid.gateway.call import GatewayCall, unknown_job
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.submission import request_problem
 from gridweave.grid.gateway.wire import encode
@@ -52,15 +52,15 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
 
 
-async def sites(call: Call) -> Sites:
+async def sites(call: GatewayCall) -> Sites:
     """Return how the sites are."""
     return Sites(sites=await call.backend.sites())
 
 
-def drain(draining: bool) -> Callable[[Call], Awaitable[Done]]:
+def drain(draining: bool) -> Callable[[GatewayCall], Awaitable[Done]]:
     """Return the handler that has a site take nothing new of the grid, or take it again."""
 
-    async def handler(call: Call) -> Done:
+    async def handler(call: GatewayCall) -> Done:
         try:
             await call.backend.drain(call.target, draining)
         except InputError as error:
@@ -70,18 +70,18 @@ def drain(draining: bool) -> Callable[[Call], Awaitable[Done]]:
     return handler
 
 
-async def queue(call: Call) -> Queue:
+async def queue(call: GatewayCall) -> Queue:
     """Return the first of the jobs that wait."""
     query: QueueQuery = call.query
     return await call.backend.queue(query.limit)
 
 
-async def scheduling(call: Call) -> Scheduling:
+async def scheduling(call: GatewayCall) -> Scheduling:
     """Return how the grid schedules."""
     return await call.backend.scheduling()
 
 
-async def whoami(call: Call) -> TokenInfo:
+async def whoami(call: GatewayCall) -> TokenInfo:
     """Return what the token of the request stands for."""
     return call.identity.info
 
@@ -93,14 +93,14 @@ def _no_tokens() -> RefusalError:
     return RefusalError("unknown-token", "this gateway has no tokens; start it with a place for them (--tokens)")
 
 
-async def list_tokens(call: Call) -> Tokens:
+async def list_tokens(call: GatewayCall) -> Tokens:
     """Return all tokens that can be used."""
     if call.parts.tokens is None:
         return Tokens(tokens=[])
     return Tokens(tokens=await call.parts.tokens.list())
 
 
-async def make_token(call: Call) -> MadeToken:
+async def make_token(call: GatewayCall) -> MadeToken:
     """Make a token."""
     new: NewToken = call.body
     if call.parts.tokens is None:
@@ -108,7 +108,7 @@ async def make_token(call: Call) -> MadeToken:
     return await call.parts.tokens.create(new)
 
 
-async def revoke_token(call: Call) -> Done:
+async def revoke_token(call: GatewayCall) -> Done:
     """Revoke a token, and end its streams."""
     if call.parts.tokens is None:
         raise _no_tokens()
@@ -121,12 +121,12 @@ async def revoke_token(call: Call) -> Done:
 # -- the gateway itself -----------------------------------------------------------------------------------------------
 
 
-async def healthz(call: Call) -> Health:
+async def healthz(call: GatewayCall) -> Health:
     """Return that the gateway lives."""
     return Health(status="ok", version=__version__)
 
 
-async def readyz(call: Call) -> web.Response:
+async def readyz(call: GatewayCall) -> web.Response:
     """Return whether the meta-scheduler answers."""
     health = await call.backend.health()
     return web.Response(
@@ -136,7 +136,7 @@ async def readyz(call: Call) -> web.Response:
     )
 
 
-async def metrics(call: Call) -> web.Response:
+async def metrics(call: GatewayCall) -> web.Response:
     """Return the numbers for Prometheus."""
     found: Queue | None = None
     seen: list[SiteInfo] = []
@@ -149,7 +149,7 @@ async def metrics(call: Call) -> web.Response:
     return web.Response(body=call.parts.metrics.text(), headers={"Content-Type": METRICS_FORM})
 
 
-async def openapi(call: Call) -> web.Response:
+async def openapi(call: GatewayCall) -> web.Response:
     """Return the description of the interface."""
     return web.Response(body=_description(call.parts.tokens is not None), content_type="application/json")
 
@@ -169,7 +169,7 @@ class _Change(Protocol):
     def __call__(self, job_ids: Sequence[int], *, origin: str) -> Awaitable[list[int]]: ...
 
 
-async def list_jobs(call: Call) -> JobPage:
+async def list_jobs(call: GatewayCall) -> JobPage:
     """Return a page of jobs, of their user's own unless an operator asks."""
     query: JobQuery = call.query
     if not call.identity.is_operator:
@@ -181,18 +181,18 @@ async def list_jobs(call: Call) -> JobPage:
     return page
 
 
-async def show(call: Call) -> JobRecord:
+async def show(call: GatewayCall) -> JobRecord:
     """Return what is known of a job."""
     return await call.own_job()
 
 
-async def story(call: Call) -> Story:
+async def story(call: GatewayCall) -> Story:
     """Return what happened to a job."""
     record = await call.own_job()
     return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
 
 
-async def forecast(call: Call) -> Forecast:
+async def forecast(call: GatewayCall) -> Forecast:
     """Return when a job starts, and why it waits."""
     record = await call.own_job()
     found = await call.backend.forecast(record.job_id)
@@ -201,7 +201,7 @@ async def forecast(call: Call) -> Forecast:
     return found
 
 
-async def quote(call: Call) -> Forecast:
+async def quote(call: GatewayCall) -> Forecast:
     """Return when such a job would start."""
     body: QuoteJob = call.body
     request = body.request
@@ -213,7 +213,7 @@ async def quote(call: Call) -> Forecast:
     return await call.backend.quote(request)
 
 
-def change_one(name: str) -> Callable[[Call], Awaitable[Done]]:
+def change_one(name: str) -> Callable[[GatewayCall], Awaitable[Done]]:
     """Return the handler that does something to the job in the path.
 
     Parameters
@@ -222,7 +222,7 @@ def change_one(name: str) -> Callable[[Call], Awaitable[Done]]:
         Of the method of `Backend`.
     """
 
-    async def handler(call: Call) -> Done:
+    async def handler(call: GatewayCall) -> Done:
         change: _Change = getattr(call.backend, name)
         record = await call.own_job()
         return Done(job_ids=sorted(await change([record.job_id], origin=call.origin)))
@@ -230,7 +230,7 @@ def change_one(name: str) -> Callable[[Call], Awaitable[Done]]:
     return handler
 
 
-def change_many(name: str) -> Callable[[Call], Awaitable[Done]]:
+def change_many(name: str) -> Callable[[GatewayCall], Awaitable[Done]]:
     """Return the handler that does something to the jobs in the body; others' are passed over, as unknown ones are.
 
     Parameters
@@ -239,7 +239,7 @@ def change_many(name: str) -> Callable[[Call], Awaitable[Done]]:
         Of the method of `Backend`.
     """
 
-    async def handler(call: Call) -> Done:
+    async def handler(call: GatewayCall) -> Done:
         change: _Change = getattr(call.backend, name)
         body: JobIds = call.body
         most = call.parts.settings.max_jobs

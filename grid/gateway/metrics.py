@@ -27,7 +27,7 @@ OUTCOMES = ("finished", "failed", "limit", "cancelled")
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class GatewayMetrics:
     """The numbers of one gateway, in a registry of their own.
 
     Parameters

@@ -26,7 +26,7 @@ from gridweave.grid.api import (
 from gridweave.grid.gateway import handlers as grid_routes
 from gridweave.grid.gateway import handlers as job_routes
 from gridweave.grid.gateway import streams, submission
-from gridweave.grid.gateway.call import Call, Route
+from gridweave.grid.gateway.call import ApiRoute, GatewayCall
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
 from gridweave.site.job import JobRecord
@@ -41,7 +41,7 @@ _OFFSET = (streams.OFFSET_HEADER, "Where the first byte of the answer stands in 
 _LAST = (streams.LAST_HEADER, "1 if nothing follows, 0 if something may; not sent with `follow`.")
 
 
-def _changes() -> Iterable[Route]:
+def _changes() -> Iterable[ApiRoute]:
     """Return the routes by which jobs are changed."""
     for name, what in (
         ("cancel", "End {}, or keep {} from starting"),
@@ -50,7 +50,7 @@ def _changes() -> Iterable[Route]:
     ):
         one = what.format(*(("a job", "it") if name == "cancel" else ("a job", "is")))
         many = what.format(*(("jobs", "them") if name == "cancel" else ("jobs", "are")))
-        yield Route(
+        yield ApiRoute(
             method="POST",
             path=f"/v1/jobs/{name}",
             name=f"{name}_jobs",
@@ -61,7 +61,7 @@ def _changes() -> Iterable[Route]:
             answer=Done,
             problems=("too-many-jobs",),
         )
-        yield Route(
+        yield ApiRoute(
             method="POST",
             path=f"/v1/jobs/{{id}}/{name}",
             name=f"{name}_job",
@@ -73,8 +73,8 @@ def _changes() -> Iterable[Route]:
         )
 
 
-ROUTES: tuple[Route, ...] = (
-    Route(
+ROUTES: tuple[ApiRoute, ...] = (
+    ApiRoute(
         method="POST",
         path="/v1/jobs",
         name="submit",
@@ -87,7 +87,7 @@ ROUTES: tuple[Route, ...] = (
         problems=("too-many-jobs", "too-many-open-jobs"),
         request_headers=(_KEY,),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/jobs",
         name="list_jobs",
@@ -98,7 +98,7 @@ ROUTES: tuple[Route, ...] = (
         answer=JobPage,
     ),
     *_changes(),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/jobs/{id}",
         name="show_job",
@@ -108,7 +108,7 @@ ROUTES: tuple[Route, ...] = (
         answer=JobRecord,
         problems=_JOB,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/jobs/{id}/story",
         name="story",
@@ -118,7 +118,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Story,
         problems=_JOB,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/jobs/{id}/forecast",
         name="forecast",
@@ -128,7 +128,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Forecast,
         problems=_JOB,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/jobs/{id}/output",
         name="output",
@@ -141,7 +141,7 @@ ROUTES: tuple[Route, ...] = (
         is_stream=True,
         answer_headers=(_OFFSET, _LAST),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/events",
         name="events",
@@ -154,7 +154,7 @@ ROUTES: tuple[Route, ...] = (
         is_stream=True,
         request_headers=(_RESUME,),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/events/ws",
         name="events_ws",
@@ -165,7 +165,7 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_JOB, "too-many-streams"),
         is_stream=True,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/sites",
         name="sites",
@@ -174,7 +174,7 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         answer=Sites,
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path="/v1/sites/{name}/drain",
         name="drain",
@@ -184,7 +184,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Done,
         problems=("unknown-site",),
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path="/v1/sites/{name}/resume",
         name="resume",
@@ -194,7 +194,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Done,
         problems=("unknown-site",),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/queue",
         name="queue",
@@ -204,7 +204,7 @@ ROUTES: tuple[Route, ...] = (
         query=grid_routes.QueueQuery,
         answer=Queue,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/scheduling",
         name="scheduling",
@@ -213,7 +213,7 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         answer=Scheduling,
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path="/v1/quote",
         name="quote",
@@ -223,7 +223,7 @@ ROUTES: tuple[Route, ...] = (
         body=QuoteJob,
         answer=Forecast,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/tokens",
         name="list_tokens",
@@ -232,7 +232,7 @@ ROUTES: tuple[Route, ...] = (
         role="operate",
         answer=Tokens,
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path="/v1/tokens",
         name="make_token",
@@ -243,7 +243,7 @@ ROUTES: tuple[Route, ...] = (
         answer=MadeToken,
         problems=("unknown-token",),
     ),
-    Route(
+    ApiRoute(
         method="DELETE",
         path="/v1/tokens/{id}",
         name="revoke_token",
@@ -253,7 +253,7 @@ ROUTES: tuple[Route, ...] = (
         answer=Done,
         problems=("unknown-token",),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/v1/whoami",
         name="whoami",
@@ -262,7 +262,7 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         answer=TokenInfo,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/metrics",
         name="metrics",
@@ -271,7 +271,7 @@ ROUTES: tuple[Route, ...] = (
         role="read",
         forms=(grid_routes.METRICS_FORM,),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/healthz",
         name="healthz",
@@ -280,7 +280,7 @@ ROUTES: tuple[Route, ...] = (
         role=None,
         answer=Health,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/readyz",
         name="readyz",
@@ -289,7 +289,7 @@ ROUTES: tuple[Route, ...] = (
         role=None,
         answer=Health,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/openapi.json",
         name="openapi",
@@ -307,14 +307,14 @@ def _pattern(path: str) -> _Parts:
     return tuple("{}" if part.startswith("{") else part for part in path.split("/"))
 
 
-_BY_PATH: dict[_Parts, dict[str, Route]] = {}
+_BY_PATH: dict[_Parts, dict[str, ApiRoute]] = {}
 for _route in ROUTES:
     _BY_PATH.setdefault(_pattern(_route.path), {})[_route.method] = _route
 
 _BRACES_AT = 3
 
 
-def find_route(call: Call, path: str, method: str) -> Route:
+def find_route(call: GatewayCall, path: str, method: str) -> ApiRoute:
     """Return the route of a request, and note in the call what its path names.
 
     Raises

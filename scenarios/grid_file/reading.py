@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from gridweave.errors import InputError
 from gridweave.scenarios.grid_file.structs import GridFile, LiveSite
 from gridweave.scenarios.scenario.checks import check_fragments, check_network, check_sites, grid_policy, site_policy
-from gridweave.scenarios.scenario.problems import Report
+from gridweave.scenarios.scenario.problems import ProblemReport
 from gridweave.scenarios.scenario.read import BROKEN, Draft, convert_table, parse_toml, text_of_file
 from gridweave.scenarios.scenario.tables import Header, Scenario, WorkloadTable
 
 if TYPE_CHECKING:
     from gridweave.grid.service.cluster import GridPlan
-    from gridweave.scenarios.scenario.networks import Network
+    from gridweave.scenarios.scenario.networks import ScenarioNetwork
 
 DEFAULT = "gridweave/default.toml"
 """What the file is called that ships."""
@@ -32,7 +32,7 @@ class ReadGrid:
     Attributes
     ----------
     file : GridFile
-    network : Network or None
+    network : ScenarioNetwork or None
         The links between the sites.
     text : str
         What the file says.
@@ -43,7 +43,7 @@ class ReadGrid:
     """
 
     file: GridFile
-    network: Network | None
+    network: ScenarioNetwork | None
     text: str
     source: str
     base: str
@@ -131,12 +131,12 @@ def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
     return checked_grid(file, report, text, source, base)
 
 
-def checked_grid(file: GridFile, report: Report, text: str, source: str, base: str) -> ReadGrid:
+def checked_grid(file: GridFile, report: ProblemReport, text: str, source: str, base: str) -> ReadGrid:
     """Check what has been read of a grid, as far as it could be.
 
     Parameters
     ----------
-    report : Report
+    report : ProblemReport
         With what is wrong so far.
     text, source, base : str
         As for `grid_of_text`.
@@ -163,7 +163,7 @@ def _as_scenario(file: GridFile) -> Scenario:
     return Scenario(sites=list(file.sites), workload=WorkloadTable(), header=header, grid=file.grid, net=file.net)
 
 
-def _check(file: GridFile, sites: list[LiveSite], scenario: Scenario, report: Report) -> None:
+def _check(file: GridFile, sites: list[LiveSite], scenario: Scenario, report: ProblemReport) -> None:
     check_sites(scenario, report)
     check_fragments(file.grid, report)
     policy = grid_policy(file.grid, report)

@@ -15,7 +15,7 @@ from gridweave.scenarios.grid_file.reading import ReadGrid, checked_grid, file_t
 from gridweave.scenarios.grid_file.serve_structs import EndTable, FarSite, GridSide, OwnSite, ServedGateway, SiteSide
 from gridweave.scenarios.grid_file.structs import GridFile, LiveGridTable, LiveSite, MetaTable
 from gridweave.scenarios.grid_file.wanted import placed
-from gridweave.scenarios.scenario.problems import Report
+from gridweave.scenarios.scenario.problems import ProblemReport
 from gridweave.scenarios.scenario.read import BROKEN, convert_table, parse_toml
 from gridweave.site.service.calls import NAMESPACE
 from gridweave.site.service.link import LinkEnd
@@ -55,7 +55,7 @@ class ReadService:
         return placed(self.file.folder, self.base)
 
 
-class _OfOneSite(Report):
+class _OfOneSite(ProblemReport):
     """A report of a file with one site: what is said of the first of ``[[sites]]`` is of ``[site]``."""
 
     def add(self, path: Any, text: str) -> None:
@@ -117,7 +117,7 @@ def service_of_text(text: str, source: str, base: str) -> ReadService:
     return _site_side(raw, _OfOneSite(report.source, report.lines), text, source, base)
 
 
-def _converted(raw: dict[str, Any], kind: type[Any], report: Report, lost: dict[str, Any]) -> Any:
+def _converted(raw: dict[str, Any], kind: type[Any], report: ProblemReport, lost: dict[str, Any]) -> Any:
     """Return what a file says; what could not be read is as if it were not there, and has been told."""
     file = convert_table(raw, kind, (), report)
     if file is not BROKEN:
@@ -129,7 +129,7 @@ def _converted(raw: dict[str, Any], kind: type[Any], report: Report, lost: dict[
     return found
 
 
-def _grid_side(raw: dict[str, Any], report: Report, text: str, source: str, base: str) -> ReadService:
+def _grid_side(raw: dict[str, Any], report: ProblemReport, text: str, source: str, base: str) -> ReadService:
     file: GridSide = _converted(raw, GridSide, report, {"sites": []})
     found: list[Any] = list(file.sites)
     sites = [_as_live(site) if isinstance(site, FarSite) else site for site in found]
@@ -146,7 +146,7 @@ def _as_live(site: FarSite) -> LiveSite:
     return LiveSite(name=site.name, nodes=site.nodes, machines=site.machines, grid_share=site.grid_share, at=site.at)
 
 
-def _site_side(raw: dict[str, Any], report: Report, text: str, source: str, base: str) -> ReadService:
+def _site_side(raw: dict[str, Any], report: ProblemReport, text: str, source: str, base: str) -> ReadService:
     file: SiteSide = _converted(raw, SiteSide, report, {})
     own = file.site
     if file.uplink is not None:
@@ -165,7 +165,7 @@ def _site_side(raw: dict[str, Any], report: Report, text: str, source: str, base
     return ReadService(file, checked_grid(whole, report, text, source, base), source, base)
 
 
-def _check_end(end: EndTable, place: tuple[Any, ...], report: Report) -> None:
+def _check_end(end: EndTable, place: tuple[Any, ...], report: ProblemReport) -> None:
     """Check how the other end of a link is reached."""
     try:
         parts = urlsplit(end.url)
@@ -187,7 +187,7 @@ def _check_end(end: EndTable, place: tuple[Any, ...], report: Report) -> None:
             report.add((*place, key), "is empty; name a file with a secret of 32 characters or more")
 
 
-def _check_gateway(gateway: ServedGateway, report: Report) -> None:
+def _check_gateway(gateway: ServedGateway, report: ProblemReport) -> None:
     from gridweave.errors import OptionError
     from gridweave.grid.gateway.settings import GatewaySettings
 

@@ -17,7 +17,7 @@ from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.results.grid import policy_label
 from gridweave.scenarios.scenario.checks import checked, grid_policy, site_policy, sites_of, with_resources
 from gridweave.scenarios.scenario.networks import grid_net, read_network
-from gridweave.scenarios.scenario.problems import Report
+from gridweave.scenarios.scenario.problems import ProblemReport
 from gridweave.scenarios.scenario.read import Draft, Overrides, beside, read_draft
 from gridweave.scenarios.scenario.tables import Scenario, Site, Transformation
 from gridweave.scenarios.traces.load import find_trace, load_workload
@@ -177,7 +177,7 @@ def _check_place_of_grid(draft: Draft, topology: Topology) -> None:
         )
 
 
-def _check_reach(built: Built, report: Report) -> None:
+def _check_reach(built: Built, report: ProblemReport) -> None:
     """Refuse links that cut a site off from the grid for ever, if messages cross them."""
     if built.net is None or built.grid_node is None:
         return
@@ -339,7 +339,9 @@ def _step(workload: Workload, step: Transformation, nodes: IntArray) -> Workload
     return transform.split(workload, int(nodes.max()) if isinstance(step.split, str) else step.split)
 
 
-def _left_out(workload: Workload, fits: BoolArray, why: str, drop: bool, report: Report, remarks: list[str]) -> bool:
+def _left_out(
+    workload: Workload, fits: BoolArray, why: str, drop: bool, report: ProblemReport, remarks: list[str]
+) -> bool:
     """Say which jobs can never run, as a problem or as a remark; return whether the others are to be run."""
     count = int(np.count_nonzero(~fits))
     jobs = "1 job can never run" if count == 1 else f"{count} jobs can never run"

@@ -19,7 +19,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.netmodel.tables import CONTENTIONS
 from gridweave.scenarios.results.metrics import Metrics
-from gridweave.scenarios.scenario.problems import KeyPath, Report
+from gridweave.scenarios.scenario.problems import KeyPath, ProblemReport
 from gridweave.scenarios.scenario.tables import (
     DATA,
     FRAGMENT_TABLES,
@@ -63,12 +63,12 @@ def contention_of(scenario: Scenario) -> str:
     return "none" if scenario.net is None else scenario.net.contention
 
 
-def without_idle_network(scenario: Scenario, report: Report) -> Scenario:
+def without_idle_network(scenario: Scenario, report: ProblemReport) -> Scenario:
     """Leave out a network that nothing would use since the mode was changed from outside: one file compares modes.
 
     Parameters
     ----------
-    report : Report
+    report : ProblemReport
         Knows which keys were changed from outside.
 
     Returns
@@ -87,12 +87,12 @@ def without_idle_network(scenario: Scenario, report: Report) -> Scenario:
     return msgspec.structs.replace(scenario, net=None, grid=grid, sites=sites, workload=workload)
 
 
-def check_network(scenario: Scenario, report: Report) -> None:
+def check_network(scenario: Scenario, report: ProblemReport) -> None:
     """Check what a scenario says of its network, and whether the rest goes together with it.
 
     Parameters
     ----------
-    report : Report
+    report : ProblemReport
         Is told of every problem. The links themselves are looked at where they are read.
     """
     grid = scenario.grid
@@ -200,7 +200,7 @@ def is_in_world(scenario: Scenario) -> bool:
     )
 
 
-def _check_communication(scenario: Scenario, report: Report) -> None:
+def _check_communication(scenario: Scenario, report: ProblemReport) -> None:
     table = scenario.workload.communication
     if table is None:
         return
@@ -210,7 +210,7 @@ def _check_communication(scenario: Scenario, report: Report) -> None:
     _tell(report, place, partial(check_bytes, "message_bytes", table.message_bytes))
 
 
-def _check_data(scenario: Scenario, report: Report) -> None:
+def _check_data(scenario: Scenario, report: ProblemReport) -> None:
     table = scenario.workload.data
     if table is None:
         return
@@ -224,7 +224,7 @@ def _check_data(scenario: Scenario, report: Report) -> None:
             _tell(report, place, partial(check_site, f"{key}_site", site, names))
 
 
-def _tell(report: Report, place: KeyPath, check: Callable[[], object]) -> None:
+def _tell(report: ProblemReport, place: KeyPath, check: Callable[[], object]) -> None:
     """Report what a check refuses."""
     try:
         check()
@@ -258,7 +258,7 @@ def shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:
 
 
 def with_resources(
-    workload: Workload, resources: str, file: Path | None, rng: np.random.Generator, report: Report
+    workload: Workload, resources: str, file: Path | None, rng: np.random.Generator, report: ProblemReport
 ) -> Workload:
     """Return a workload whose jobs say what they need beside nodes.
 
@@ -268,7 +268,7 @@ def with_resources(
         A mix, or a file as ``gridweave trace resources`` writes one.
     file : pathlib.Path or None
         The file that is meant, if it lies beside the scenario.
-    report : Report
+    report : ProblemReport
         Takes what is wrong, at ``workload.resources``; the workload is unchanged then.
     """
     try:
@@ -286,14 +286,14 @@ T = TypeVar("T", Network, Faults)
 S = TypeVar("S", GridPolicy, Network, Faults)
 
 
-def check_scenario(scenario: Scenario, report: Report) -> None:
+def check_scenario(scenario: Scenario, report: ProblemReport) -> None:
     """Check a scenario without its workload.
 
     Parameters
     ----------
     scenario : Scenario
         Sites and transformations that could not be read are UNSET.
-    report : Report
+    report : ProblemReport
         Is told of every problem.
     """
     check_sites(scenario, report)
@@ -317,12 +317,12 @@ def sites_of(scenario: Scenario) -> list[Site]:
     return [site for site in scenario.sites if isinstance(site, Site)]
 
 
-def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
+def grid_policy(table: GridTable, report: ProblemReport | None = None) -> GridPolicy:
     """Return the policy of a grid.
 
     Parameters
     ----------
-    report : Report, optional
+    report : ProblemReport, optional
         Is told of each value that is refused, which then has its default; without it the first one is an error.
 
     Raises
@@ -340,7 +340,7 @@ def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
     return _made(GridPolicy, values, ("grid",), report)
 
 
-def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: Report | None = None) -> T:
+def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: ProblemReport | None = None) -> T:
     """Return what a table says as the struct that is used, which checks its values itself.
 
     Parameters
@@ -349,7 +349,7 @@ def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report
         The struct, with the fields of the table.
     place : tuple of str
         Where the table stands.
-    report : Report, optional
+    report : ProblemReport, optional
         Is told of each value that is refused, which then has its default; without it the first one is an error.
 
     Raises
@@ -360,7 +360,7 @@ def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report
     return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
 
 
-def _made(kind: type[S], values: dict[str, Any], place: tuple[str, ...], report: Report | None) -> S:
+def _made(kind: type[S], values: dict[str, Any], place: tuple[str, ...], report: ProblemReport | None) -> S:
     """Return a struct of these values; where there is a report, of those that it takes, one by one."""
     if report is None:
         return kind(**values)
@@ -398,12 +398,12 @@ def site_policy(site: Site, grid: GridTable) -> SitePolicy | SharedNodes:
     )
 
 
-def check_sites(scenario: Scenario, report: Report) -> None:
+def check_sites(scenario: Scenario, report: ProblemReport) -> None:
     """Check the sites of a scenario, as far as they could be read.
 
     Parameters
     ----------
-    report : Report
+    report : ProblemReport
         Is told of every problem.
     """
     if not scenario.sites and not report.stands_at(("sites",)):
@@ -435,7 +435,7 @@ def check_sites(scenario: Scenario, report: Report) -> None:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
-def _check_source(table: WorkloadTable, report: Report) -> None:
+def _check_source(table: WorkloadTable, report: ProblemReport) -> None:
     at = ("workload",)
     if report.stands_at(at) or not report.is_clean((*at, "trace"), (*at, "generator")):
         return
@@ -452,7 +452,7 @@ def _check_source(table: WorkloadTable, report: Report) -> None:
                 report.add((*at, name), "is for a generator, and this workload is a trace; cut, shrink or stretch it")
 
 
-def _check_workload(table: WorkloadTable, report: Report) -> None:
+def _check_workload(table: WorkloadTable, report: ProblemReport) -> None:
     none = np.zeros(0, np.int64)
     try:
         with_estimates(Workload(none, none, none, none, none), table.estimates, np.random.default_rng(0))
@@ -470,7 +470,7 @@ def _check_workload(table: WorkloadTable, report: Report) -> None:
             report.add((*place, "split"), f"{step.split!r} is no width; give a number of nodes, {' or '.join(SPLITS)}")
 
 
-def _check_home(scenario: Scenario, report: Report) -> None:
+def _check_home(scenario: Scenario, report: ProblemReport) -> None:
     home, place = scenario.workload.home, ("workload", "home")
     if isinstance(home, str):
         if home not in HOMES:
@@ -487,12 +487,12 @@ def _check_home(scenario: Scenario, report: Report) -> None:
         report.add(place, "gives no site a share above 0")
 
 
-def check_fragments(table: GridTable, report: Report) -> None:
+def check_fragments(table: GridTable, report: ProblemReport) -> None:
     """Check how the table of fragments is named.
 
     Parameters
     ----------
-    report : Report
+    report : ProblemReport
         Is told of every problem.
     """
     rows = table.max_fragments

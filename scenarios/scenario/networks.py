@@ -22,7 +22,7 @@ from gridweave.netmodel.problems import Path as Keys
 from gridweave.netmodel.reading import read_table
 from gridweave.netmodel.tables import DETOUR, AttachTable, NetTable
 from gridweave.scenarios.scenario.checks import contention_of
-from gridweave.scenarios.scenario.problems import Report
+from gridweave.scenarios.scenario.problems import ProblemReport
 from gridweave.scenarios.scenario.read import Draft, beside
 from gridweave.scenarios.scenario.tables import Scenario, Site
 
@@ -165,7 +165,7 @@ def _shipped() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ScenarioNetwork:
     """A network that has been read.
 
     Attributes
@@ -185,7 +185,7 @@ class Network:
         return tuple(f"{Path(self.topology.name).name}: {remark}" for remark in self.topology.remarks)
 
 
-def read_network(draft: Draft) -> Network | None:
+def read_network(draft: Draft) -> ScenarioNetwork | None:
     """Read the network of a scenario.
 
     Parameters
@@ -195,7 +195,7 @@ def read_network(draft: Draft) -> Network | None:
 
     Returns
     -------
-    Network or None
+    ScenarioNetwork or None
         None if the scenario has none, or there is no telling what was meant.
     """
     from gridweave.netmodel.reading import build_topology
@@ -220,10 +220,10 @@ def read_network(draft: Draft) -> Network | None:
             return None
     names = list(dict.fromkeys(site.name for site in sites))
     topology = build_topology(table, name, lambda file: text_of(find_topology(file, draft.folder)), listener, names)
-    return None if topology is None or not report.is_clean(("net",)) else Network(table, topology)
+    return None if topology is None or not report.is_clean(("net",)) else ScenarioNetwork(table, topology)
 
 
-def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.random.Generator) -> GridNet:
+def grid_net(scenario: Scenario, network: ScenarioNetwork, *, until_ms: int, rng: np.random.Generator) -> GridNet:
     """Return a network as the batch driver uses it.
 
     Parameters
@@ -254,7 +254,7 @@ def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.ran
 class _Listener:
     """Hears what is wrong with a network, and reports it where the scenario says it."""
 
-    def __init__(self, report: Report, name: str, places: Mapping[str, int]) -> None:
+    def __init__(self, report: ProblemReport, name: str, places: Mapping[str, int]) -> None:
         self.report, self.name, self.places = report, name, places
         self.file = ""
         self.is_whole = report.is_clean(("net", "links"))

@@ -160,7 +160,7 @@ class _Locator:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ScenarioProblem:
     """One thing that is wrong with a scenario.
 
     Attributes
@@ -188,7 +188,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Report:
+class ProblemReport:
     """What is wrong with one scenario so far.
 
     Attributes
@@ -199,14 +199,14 @@ class Report:
         Where its keys stand; empty if it is no file.
     typed : dict from path to str
         Keys that ``--set`` gave, as they were typed.
-    problems : dict from Problem to path
+    problems : dict from ScenarioProblem to path
         In the order in which they were found, none twice.
     """
 
     source: str
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     typed: dict[KeyPath, str] = field(default_factory=dict)
-    problems: dict[Problem, KeyPath] = field(default_factory=dict)
+    problems: dict[ScenarioProblem, KeyPath] = field(default_factory=dict)
 
     def add(self, path: KeyPath, text: str) -> None:
         """Note a problem with the key at a path; its line is that of the key, or of the nearest table around it."""
@@ -216,11 +216,11 @@ class Report:
             if path[:length] in self.typed:
                 rest = [str(key) for key in path[length:] if not isinstance(key, int)]
                 self.problems.setdefault(
-                    Problem("--set", None, ".".join([self.typed[path[:length]], *rest]), text), path
+                    ScenarioProblem("--set", None, ".".join([self.typed[path[:length]], *rest]), text), path
                 )
                 return
         line = next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
-        self.problems.setdefault(Problem(self.source, line, name, text), path)
+        self.problems.setdefault(ScenarioProblem(self.source, line, name, text), path)
 
     def is_clean(self, *paths: KeyPath) -> bool:
         """Return whether nothing is wrong at or below these paths."""
@@ -250,12 +250,12 @@ class Below:
 
     Attributes
     ----------
-    report : Report
+    report : ProblemReport
     place : tuple
         Where the table stands.
     """
 
-    report: Report
+    report: ProblemReport
     place: KeyPath
 
     def add(self, path: KeyPath, text: str) -> None:

@@ -25,7 +25,7 @@ from gridweave.netmodel.reading import read_table
 from gridweave.netmodel.tables import NetTable
 from gridweave.scenarios.scenario.catalogue import machine_configurations, scenario_names, scenario_text
 from gridweave.scenarios.scenario.checks import IDLE, check_scenario, without_idle_network
-from gridweave.scenarios.scenario.problems import Below, KeyPath, Problem, Report, locate_keys
+from gridweave.scenarios.scenario.problems import Below, KeyPath, ProblemReport, ScenarioProblem, locate_keys
 from gridweave.scenarios.scenario.tables import SITE_NAME, Scenario
 
 BROKEN: Final = msgspec.UNSET
@@ -52,7 +52,7 @@ _MATCHING = f"`str` matching regex {SITE_NAME!r}"
 _QUOTED = re.compile(r"`([^`]*)`")
 
 
-def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report: Report) -> Any:
+def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report: ProblemReport) -> Any:
     """Read a table into a struct.
 
     Parameters
@@ -63,7 +63,7 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report
         What is to come of it.
     path : tuple
         Where it stands.
-    report : Report
+    report : ProblemReport
         Is told of every key that is unknown, missing or of the wrong type.
 
     Returns
@@ -95,7 +95,7 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report
     return kind(**values) if whole else BROKEN
 
 
-def _convert(raw: Any, kind: Any, path: KeyPath, report: Report) -> Any:
+def _convert(raw: Any, kind: Any, path: KeyPath, report: ProblemReport) -> Any:
     table = _table_of(kind)
     if table is not None:
         return convert_table(raw, table, path, report)
@@ -170,7 +170,7 @@ _TAKEN_BACK = {
 }
 
 
-def apply_overrides(raw: dict[str, Any], overrides: Overrides, report: Report) -> None:
+def apply_overrides(raw: dict[str, Any], overrides: Overrides, report: ProblemReport) -> None:
     """Change a scenario that is not typed yet.
 
     Parameters
@@ -180,7 +180,7 @@ def apply_overrides(raw: dict[str, Any], overrides: Overrides, report: Report) -
     overrides : mapping or sequence of str
         Dotted keys and their values; later ones win. A site stands under its name (``sites.alpha.nodes``), a
         transformation under its own (``workload.transform.split``); one that is not there yet is put at the end.
-    report : Report
+    report : ProblemReport
         Is told of what cannot be applied, and which keys were typed.
     """
     pairs = dict(overrides) if isinstance(overrides, Mapping) else dict(_parsed(text, report) for text in overrides)
@@ -194,7 +194,7 @@ def apply_overrides(raw: dict[str, Any], overrides: Overrides, report: Report) -
             _apply(raw, key, value, report)
 
 
-def _parsed(text: str, report: Report) -> tuple[str, object]:
+def _parsed(text: str, report: ProblemReport) -> tuple[str, object]:
     """Return key and value; an empty key, and a problem, if the text is no pair."""
     key, separator, written = (part.strip() for part in text.partition("="))
     if not separator or not key:
@@ -208,14 +208,14 @@ def _parsed(text: str, report: Report) -> tuple[str, object]:
     return key, written
 
 
-def _refused(key: str, text: str, report: Report) -> tuple[str, object]:
+def _refused(key: str, text: str, report: ProblemReport) -> tuple[str, object]:
     path: KeyPath = (key,)
     report.typed[path] = key
     report.add(path, text)
     return "", None
 
 
-def _apply(raw: dict[str, Any], key: str, value: object, report: Report) -> None:
+def _apply(raw: dict[str, Any], key: str, value: object, report: ProblemReport) -> None:
     if key.startswith("sites.") and isinstance(raw.get("sites"), str):
         machines = machine_configurations().get(raw["sites"])
         if machines is not None:
@@ -266,7 +266,7 @@ class Draft:
     ----------
     scenario : Scenario
         What could not be read has its default, and is ``UNSET`` where there is none.
-    report : Report
+    report : ProblemReport
         What is wrong so far.
     folder : pathlib.Path or None
         That of the file, if it came from one.
@@ -275,7 +275,7 @@ class Draft:
     """
 
     scenario: Scenario
-    report: Report
+    report: ProblemReport
     folder: Path | None
     remarks: tuple[str, ...] = ()
 
@@ -331,7 +331,7 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
     folder = None
     if isinstance(source, Scenario):
         raw: dict[str, Any] = msgspec.to_builtins(source)
-        report = Report(f"scenario {source.header.name}".strip())
+        report = ProblemReport(f"scenario {source.header.name}".strip())
     else:
         name, text, folder = _text_of(source)
         raw, report = parse_toml(name, text)
@@ -411,10 +411,10 @@ def text_of_file(path: Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ScenarioError([Problem(str(path), line, "", "is no text in UTF-8, as TOML is")]) from None
+        raise ScenarioError([ScenarioProblem(str(path), line, "", "is no text in UTF-8, as TOML is")]) from None
 
 
-def parse_toml(name: str, text: str) -> tuple[dict[str, Any], Report]:
+def parse_toml(name: str, text: str) -> tuple[dict[str, Any], ProblemReport]:
     """Read a document.
 
     Parameters
@@ -424,7 +424,7 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], Report]:
 
     Returns
     -------
-    dict, Report
+    dict, ProblemReport
         What it says, and a report that knows where its keys stand.
 
     Raises
@@ -434,17 +434,17 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], Report]:
     """
     text = text.replace("\r\n", "\n")
     try:
-        return tomllib.loads(text), Report(name, locate_keys(text))
+        return tomllib.loads(text), ProblemReport(name, locate_keys(text))
     except ValueError as error:
         found = _AT_LINE.search(str(error))
         line = int(found.group(1)) if found else text.rstrip("\n").count("\n") + 1
         problem = f"is no TOML: {_AT_LINE.sub('', str(error))}"
     except RecursionError:
         line, problem = 1, "is no TOML that can be read: its values are nested too deeply"
-    raise ScenarioError([Problem(name, line, "", " ".join(problem.split()))])
+    raise ScenarioError([ScenarioProblem(name, line, "", " ".join(problem.split()))])
 
 
-def _with_machines(raw: dict[str, Any], report: Report) -> dict[str, Any]:
+def _with_machines(raw: dict[str, Any], report: ProblemReport) -> dict[str, Any]:
     """Put the sites of a machine configuration in the place of its name."""
     name = raw.get("sites")
     if not isinstance(name, str):
