@@ -11,7 +11,7 @@ import numpy as np
 
 from gridweave.errors import UnavailableError
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.site.launch import FragmentEnded, FragmentEvent, FragmentStarted, Launch, Usage
+from gridweave.site.launch import FragmentEnded, FragmentEvent, FragmentStarted, Launch, Used
 
 if TYPE_CHECKING:
     from virtual_time import VirtualLoop
@@ -251,7 +251,7 @@ class FakeRunner:
                 fragment.outcome,
                 fragment.reason,
                 (),
-                Usage(cpu_s=1.0),
+                Used(cpu_s=1.0),
                 fragment.begun_ms,
                 self.machine.works.loop.now_ms(),
             )

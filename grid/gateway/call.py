@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from gridweave.grid.api import Role
-from gridweave.grid.gateway.access import EVERYBODY, Identity, TokenThread
+from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import HeldBytes, Memory, OpenJobs, Rates, Slots
@@ -28,7 +28,7 @@ class Parts:
 
     settings: GatewaySettings
     backend: Backend
-    tokens: TokenThread | None
+    tokens: AsyncTokens | None
     hub: EventHub
     open_jobs: OpenJobs
     metrics: GatewayMetrics
@@ -49,7 +49,7 @@ class GatewayCall:
     request : aiohttp.web.BaseRequest
     request_id : str
     identity : Identity
-    route : ApiRoute, optional
+    route : HttpRoute, optional
     target : str
         What stands for the braces in the path of the route.
     query, body : msgspec.Struct
@@ -67,7 +67,7 @@ class GatewayCall:
     request: web.BaseRequest
     request_id: str
     identity: Identity = EVERYBODY
-    route: ApiRoute | None = None
+    route: HttpRoute | None = None
     target: str = ""
     query: Any = None
     body: Any = None
@@ -127,7 +127,7 @@ Handler = Callable[[GatewayCall], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiRoute:
+class HttpRoute:
     """What is at a path, for one method: by this the gateway answers, and the interface is described.
 
     Attributes

@@ -6,9 +6,8 @@ What is asked of jobs: listed, shown, explained, cancelled, held, released.
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -36,9 +35,9 @@ from gridweave.grid.api import (
 )
 from gridweave.grid.gateway.call import GatewayCall, unknown_job
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.gateway.submission import request_problem
+from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
-from gridweave.site.job import JobRecord
+from gridweave.site.job import JobRecord, WishKind
 from gridweave.version import __version__
 
 METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
@@ -149,26 +148,6 @@ async def metrics(call: GatewayCall) -> web.Response:
     return web.Response(body=call.parts.metrics.text(), headers={"Content-Type": METRICS_FORM})
 
 
-async def openapi(call: GatewayCall) -> web.Response:
-    """Return the description of the interface."""
-    return web.Response(body=_description(call.parts.tokens is not None), content_type="application/json")
-
-
-@functools.cache
-def _description(with_tokens: bool) -> bytes:
-    # The routes know this module.
-    from gridweave.grid.gateway.openapi import describe
-    from gridweave.grid.gateway.routes import ROUTES
-
-    return msgspec.json.encode(describe(ROUTES, with_tokens=with_tokens))
-
-
-class _Change(Protocol):
-    """What is done to jobs: `Backend.cancel`, `hold` or `release`."""
-
-    def __call__(self, job_ids: Sequence[int], *, origin: str) -> Awaitable[list[int]]: ...
-
-
 async def list_jobs(call: GatewayCall) -> JobPage:
     """Return a page of jobs, of their user's own unless an operator asks."""
     query: JobQuery = call.query
@@ -207,40 +186,26 @@ async def quote(call: GatewayCall) -> Forecast:
     request = body.request
     if not call.identity.is_operator:
         request = msgspec.structs.replace(request, user=call.identity.user)
-    problem = request_problem(request)
+    problem = keeping_problem(request)
     if problem is not None:
         raise RefusalError("invalid-request", f"request: {problem}")
     return await call.backend.quote(request)
 
 
-def change_one(name: str) -> Callable[[GatewayCall], Awaitable[Done]]:
-    """Return the handler that does something to the job in the path.
-
-    Parameters
-    ----------
-    name : str
-        Of the method of `Backend`.
-    """
+def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
+    """Return the handler that does what a user wants of the job in the path."""
 
     async def handler(call: GatewayCall) -> Done:
-        change: _Change = getattr(call.backend, name)
         record = await call.own_job()
-        return Done(job_ids=sorted(await change([record.job_id], origin=call.origin)))
+        return Done(job_ids=sorted(await call.backend.wish(kind, [record.job_id], origin=call.origin)))
 
     return handler
 
 
-def change_many(name: str) -> Callable[[GatewayCall], Awaitable[Done]]:
-    """Return the handler that does something to the jobs in the body; others' are passed over, as unknown ones are.
-
-    Parameters
-    ----------
-    name : str
-        Of the method of `Backend`.
-    """
+def wish_many(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
+    """Return the handler that does what a user wants of the jobs in the body; others' are passed over."""
 
     async def handler(call: GatewayCall) -> Done:
-        change: _Change = getattr(call.backend, name)
         body: JobIds = call.body
         most = call.parts.settings.max_jobs
         if len(body.job_ids) > most:
@@ -250,7 +215,7 @@ def change_many(name: str) -> Callable[[GatewayCall], Awaitable[Done]]:
         if not call.identity.is_operator:
             records = await call.backend.records(job_ids) if job_ids else []
             job_ids = sorted(record.job_id for record in records if call.identity.sees(record.request.user))
-        done = await change(job_ids, origin=call.origin) if job_ids else []
+        done = await call.backend.wish(kind, job_ids, origin=call.origin) if job_ids else []
         return Done(job_ids=sorted(done))
 
     return handler

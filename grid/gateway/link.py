@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from gridweave.grid.gateway.call import ApiRoute, GatewayCall
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute
 from gridweave.grid.gateway.limits import Slots
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import read_body
@@ -75,7 +75,11 @@ class LinkDoor:
         """The sites whose links end here."""
         return list(self._accepts)
 
-    def route(self, call: GatewayCall) -> ApiRoute:
+    def heard_s(self, site: str) -> float:
+        """Return when the other end of a link was heard last, in Unix time; 0: not yet."""
+        return self.heard_ms.get(site, 0) / 1000
+
+    def route(self, call: GatewayCall) -> HttpRoute:
         """Return what a request is for.
 
         Raises
@@ -159,7 +163,7 @@ async def _never(call: GatewayCall) -> object:
 
 
 _PACKET, _CALL = (
-    ApiRoute(method="POST", path=path, name=name, summary=summary, handler=_never, role=None)
+    HttpRoute(method="POST", path=path, name=name, summary=summary, handler=_never, role=None)
     for path, name, summary in (
         (PACKET_PATH, "link_packet", "A packet of a link"),
         (f"{CALL_PATH}/{{method}}", "link_call", "A question over a link"),

@@ -14,14 +14,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.grid.gateway import metrics as request_log
-from gridweave.grid.gateway.access import TokenStore, TokenThread, check_browser, identify
+from gridweave.grid.gateway.access import AsyncTokens, TokenStore, check_browser, identify
 from gridweave.grid.gateway.backend import Backend
-from gridweave.grid.gateway.call import ApiRoute, GatewayCall, Parts
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
-from gridweave.grid.gateway.metrics import GatewayMetrics
+from gridweave.grid.gateway.metrics import GatewayMetrics, LoggedRequest, good_id, log_request, time_text
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.routes import find_route
 from gridweave.grid.gateway.settings import Certificate, GatewaySettings
@@ -82,9 +81,9 @@ class Gateway:
         self._certificate: Certificate | None = None
         if settings.cert is not None and settings.key is not None:
             self._certificate = Certificate(settings.cert, settings.key, settings.client_ca)
-        tokens: TokenThread | None = None
+        tokens: AsyncTokens | None = None
         if settings.tokens is not None:
-            tokens = TokenThread(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
+            tokens = AsyncTokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
         hub = EventHub(
             backend,
             usable=None if tokens is None else tokens.usable,
@@ -106,7 +105,7 @@ class Gateway:
             random_bytes=random_bytes,
         )
         if link is not None:
-            self._parts.metrics.watch_links(links or {}, link)
+            self._parts.metrics.watch_links(links or {}, link.sites, link.heard_s)
         hub.listeners += [self._parts.metrics.heard, self._parts.open_jobs.heard]
         hub.on_begin.append(self._parts.open_jobs.load)
         hub.on_unavailable = self._parts.metrics.backend_failed
@@ -248,7 +247,7 @@ class Gateway:
                     call.body = decode(call.data, call.form, route.body)
             return await self._respond(call, route)
 
-    async def _respond(self, call: GatewayCall, route: ApiRoute) -> web.StreamResponse:
+    async def _respond(self, call: GatewayCall, route: HttpRoute) -> web.StreamResponse:
         answer = await route.handler(call)
         if not isinstance(answer, web.StreamResponse):
             answer = web.Response(body=encode(answer, call.answer_form), content_type=call.answer_form)
@@ -308,7 +307,7 @@ class Gateway:
 
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get("X-Request-Id", "")
-        return given if request_log.good_id(given) else self._random_bytes(8).hex()
+        return given if good_id(given) else self._random_bytes(8).hex()
 
     def _log(self, call: GatewayCall, status: int, problem: str, seconds: float) -> None:
         route = call.route
@@ -316,9 +315,9 @@ class Gateway:
         self._parts.metrics.answered(route.name if route else "", call.request.method, status, timed)
         if route is not None and is_of_link(route.path) and not problem:
             return  # there are many each second; what is wrong with one is told
-        request_log.write(
-            request_log.Line(
-                time=request_log.time_text(self._now_ms()),
+        log_request(
+            LoggedRequest(
+                time=time_text(self._now_ms()),
                 id=call.request_id,
                 user=call.identity.user,
                 token=call.identity.token_id,

@@ -58,7 +58,7 @@ async def submit(call: GatewayCall) -> Submitted:
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)
-    problems = [request_problem(job.request) for job in jobs]
+    problems = [keeping_problem(job.request) for job in jobs]
     good = [place for place, problem in enumerate(problems) if problem is None]
     answers: list[Accepted | Declined] = [Declined("", problem or "") for problem in problems]
     passed = [(_of_user(jobs[place].request.user, keys[place]), jobs[place].request) for place in good]
@@ -181,13 +181,13 @@ def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], p
 # -- what no grid could keep ------------------------------------------------------------------------------------------
 
 
-def request_problem(request: JobRequest) -> str | None:
+def keeping_problem(request: JobRequest) -> str | None:
     """Return what is wrong with a request that could not be passed on as it is, in one line, or None.
 
     Examples
     --------
     >>> from gridweave.site.job import Program
-    >>> request_problem(JobRequest(program=Program(argv=("true",)), limit_ms=2**70))
+    >>> keeping_problem(JobRequest(program=Program(argv=("true",)), limit_ms=2**70))
     'limit_ms is a number that is too large; at most 64 bits'
     """
     for name in ("user", "name", "job_class"):

@@ -27,8 +27,7 @@ from gridweave.errors import InputError, JobFailedError, OptionError
 
 if TYPE_CHECKING:
     from gridweave.cli.submit_options import NamedProgram, SubmitOptions
-    from gridweave.grid.client.client import Client
-    from gridweave.grid.client.job import Job
+    from gridweave.grid.client.client import Client, Job
     from gridweave.site.job import After, JobRecord, JobRequest
 
 _AFTER_DASHES = "gridweave.after_dashes"
