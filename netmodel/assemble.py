@@ -56,7 +56,7 @@ class LinkRow:
 
 
 @dataclass(slots=True)
-class NetworkRows:
+class WrittenNetwork:
     """A network as it was written down.
 
     Attributes
@@ -88,7 +88,7 @@ class NetworkRows:
 
 
 def assemble(
-    rows: NetworkRows, sites: Sequence[str] | None, attach: Mapping[str, str | AttachTable], report: Reporter
+    rows: WrittenNetwork, sites: Sequence[str] | None, attach: Mapping[str, str | AttachTable], report: Reporter
 ) -> Topology | None:
     """Check a network, fill in what it leaves open, and attach the sites.
 
@@ -128,7 +128,7 @@ def assemble(
     return _topology(rows, names, at)
 
 
-def _check_nodes(rows: NetworkRows, report: Reporter) -> dict[str, NodeRow]:
+def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
     """Return the nodes by name."""
     known: dict[str, NodeRow] = {}
     for row in rows.nodes:
@@ -159,7 +159,7 @@ def _ends_are_sound(row: LinkRow, known: Mapping[str, NodeRow], report: Reporter
     return not unknown and row.origin != row.target
 
 
-def _check_duplicates(rows: NetworkRows, report: Reporter) -> None:
+def _check_duplicates(rows: WrittenNetwork, report: Reporter) -> None:
     if rows.allows_parallel:
         return
     seen: dict[tuple[str, str, str], int] = {}
@@ -171,7 +171,7 @@ def _check_duplicates(rows: NetworkRows, report: Reporter) -> None:
             report.add(row.path, f"link {row.label}: is there twice; give parallel links names, or leave one out")
 
 
-def _fill_bandwidth(rows: NetworkRows, report: Reporter) -> None:
+def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
     """Give links without a speed the one that was said, or in a file the most common one, the lower of several."""
     missing = [row for row in rows.links if row.bandwidth_bps is None]
     if not missing:
@@ -189,7 +189,7 @@ def _fill_bandwidth(rows: NetworkRows, report: Reporter) -> None:
             report.add(row.path, f"link {row.label}: has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")
 
 
-def _fill_latency(rows: NetworkRows, known: Mapping[str, NodeRow], report: Reporter) -> None:
+def _fill_latency(rows: WrittenNetwork, known: Mapping[str, NodeRow], report: Reporter) -> None:
     """Give links without a latency that of a fibre between the positions of their ends.
 
     In a file, those without positions have the median of the others, if these are at least half of all.
@@ -255,7 +255,7 @@ def _within(value: float | None, low: float, high: float) -> bool:
     return value is None or low <= value <= high
 
 
-def _check_pieces(rows: NetworkRows, report: Reporter) -> None:
+def _check_pieces(rows: WrittenNetwork, report: Reporter) -> None:
     """Refuse a network in which some node cannot reach another."""
     import networkx as nx
 
@@ -280,7 +280,7 @@ def _in_order(names: Iterable[str], order: Mapping[str, int]) -> list[str]:
 
 
 def _attach(
-    rows: NetworkRows,
+    rows: WrittenNetwork,
     known: Mapping[str, NodeRow],
     sites: Sequence[str] | None,
     attach: Mapping[str, str | AttachTable],
@@ -306,7 +306,11 @@ def _attach(
     return names, where
 
 
-def _line_to(rows: NetworkRows, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter) -> str:
+def _line_to(
+    rows: WrittenNetwork, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter
+) -> str:
+    rows: WrittenNetwork, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter
+) -> str:
     """Add the line of a site to the network; return the node at its end."""
     path: KeyPath = ("attach", site)
     node = f"{site}*" if site in known else site
@@ -321,7 +325,7 @@ def _line_to(rows: NetworkRows, known: Mapping[str, NodeRow], site: str, entry: 
     return node
 
 
-def _topology(rows: NetworkRows, sites: Sequence[str], at: Sequence[str]) -> Topology:
+def _topology(rows: WrittenNetwork, sites: Sequence[str], at: Sequence[str]) -> Topology:
     number = {row.name: place for place, row in enumerate(rows.nodes)}
     positions = [(math.nan, math.nan) if not row.is_placed else (row.latitude, row.longitude) for row in rows.nodes]
     links = rows.links

@@ -17,7 +17,7 @@ from gridweave.scenarios.sweep.identity import workload_key
 from gridweave.scenarios.sweep.plan import PlannedRun, Progress, Seeds, SweepPlan, Vary, check_workloads, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
 from gridweave.scenarios.sweep.tables import run_columns, same_for_all_seeds, samples_of, summary_columns, to_frame
-from gridweave.scenarios.sweep.work import METRICS, RunStore, Values
+from gridweave.scenarios.sweep.work import METRICS, FinishedRuns, Values
 from gridweave.version import __version__
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def run_plan(
     InputError, UnavailableError
         As for `sweep`.
     """
-    store = None if out is None else RunStore(Path(out))
+    store = None if out is None else FinishedRuns(Path(out))
     values = [None if store is None else store.find(run) for run in plan.runs]
     todo = _by_workload([run for run in plan.runs if values[run.number] is None])
     found = len(plan.runs) - len(todo)

@@ -220,7 +220,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: Values
 
 
-class RunStore:
+class FinishedRuns:
     """Finished runs in a folder.
 
     Parameters

@@ -26,7 +26,7 @@ from gridweave.netmodel.topology import FloatArray, Topology
 from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridNet, hopeless_from, links_of, network_of
 from gridweave.scenarios.workload.table import Workload, fill_jobs
 from gridweave.scenarios.world.connections import Network
-from gridweave.scenarios.world.traffic import Traffic
+from gridweave.scenarios.world.traffic import TrueTraffic
 from gridweave.site.kernels.state import NEVER_MS
 
 MESSAGE_BYTES = 500
@@ -237,7 +237,7 @@ class LinkWorld:
 
     Parameters
     ----------
-    traffic : Traffic
+    traffic : TrueTraffic
         What jobs send.
     routes : LinkRoutes, optional
         What messages go through, if they cross the links.
@@ -245,7 +245,9 @@ class LinkWorld:
         From when on each job can be placed no more.
     """
 
-    def __init__(self, net: GridNet, traffic: Traffic, routes: LinkRoutes | None, hopeless_ms: dict[int, int]) -> None:
+    def __init__(
+        self, net: GridNet, traffic: TrueTraffic, routes: LinkRoutes | None, hopeless_ms: dict[int, int]
+    ) -> None:
         self._traffic = traffic
         self._routes = routes
         self._changes = list(changes_of(net))
@@ -308,14 +310,14 @@ class Played(NamedTuple):
     ----------
     network : GridNetwork
         What the grid knows.
-    traffic : Traffic
+    traffic : TrueTraffic
     routes : LinkRoutes or None
         If messages cross the links.
     links : LinkWorld
     """
 
     network: GridNetwork
-    traffic: Traffic
+    traffic: TrueTraffic
     routes: LinkRoutes | None
     links: LinkWorld
 
@@ -353,7 +355,7 @@ def play_links(
     if net.data != "none" and policy.control == "none":
         raise OptionError("data", "is not moved under control 'none', which knows no links")
     known = network_of(net)
-    traffic = Traffic(workload, known, net.contention, nodes, splittable_jobs(workload, nodes, policy))
+    traffic = TrueTraffic(workload, known, net.contention, nodes, splittable_jobs(workload, nodes, policy))
     routes = None
     if grid_node is not None:
         check_reach(net, grid_node)

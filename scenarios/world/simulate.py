@@ -21,7 +21,7 @@ from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import EvenRoutes, Faults, Network, Routes
 from gridweave.scenarios.world.links import play_links
-from gridweave.scenarios.world.traffic import Traffic
+from gridweave.scenarios.world.traffic import TrueTraffic
 from gridweave.scenarios.world.works import Lengths, PlainLengths, Ran, Submission
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
@@ -212,7 +212,7 @@ def _submissions(
 
 
 def _result(
-    workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: Traffic | None
+    workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: TrueTraffic | None
 ) -> WorldResult:
     ids, works = workload.job_id.tolist(), world.works
     runs = list(map(works.finished.get, ids, repeat(Ran(NEVER, NEVER, {}))))

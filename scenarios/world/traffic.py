@@ -63,7 +63,7 @@ class _Sender:
     told: tuple[int, ...] = ()
 
 
-class Traffic:
+class TrueTraffic:
     """The truth about the jobs of a workload on a network.
 
     A job has the factor, and its data takes the time, of the links as they were when the grid placed it. Under static

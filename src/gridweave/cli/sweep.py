@@ -119,12 +119,12 @@ def _collecting(problems: list[object]) -> Iterator[None]:
 def _run(plan: SweepPlan, folder: Path, address: str | None, workers: int | None, report: Report) -> SweepResult:
     """Run what is not finished yet; after Ctrl-C, say what is kept and how to go on."""
     from gridweave.scenarios.sweep.api import run_plan
-    from gridweave.scenarios.sweep.work import RunStore
+    from gridweave.scenarios.sweep.work import FinishedRuns
 
     try:
         return run_plan(plan, out=folder, address=address, workers=workers, progress=report)
     except KeyboardInterrupt:
-        store = RunStore(folder)
+        store = FinishedRuns(folder)
         kept = sum(store.find(run) is not None for run in plan.runs)
         say(f"{kept:,} of {len(plan.runs):,} runs are kept in {folder}; the same command goes on from there")
         raise
