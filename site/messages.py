@@ -120,7 +120,7 @@ class ChangeRate(msgspec.Struct, frozen=True, tag=True, gc=False):
     ----------
     job_id : int
     rate : int
-        In units of `gridweave.site.kernels.rates.RATE_ONE`; that is also the rate at which every job starts.
+        In units of `gridweave.site.kernels.work.RATE_ONE`; that is also the rate at which every job starts.
     """
 
     job_id: int
@@ -408,9 +408,9 @@ class RunsLate(msgspec.Struct, frozen=True, tag=True, gc=False):
     ----------
     job_id, attempt : int
     left : int
-        Of its work by its estimate (`gridweave.site.kernels.rates`), as of ``since_ms``.
+        Of its work by its estimate (`gridweave.site.kernels.work`), as of ``since_ms``.
     rate : int
-        At which it has been done since then, in units of `gridweave.site.kernels.rates.RATE_ONE`.
+        At which it has been done since then, in units of `gridweave.site.kernels.work.RATE_ONE`.
     since_ms : int
     """
 
@@ -460,7 +460,7 @@ class RateMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
     ----------
     job_id, attempt : int
     rate : int
-        In units of `gridweave.site.kernels.rates.RATE_ONE`; 0 if they stand still.
+        In units of `gridweave.site.kernels.work.RATE_ONE`; 0 if they stand still.
     left : int, optional
         Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
         something else, as from fetching data to working.

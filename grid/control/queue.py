@@ -35,8 +35,8 @@ from gridweave.jit import prepared
 from gridweave.site.job import Job
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.profile import earliest_fit
-from gridweave.site.kernels.rates import late_end_ms, work_left
 from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
+from gridweave.site.kernels.work import late_end_ms, work_left
 from gridweave.site.messages import RunsLate
 
 _FIRST_SLOTS = 64

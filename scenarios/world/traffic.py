@@ -37,8 +37,8 @@ from gridweave.scenarios.batch.kernels.moves import (
 )
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import IntArray, Workload
-from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE, rate_of, work_left, work_of
 
 _FIRST_ROOM = 64
 
@@ -50,7 +50,7 @@ class Pace(NamedTuple):
     ----------
     job_id, attempt : int
     rate : int
-        In units of `gridweave.site.kernels.rates.RATE_ONE`.
+        In units of `gridweave.site.kernels.work.RATE_ONE`.
     left : int or None
         By its estimate, in units of work, of all that it has still to do; None if it is what was left so far.
     works : bool

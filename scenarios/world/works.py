@@ -13,8 +13,8 @@ from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.scenarios.world.traffic import LinkTraffic, Pace
 from gridweave.site.contract import OWN, ContractCore, ContractEvent
 from gridweave.site.job import Job
-from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     ChangeRate,
     CommitHold,
@@ -158,10 +158,8 @@ class Works:
         key = job_id, attempt = request.job_id, request.attempt
         work = self._attempts.get(key)
         if work is None:
-            fragments = {site: request.width}
-            submission = self._jobs[job_id]
             self._attempts[key] = WorldAttempt(
-                job_id, attempt, submission, fragments, request.length_ms, request.start_ms, 1
+                job_id, attempt, self._jobs[job_id], {site: request.width}, request.length_ms, request.start_ms, 1
             )
         else:
             work.fragments[site] = request.width
@@ -197,10 +195,10 @@ class Works:
         job_id, history = command.job_id, self._history
         attempt = self._sites[site].attempt_of(job_id)
         if attempt == OWN:
-            submission = self._jobs[job_id]
-            job = submission.job
+            handed_in = self._jobs[job_id]
+            job = handed_in.job
             self._attempts[job_id, OWN] = WorldAttempt(
-                job_id, OWN, submission, {site: job.width}, job.estimate_ms, None, 1
+                job_id, OWN, handed_in, {site: job.width}, job.estimate_ms, None, 1
             )
         work = self._attempts[job_id, attempt]
         fragments = work.fragments
