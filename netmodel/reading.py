@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.netmodel.assemble import LinkRow, NodeRow, Rows, assemble
+from gridweave.netmodel.assemble import LinkRow, NodeRow, WrittenNetwork, assemble
 from gridweave.netmodel.changes import written_changes
 from gridweave.netmodel.problems import Path, Problems, Reporter
 from gridweave.netmodel.tables import (
@@ -110,7 +110,7 @@ def _parse_graphml(text: str) -> nx.Graph[Any]:
     return graph
 
 
-def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> Rows:
+def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenNetwork:
     """Return the nodes and links of a graph; an edge without a direction is a link each way.
 
     Parameters
@@ -122,7 +122,7 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> Rows:
         The file, or what else it came from.
     """
     labels = _labels(graph)
-    rows = Rows(name, fills_gaps=True, allows_parallel=True)
+    rows = WrittenNetwork(name, fills_gaps=True, allows_parallel=True)
     for number, (node, attributes) in enumerate(graph.nodes(data=True)):
         lower = {str(key).lower(): value for key, value in attributes.items()}
         latitude, longitude = (
@@ -153,7 +153,7 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> Rows:
     return rows
 
 
-def _pair_cables(rows: Rows) -> None:
+def _pair_cables(rows: WrittenNetwork) -> None:
     """Let two links between the same nodes, one each way, be one cable, in the order in which they stand."""
     waiting: dict[tuple[str, str], list[LinkRow]] = {}
     for row in rows.links:
@@ -260,7 +260,7 @@ def known_generators() -> list[str]:
     return [name for name in GENERATORS if hasattr(nx, name)]
 
 
-def generated_rows(table: GeneratorTable, name: str, detour: float, report: Reporter) -> Rows | None:
+def generated_rows(table: GeneratorTable, name: str, detour: float, report: Reporter) -> WrittenNetwork | None:
     """Make a network.
 
     Parameters
@@ -272,7 +272,7 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
 
     Returns
     -------
-    Rows or None
+    WrittenNetwork or None
         None if the function is not known or refuses its arguments.
     """
     import networkx as nx
@@ -301,7 +301,7 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
     return rows
 
 
-def _set_latency(table: GeneratorTable, rows: Rows, graph: Any, detour: float, report: Reporter) -> None:
+def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour: float, report: Reporter) -> None:
     """Give all links the latency that was said, or that of their lengths on a square."""
     if table.latency_ms is not None:
         if table.side_km is not None:
@@ -428,7 +428,7 @@ def _meant(key: str, known: Iterable[str]) -> str:
     return f" (perhaps {close[0]} was meant)" if close else ""
 
 
-def rows_of(table: NetTable, name: str, report: Reporter) -> Rows:
+def rows_of(table: NetTable, name: str, report: Reporter) -> WrittenNetwork:
     """Return the nodes and links that are written in a table.
 
     Parameters
@@ -436,7 +436,9 @@ def rows_of(table: NetTable, name: str, report: Reporter) -> Rows:
     name : str
         The file, or what else it came from.
     """
-    rows = Rows(name, detour=table.detour, bandwidth_bps=speed_of(table.bandwidth_bps, table.bandwidth, (), report))
+    rows = WrittenNetwork(
+        name, detour=table.detour, bandwidth_bps=speed_of(table.bandwidth_bps, table.bandwidth, (), report)
+    )
     rows.nodes = [
         NodeRow(("nodes", number), node.name, node.latitude, node.longitude) for number, node in enumerate(table.nodes)
     ]
@@ -630,7 +632,7 @@ def build_topology(
     return topology
 
 
-def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Reporter) -> Rows | None:
+def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Reporter) -> WrittenNetwork | None:
     """Return what the one source of a network says."""
     sources = [key for key in ("file", "generator", "nodes") if getattr(table, key)]
     if table.links and not table.nodes:

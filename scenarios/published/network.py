@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
+from gridweave.grid.config.networks import TOML, find_topology, text_of, with_source_of
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS
@@ -40,7 +41,6 @@ from gridweave.scenarios.published.report import (
 )
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
 from gridweave.scenarios.published.study import Study
-from gridweave.scenarios.scenario.networks import TOML, find_topology, text_of, with_source_of
 from gridweave.scenarios.workload.columns import with_communication
 
 EXTRACT, MACHINES = "10_20k_org", "m128"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridweave.scenarios.results.metrics import PARTS_OF_ONE
-from gridweave.scenarios.sweep.plan import Plan
+from gridweave.scenarios.sweep.plan import SweepPlan
 from gridweave.scenarios.sweep.work import METRICS, Values
 from gridweave.scenarios.workload.table import MS_PER_S, data_frame
 
@@ -54,7 +54,7 @@ def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def samples_of(plan: Plan, values: Sequence[Values | None]) -> dict[int, list[Values]]:
+def samples_of(plan: SweepPlan, values: Sequence[Values | None]) -> dict[int, list[Values]]:
     """Return the finished runs by combination.
 
     Parameters
@@ -74,7 +74,7 @@ def samples_of(plan: Plan, values: Sequence[Values | None]) -> dict[int, list[Va
     return samples
 
 
-def run_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
+def run_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
     """Return the columns of the table of runs.
 
     Parameters
@@ -93,7 +93,7 @@ def run_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, list[A
     return columns | {name: [metrics[name] for _, metrics in done] for name in METRICS}
 
 
-def summary_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
+def summary_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
     """Return the columns of the table of combinations.
 
     Parameters
@@ -116,7 +116,7 @@ def summary_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, li
     return columns
 
 
-def same_for_all_seeds(plan: Plan, values: Sequence[Values | None]) -> tuple[int, ...]:
+def same_for_all_seeds(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[int, ...]:
     """Return the combinations of which several seeds were run, and all gave the same result.
 
     Parameters
@@ -148,7 +148,7 @@ def _typed(name: str, column: list[Any]) -> Any:
     return column
 
 
-def _settings(plan: Plan, combinations: Sequence[int]) -> dict[str, list[Any]]:
+def _settings(plan: SweepPlan, combinations: Sequence[int]) -> dict[str, list[Any]]:
     return {
         axis.name: [axis.column[plan.combinations[number][place]] for number in combinations]
         for place, axis in enumerate(plan.axes)
