@@ -28,8 +28,7 @@ from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
-from gridweave.scenarios.world.connections import Faults, Network
-from gridweave.scenarios.world.links import check_reach, node_of_grid
+from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.lomarc import SharedNodes
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy

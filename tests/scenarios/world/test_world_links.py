@@ -16,8 +16,8 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import parse_network
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network
-from gridweave.scenarios.world.links import LinkRoutes, check_reach, merged, node_of_grid
+from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network, Routes, check_reach, node_of_grid
+from gridweave.scenarios.world.links import merged
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.owner import OwnerPolicy
 
@@ -63,7 +63,7 @@ def test_messages_take_the_path() -> None:
 
 def test_each_direction_has_its_own_latency() -> None:
     """What a site says takes the way to the grid, what it is told the way back."""
-    routes = LinkRoutes(row_net(), 0, Network(), np.random.default_rng(0))
+    routes = Routes(Network(), np.random.default_rng(0), row_net(), 0)
     assert routes.arrivals_ms(100, 1, SITE_END, 1) == [100 + 20 + 1]
     assert routes.arrivals_ms(100, 1, GRID_END, 1) == [100 + 10 + 1]
     assert routes.arrivals_ms(100, 0, GRID_END, 1) == [100]
@@ -75,7 +75,7 @@ def test_each_direction_has_its_own_latency() -> None:
 
 def test_a_large_packet_is_not_overtaken() -> None:
     """Where latencies do not vary, messages arrive in the order in which they were sent."""
-    routes = LinkRoutes(row_net(), 1, Network(), np.random.default_rng(0))
+    routes = Routes(Network(), np.random.default_rng(0), row_net(), 1)
     (large_ms,) = routes.arrivals_ms(0, 2, GRID_END, 100)
     (small_ms,) = routes.arrivals_ms(1, 2, GRID_END, 1)
     assert large_ms == 5 + 400
@@ -85,7 +85,7 @@ def test_a_large_packet_is_not_overtaken() -> None:
 def test_jitter_and_loss_of_links_add_to_those_of_the_network() -> None:
     """A path with jitter varies up to it; its losses and those of the network are independent of each other."""
     net = row_net(", jitter_ms = 50, loss = 0.2")
-    routes = LinkRoutes(net, 1, Network(latency_ms=7, loss=0.5, jitter_ms=30), np.random.default_rng(1))
+    routes = Routes(Network(latency_ms=7, loss=0.5, jitter_ms=30), np.random.default_rng(1), net, 1)
     sent = [routes.arrivals_ms(0, 2, GRID_END, 1) for _ in range(4000)]
     arrived = [when_ms for copies in sent for when_ms in copies]
     assert 0.37 < len(arrived) / len(sent) < 0.43
@@ -96,7 +96,7 @@ def test_jitter_and_loss_of_links_add_to_those_of_the_network() -> None:
     one_way_ms = 5 + 4 + 50 + 7 + 30
     longest_ms = max(one_way_ms, 20 + 1 + 7 + 30)
     assert routes.margin_ms == 4 * longest_ms + 2 * (2 * longest_ms + 1000)
-    untouched = LinkRoutes(net, 1, Network(), np.random.default_rng(1))
+    untouched = Routes(Network(), np.random.default_rng(1), net, 1)
     assert untouched.arrivals_ms(0, 0, GRID_END, 1) == [21]
 
 
@@ -153,11 +153,11 @@ def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
         CableChange(30, "link", (0,), 1.0),
     ]
     net = GridNet(NetworkModel.of_table(table, topology), Timetable.of(topology, changes))
-    routes = LinkRoutes(net, 0, Network(), np.random.default_rng(0))
+    routes = Routes(Network(), np.random.default_rng(0), net, 0)
     assert not routes.keeps_order
     found = []
     for at_ms, model in net.periods():
-        assert routes.change(model) == []
+        assert routes.change(model) == 0
         found.append(routes.arrivals_ms(1000 * (at_ms + 1), 1, GRID_END, 1)[0] - 1000 * (at_ms + 1))
     assert found == [14, 50, 61, 14]
 
