@@ -309,8 +309,6 @@ def _attach(
 def _line_to(
     rows: WrittenNetwork, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter
 ) -> str:
-    rows: WrittenNetwork, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter
-) -> str:
     """Add the line of a site to the network; return the node at its end."""
     path: KeyPath = ("attach", site)
     node = f"{site}*" if site in known else site
