@@ -145,7 +145,7 @@ class Works:
 
 
 class FakeRunner:
-    """Stands for the agent's `Machine`: starts, ends and finds again fragments of a `Machine` of this file."""
+    """Stands for the agent's `MachineRunner`: starts, ends and finds again fragments of a `Machine` of this file."""
 
     def __init__(self, root: Machine, environment: Mapping[str, str] | None = None) -> None:
         self.machine = root

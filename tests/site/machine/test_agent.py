@@ -97,7 +97,7 @@ class Site:
 
 def made(site: Site, monkeypatch: pytest.MonkeyPatch, root: Path, **more: Any) -> tuple[AgentDriver, NoProcesses]:
     """Return an agent without processes, and what stands for its runner."""
-    monkeypatch.setattr(agent_module, "Machine", NoProcesses)
+    monkeypatch.setattr(agent_module, "MachineRunner", NoProcesses)
     monkeypatch.setattr(agent_module, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(agent_module, "_LONGEST_PAUSE_S", 0.0)
     agent = AgentDriver("n0", root, site.report, environment={}, **more)
