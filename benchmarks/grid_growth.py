@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gridweave.scenarios.batch.kernels.grid_batch import run_grid_batch
 
 from gridweave.errors import TraceError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch import grid as grid_simulator
+from gridweave.scenarios.batch import grid_network
+from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, EXTRACTS, GridRuns
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import find_trace
@@ -47,13 +46,13 @@ class Stopwatch:
     """Takes the place of the compiled loop, and adds up its time."""
 
     def __init__(self) -> None:
-        self.loop = run_grid_batch
+        self.loop = run_batch
         self.seconds = 0.0
 
-    def __call__(self, *arguments: Any) -> bool:
+    def __call__(self, *arguments: Any) -> int:
         """Run the loop."""
         began = time.thread_time()
-        done: bool = self.loop(*arguments)
+        done: int = self.loop(*arguments)
         self.seconds += time.thread_time() - began
         return done
 
@@ -114,7 +113,7 @@ def growth(watch: Stopwatch) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Run everything, print it, and write it down."""
     watch = Stopwatch()
-    grid_simulator.run_grid_batch = watch  # type: ignore[attr-defined,assignment]
+    grid_network.run_batch = watch  # type: ignore[assignment]
     # The first call compiles, and takes no part.
     small = generate(load_model("ctc-sp2"), 2, np.random.default_rng(1), nodes=512)
     for policy in POLICIES:

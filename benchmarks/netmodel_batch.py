@@ -26,12 +26,10 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.netmodel.tables import CONTENTIONS, EXCHANGES
-from gridweave.scenarios.batch import grid as grid_simulator
-from gridweave.scenarios.batch import grid_network as grid_net_run
+from gridweave.scenarios.batch import grid_network
 from gridweave.scenarios.batch.grid_network import SPLITS, GridNet
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
@@ -100,21 +98,19 @@ class Case(NamedTuple):
 
 
 class Bench:
-    """The compiled loops of both kinds of grid, each behind a stopwatch, and the shortest time of each case so far."""
+    """The compiled loop behind a stopwatch, and the shortest time of each case so far."""
 
     def __init__(self) -> None:
-        self._plain, self._linked = Stopwatch(grid_simulator.run_grid_batch), Stopwatch(grid_net_run.run_net_batch)
-        grid_simulator.run_grid_batch = self._plain  # type: ignore[assignment]
-        grid_net_run.run_net_batch = self._linked  # type: ignore[assignment]
+        self._watch = Stopwatch(grid_network.run_batch)
+        grid_network.run_batch = self._watch  # type: ignore[assignment]
         self.best_us: dict[str, float] = {}
         self.results: dict[str, SimulationResult] = {}
 
     def run(self, case: Case) -> SimulationResult:
         """Simulate a case once more, and keep its time if it is the shortest."""
-        watch = self._plain if case.net is None else self._linked
-        watch.seconds = 0.0
+        self._watch.seconds = 0.0
         result = self.results[case.label] = simulate(case.workload, M128, case.policy, net=case.net)
-        took_us = watch.seconds / len(result.workload) * 1e6
+        took_us = self._watch.seconds / len(result.workload) * 1e6
         self.best_us[case.label] = min(took_us, self.best_us.get(case.label, math.inf))
         return result
 

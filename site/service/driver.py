@@ -19,13 +19,24 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
+from gridweave.site.book import JobBook
 from gridweave.site.channel import Channel, Packet
 from gridweave.site.eligibility import Past, past_of
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Noted, RecordEnded, RecordUsage
+from gridweave.site.job import (
+    Accepted,
+    Declined,
+    JobRecord,
+    JobRequest,
+    Noted,
+    RecordEnded,
+    RecordUsage,
+    WishKind,
+)
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobUsage, NumberedNote
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.step import Step
+from gridweave.site.messages import UserSubmitted, Wish
 from gridweave.site.service.clock import Clock
 
 logger = logging.getLogger("gridweave.live")
@@ -78,7 +89,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 class LiveCore(Protocol):
     """A core with a live driver."""
 
-    records: dict[int, JobRecord]
+    book: JobBook
 
     def handle(self, now_ms: int, *events: Any) -> Sequence[Any]:
         """Take in what has happened and return what is to be done."""
@@ -86,9 +97,8 @@ class LiveCore(Protocol):
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
 
-    @property
-    def n_open(self) -> int:
-        """Jobs that have not ended."""
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
 
 
 class Driver(ABC, Generic[Incoming]):
@@ -134,7 +144,6 @@ class Driver(ABC, Generic[Incoming]):
         self._told: list[asyncio.Future[None]] = []
         self._news = asyncio.Event()
         self._asked = asyncio.Event()
-        self._turned: asyncio.Event = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
         # Counted from where a replay begins, so that one that is started anew again and again makes snapshots as well.
         self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
@@ -144,7 +153,6 @@ class Driver(ABC, Generic[Incoming]):
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None
-        self.turns = 0
 
     # -- the doors ----------------------------------------------------------------------------------------------------
 
@@ -206,6 +214,16 @@ class Driver(ABC, Generic[Incoming]):
         self._asked.set()
         return list(await asyncio.gather(*waiting))
 
+    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Tell what a user wants of jobs; return when that is durable.
+
+        Raises
+        ------
+        UnavailableError
+            As `told`.
+        """
+        await self.told(Wish(kind, tuple(job_ids), origin))
+
     def packet(self, peer: str, data: bytes) -> str | None:
         """Take in a packet from another end; what cannot be read is dropped, as if it had been lost.
 
@@ -241,16 +259,6 @@ class Driver(ABC, Generic[Incoming]):
         return f"the packet {problem}"
 
     # -- what a kind of driver adds -----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> Any:
-        """Return the event that a user has handed in a job.
-
-        Parameters
-        ----------
-        past : tuple of Past
-            Of the jobs that it waits for and that are over, what the journal knows.
-        """
 
     @abstractmethod
     def heard(self, peer: str, message: Incoming) -> Any:
@@ -316,7 +324,7 @@ class Driver(ABC, Generic[Incoming]):
             if key not in known:
                 mine = {after.job_id for after in each.request.after}
                 found = tuple(past[job_id] for job_id in sorted(mine) if job_id in past)
-                events.append(self.submitted(key, each.request, each.origin, found))
+                events.append(UserSubmitted(key, each.request, each.origin, found))
         self._durable.clear()
         commands = self._decide(events, packets)
         await self._flush()
@@ -324,7 +332,6 @@ class Driver(ABC, Generic[Incoming]):
         if self._notes:
             notes, self._notes = self._notes, []
             self.on_notes(notes, {each.record.job_id: each.record for each in commands if type(each) is RecordEnded})
-        self._count_turn(commands)
         answers: dict[str, Answer] = {key: found.answer for key, found in known.items()}
         answers |= {command.key: command for command in commands if isinstance(command, (Accepted, Declined))}
         for key, each in submissions.items():
@@ -337,20 +344,6 @@ class Driver(ABC, Generic[Incoming]):
         self.act(commands)
         self._send_packets()
         self._keep_state()
-
-    def _count_turn(self, commands: list[Any]) -> None:
-        """Wake those who wait for something to have happened."""
-        if commands:
-            self.turns += 1
-            self._turned.set()
-            self._turned = asyncio.Event()
-
-    async def wait_for_turn(self, seen: int, timeout_s: float) -> None:
-        """Wait until more turns in which something happened were taken than were seen, or a time has passed."""
-        if self.turns <= seen:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._turned.wait()
 
     async def _answered(self, submissions: _Submissions) -> dict[str, Any]:
         """Return what was answered before to any of these."""
@@ -372,12 +365,18 @@ class Driver(ABC, Generic[Incoming]):
 
     async def _read(self, read: Callable[[], T]) -> T:
         """Read the journal, however long that takes."""
+        return await self._insist("read", lambda: asyncio.to_thread(read))
+
+    async def _insist(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something with the journal, again and again until it is done, unless another is its writer now."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return await asyncio.to_thread(read)
+                return await work()
             except UnavailableError as error:
-                logger.error("the journal cannot be read, trying again: %s", error)
+                if self._journal.is_replaced:
+                    raise
+                logger.error("the journal cannot be %s, trying again: %s", what, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -455,17 +454,12 @@ class Driver(ABC, Generic[Incoming]):
 
     async def _flush(self) -> None:
         """Write down what was decided, however long that takes: until then nothing of it may be seen."""
-        pause_s = _FIRST_PAUSE_S
         while self._journal.pending:
-            try:
-                if not self._journal.flush_at_once():
-                    await asyncio.to_thread(self._journal.flush)
-            except UnavailableError as error:
-                if self._journal.is_replaced:
-                    raise
-                logger.error("the journal cannot be written, trying again: %s", error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            await self._insist("written", self._write)
+
+    async def _write(self) -> None:
+        if not self._journal.flush_at_once():
+            await asyncio.to_thread(self._journal.flush)
 
     def _send_packets(self) -> None:
         real_ms = self._real_ms()
@@ -481,7 +475,7 @@ class Driver(ABC, Generic[Incoming]):
         task.add_done_callback(self._sending.discard)
 
     def _keep_state(self) -> None:
-        if self._journal.sequence >= self._snapshot_at and self._core.n_open <= MOST_IN_SNAPSHOT:
+        if self._journal.sequence >= self._snapshot_at and self._core.book.n_open <= MOST_IN_SNAPSHOT:
             self._snapshot_at = self._journal.sequence + SNAPSHOT_EVERY
             try:
                 self._journal.snapshot(self._core)

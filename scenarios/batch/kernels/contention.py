@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gridweave.grid.kernels.adjust import move_end
 from gridweave.grid.kernels.grid_plan import planned_end_moved
 from gridweave.grid.kernels.links import PREFETCH, GridLinks, grown_ms
-from gridweave.grid.kernels.reservations import GridPlan
+from gridweave.grid.kernels.reservations import ReservedStarts
 from gridweave.grid.kernels.running import FIRST_PLACE, row_at
 from gridweave.grid.kernels.state import GridState, recall_taken
 from gridweave.jit import Int, kernel, kernel_part
@@ -181,7 +181,9 @@ def delivers_output(
 
 
 @kernel
-def expect_late_ends(state: GridState, work: WorkTable, plan: GridPlan | None, links: Contention, now_ms: Int) -> None:
+def expect_late_ends(
+    state: GridState, work: WorkTable, plan: ReservedStarts | None, links: Contention, now_ms: Int
+) -> None:
     """Expect jobs that run past their end by estimate to go on at the rate that they have; if that is 0, at rate 1."""
     while state.counters[0].n_running > 0:
         ending = state.running[row_at(state, FIRST_PLACE)]

@@ -18,7 +18,7 @@ from gridweave.grid.kernels.grid_queue import grid_job_ended, grid_pass
 from gridweave.grid.kernels.links import GridLinks, grown_ms
 from gridweave.grid.kernels.overhead import longest_split_ms, split_length_ms
 from gridweave.grid.kernels.placement import GridCodes, may_split
-from gridweave.grid.kernels.reservations import GridPlan, has_room
+from gridweave.grid.kernels.reservations import ReservedStarts, has_room
 from gridweave.grid.kernels.state import GridState, is_full, recall_taken
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.scenarios.batch.kernels.contention import (
@@ -37,7 +37,7 @@ from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_jo
 from gridweave.site.kernels.coscheduling_state import forget_changes
 from gridweave.site.kernels.coscheduling_state import job_submitted as shared_job_submitted
 from gridweave.site.kernels.coscheduling_state import job_withdrawn as shared_job_withdrawn
-from gridweave.site.kernels.dispatch import Discipline, job_ended, job_submitted, job_withdrawn, site_pass
+from gridweave.site.kernels.dispatch import DisciplineArrays, job_ended, job_submitted, job_withdrawn, site_pass
 from gridweave.site.kernels.lomarc import lomarc_pass
 from gridweave.site.kernels.pairing import LomarcCodes
 from gridweave.site.kernels.slowdown import SlowdownArrays
@@ -69,7 +69,7 @@ DONE, LINKS_CHANGE, NO_ROOM, NO_ROOM_FOR_MOVES = 0, 1, 2, 3
 _CLOCK = np.dtype([(name, np.int64) for name in ("submitted", "cancelled", "woken_ms", "stirred")], align=True)
 
 
-class Run(NamedTuple):
+class RunArrays(NamedTuple):
     """The jobs of one simulation, in the order of submission.
 
     Attributes
@@ -118,7 +118,7 @@ class OnGrid(NamedTuple):
     ----------
     codes : GridCodes
         With the links between the sites, or None.
-    plan : GridPlan or None
+    plan : ReservedStarts or None
         What is reserved, under conservative backfilling.
     hopeless_ms : numpy.ndarray of int64, shape (n,)
         From when on no job like this could be placed, whatever becomes free.
@@ -127,7 +127,7 @@ class OnGrid(NamedTuple):
     """
 
     codes: GridCodes
-    plan: GridPlan | None
+    plan: ReservedStarts | None
     hopeless_ms: npt.NDArray[np.int64]
     length_ms: npt.NDArray[np.int64]
 
@@ -145,24 +145,24 @@ class Cancellations(NamedTuple):
     row: npt.NDArray[np.int64]
 
 
-def new_run(run_ms: npt.NDArray[np.int64], room: int) -> Run:
+def new_run(run_ms: npt.NDArray[np.int64], room: int) -> RunArrays:
     """Return a simulation at its beginning, with room for the ends of so many jobs."""
     start_ms, end_ms = np.full((2, len(run_ms)), NOT_YET)
     clock = np.zeros(1, _CLOCK)
     clock["woken_ms"] = NEVER_MS
-    return Run(clock, np.ascontiguousarray(run_ms), start_ms, end_ms, no_ends(room))
+    return RunArrays(clock, np.ascontiguousarray(run_ms), start_ms, end_ms, no_ends(room))
 
 
 @kernel
 def run_batch(
     state: Any,
     work: WorkTable | None,
-    site: Discipline | None,
+    site: DisciplineArrays | None,
     sharing: Sharing | None,
     grid: OnGrid | None,
     links: Contention | None,
     cancels: Cancellations | None,
-    run: Run,
+    run: RunArrays,
     until: Int,
     stop_ms: Int,
 ) -> int:
@@ -174,12 +174,12 @@ def run_batch(
         Idle at first; its table of jobs holds the workload, in the order of submission.
     work : numpy.ndarray of WORK, shape (n,), or None
         The running jobs, if rates change.
-    site, sharing, grid : Discipline, Sharing, OnGrid or None
+    site, sharing, grid : DisciplineArrays, Sharing, OnGrid or None
         What goes with the state; the other two are None.
     links : Contention or None
         What jobs of a grid do to each other on the links.
     cancels : Cancellations or None
-    run : Run
+    run : RunArrays
     until : int
         How many jobs are to be submitted in all when the call returns. When it is all of them, the call returns when
         nothing is to come that could change anything.
@@ -223,11 +223,11 @@ def run_batch(
 @kernel_part
 def _next_instant(
     state: Any,
-    site: Discipline | None,
+    site: DisciplineArrays | None,
     grid: OnGrid | None,
     links: Contention | None,
     cancels: Cancellations | None,
-    run: Run,
+    run: RunArrays,
 ) -> Int:
     """Return the next instant at which anything happens."""
     clock = run.clock[0]
@@ -249,13 +249,15 @@ def _next_instant(
 
 
 @kernel_part
-def _next_reserved_ms(plan: GridPlan | None) -> Int:
+def _next_reserved_ms(plan: ReservedStarts | None) -> Int:
     """Return the next start that is reserved on a grid."""
     return NEVER_MS if plan is None else plan.counters[0].next_start_ms
 
 
 @kernel_part
-def _lacking_room(state: GridState, plan: GridPlan | None, links: Contention | None, run: Run, now_ms: Int) -> int:
+def _lacking_room(
+    state: GridState, plan: ReservedStarts | None, links: Contention | None, run: RunArrays, now_ms: Int
+) -> int:
     """Return what there is no room for at this instant; DONE if there is for all."""
     if is_full(state):
         return NO_ROOM
@@ -267,7 +269,7 @@ def _lacking_room(state: GridState, plan: GridPlan | None, links: Contention | N
 
 
 @kernel_part
-def _count_new(state: GridState, run: Run, now_ms: Int) -> Int:
+def _count_new(state: GridState, run: RunArrays, now_ms: Int) -> Int:
     """Return how many jobs are submitted at this instant."""
     row = run.clock[0].submitted
     new = row
@@ -277,7 +279,7 @@ def _count_new(state: GridState, run: Run, now_ms: Int) -> Int:
 
 
 @kernel_part
-def _is_woken(links: Contention | None, run: Run, now_ms: Int) -> bool:
+def _is_woken(links: Contention | None, run: RunArrays, now_ms: Int) -> bool:
     """Whether there is to be a pass even if no job ends or is submitted; links that have changed are shared anew."""
     clock = run.clock[0]
     if clock.woken_ms == now_ms:
@@ -288,7 +290,9 @@ def _is_woken(links: Contention | None, run: Run, now_ms: Int) -> bool:
 
 
 @kernel
-def _serve_jobs(state: GridState, work: WorkTable, grid: OnGrid, links: Contention, run: Run, now_ms: Int) -> bool:
+def _serve_jobs(
+    state: GridState, work: WorkTable, grid: OnGrid, links: Contention, run: RunArrays, now_ms: Int
+) -> bool:
     """End the moves that are over; let jobs work that have their input. Return whether a job has ended with that."""
     ended_any = False
     if links.moves_data:
@@ -308,11 +312,11 @@ def _serve_jobs(state: GridState, work: WorkTable, grid: OnGrid, links: Contenti
 def _end_jobs(
     state: Any,
     work: WorkTable | None,
-    site: Discipline | None,
+    site: DisciplineArrays | None,
     sharing: Sharing | None,
     grid: OnGrid | None,
     links: Contention | None,
-    run: Run,
+    run: RunArrays,
     now_ms: Int,
 ) -> bool:
     """Take out the jobs that end now; the output of those that have any sets out. Return whether any has ended."""
@@ -329,10 +333,10 @@ def _end_jobs(
 def end_job(
     state: Any,
     work: WorkTable | None,
-    site: Discipline | None,
+    site: DisciplineArrays | None,
     sharing: Sharing | None,
     grid: OnGrid | None,
-    run: Run,
+    run: RunArrays,
     row: Int,
     now_ms: Int,
 ) -> None:
@@ -351,7 +355,7 @@ def end_job(
 
 
 @kernel_part
-def _leave_grid(state: GridState, plan: GridPlan | None, row: Int, now_ms: Int) -> None:
+def _leave_grid(state: GridState, plan: ReservedStarts | None, row: Int, now_ms: Int) -> None:
     if plan is None:
         grid_job_ended(state, row)
     else:
@@ -361,12 +365,12 @@ def _leave_grid(state: GridState, plan: GridPlan | None, row: Int, now_ms: Int) 
 @kernel_part
 def _cancel_jobs(
     state: Any,
-    site: Discipline | None,
+    site: DisciplineArrays | None,
     sharing: Sharing | None,
     grid: OnGrid | None,
     links: Contention | None,
     cancels: Cancellations,
-    run: Run,
+    run: RunArrays,
     now_ms: Int,
 ) -> bool:
     """Take the jobs out of the queue that are cancelled now and wait; return whether there is any."""
@@ -396,7 +400,7 @@ def place_in_queue(state: Any, row: Int) -> Int:
 
 @kernel
 def leave_queue(
-    state: Any, site: Discipline | None, grid: OnGrid | None, links: Contention | None, row: Int, place: Int
+    state: Any, site: DisciplineArrays | None, grid: OnGrid | None, links: Contention | None, row: Int, place: Int
 ) -> None:
     """Take the job of a row, which waits at this place, out of the queue."""
     if site is not None:
@@ -408,7 +412,7 @@ def leave_queue(
 
 
 @kernel_part
-def _leave_grid_queue(state: GridState, plan: GridPlan | None, place: Int) -> None:
+def _leave_grid_queue(state: GridState, plan: ReservedStarts | None, place: Int) -> None:
     if plan is None:
         withdraw(state, place)
     else:
@@ -418,11 +422,11 @@ def _leave_grid_queue(state: GridState, plan: GridPlan | None, place: Int) -> No
 @kernel_part
 def _submit_jobs(
     state: Any,
-    site: Discipline | None,
+    site: DisciplineArrays | None,
     sharing: Sharing | None,
     grid: OnGrid | None,
     links: Contention | None,
-    run: Run,
+    run: RunArrays,
     now_ms: Int,
 ) -> bool:
     """Put the jobs into the queue that are submitted now; return whether there is any."""
@@ -446,11 +450,11 @@ def _submit_jobs(
 def _pass_and_begin(
     state: Any,
     work: WorkTable | None,
-    site: Discipline | None,
+    site: DisciplineArrays | None,
     sharing: Sharing | None,
     grid: OnGrid | None,
     links: Contention | None,
-    run: Run,
+    run: RunArrays,
     now_ms: Int,
 ) -> None:
     """Run the pass of this instant, and let the jobs run that it starts."""
@@ -480,7 +484,7 @@ def _pass_and_begin(
 
 
 @kernel
-def _follow_rates(state: Any, work: WorkTable, run: Run, now_ms: Int) -> None:
+def _follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
     """Let the jobs begin, or go on, at the rates that the nodes that they share leave them."""
     for i in range(state.counters[0].n_changed):
         row = state.changed[i]
@@ -494,7 +498,7 @@ def _follow_rates(state: Any, work: WorkTable, run: Run, now_ms: Int) -> None:
 
 
 @kernel_part
-def _grid_pass(state: GridState, codes: GridCodes, plan: GridPlan | None, now_ms: Int) -> None:
+def _grid_pass(state: GridState, codes: GridCodes, plan: ReservedStarts | None, now_ms: Int) -> None:
     if plan is None:
         grid_pass(state, codes, now_ms)
     else:
@@ -508,7 +512,7 @@ def _begin_on_grid(
     grid: OnGrid,
     net: GridLinks | None,
     links: Contention | None,
-    run: Run,
+    run: RunArrays,
     row: Int,
     now_ms: Int,
 ) -> None:

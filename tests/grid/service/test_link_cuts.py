@@ -123,7 +123,7 @@ async def test_a_cut_in_one_direction_neither_loses_nor_doubles_a_job(tmp_path: 
         for job_id in job_ids:
             assert (await in_state(grid.backend, job_id, "ended")).outcome == "finished"
         assert [len(ran(tmp_path, f"ran-{nodes}")) for nodes in (6, 1, 2)] == [6, 1, 2]
-        grid.grid.meta.driver_now().grid.check_invariants()
+        grid.grid.meta.desk_now().driver.grid.check_invariants()
 
 
 @pytest.mark.asyncio
@@ -232,7 +232,7 @@ async def test_the_backend_of_a_site_alone(tmp_path: Path) -> None:
             return part is not None and part.data == b"here\n"
 
         await until(has_written)
-        assert await beta.cancel([first], origin="a test") == [first]
+        assert await beta.wish("cancel", [first], origin="a test") == [first]
         assert (await in_state(beta, second, "ended")).outcome == "finished"
         events = (await beta.events(begun, 0.0)).events
         assert [event.user for event in events if event.kind == "submitted"] == ["anna", "bob"]
