@@ -12,7 +12,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridLoop, GridNet
+from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridLoop, GridNet, GridPlayed
 from gridweave.scenarios.batch.kernels.loop import longest_ms
 from gridweave.scenarios.batch.one_site import BatchRun, cancelled_in
 from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
@@ -46,32 +46,49 @@ def play_grid(
     reasons = {int(width): policy.why_never(sites, int(width)) for width in np.unique(workload.width)}
     refused = {row: why for row, width in enumerate(workload.width.tolist()) if (why := reasons[width]) is not None}
     rows = np.setdiff1d(np.arange(len(workload)), list(refused)) if refused else np.arange(len(workload))
-    state = empty_grid(sites, slots=max(len(rows), 1))
-    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
-    count, first, transfer_ms = np.zeros((3, len(workload)), np.int64)
-    factor, slowdown = np.ones((2, len(workload)))
+    state = empty_grid(sites, slots=len(rows))
     if len(rows):
         state.sensitivity[:] = sensitivities[rows]
         _fill(state, workload, rows, policy, rng)
         if net is None:
             _check_lengths(state, policy.codes(), np.ascontiguousarray(workload.run_ms[rows]))
-        played = GridLoop(state, workload, rows, policy, net).play()
-        state, start_ms[rows], end_ms[rows], factor[rows], slowdown[rows], transfer_ms[rows], hopeless = played
-        refused |= dict.fromkeys(rows[hopeless].tolist(), WHY_HOPELESS)
-        count[rows], first[rows] = state.n_fragments, state.first_fragment
+    played = GridLoop(state, workload, rows, policy, net).play()
+    refused |= dict.fromkeys(rows[played.hopeless].tolist(), WHY_HOPELESS)
+    return _result_of(workload, sites, policy, rows, played, refused, with_net=net is not None)
+
+
+def _result_of(
+    workload: Workload,
+    sites: IntArray,
+    policy: GridPolicy,
+    rows: IntArray,
+    played: GridPlayed,
+    refused: Mapping[int, str],
+    *,
+    with_net: bool,
+) -> SimulationResult:
+    """Return what was played of these rows as a schedule of all jobs."""
+
+    def of_all(values: npt.NDArray[Any], other: float) -> Any:
+        spread = np.full(len(workload), other, values.dtype)
+        spread[rows] = values
+        return spread
+
+    state, start_ms = played.state, of_all(played.start_ms, NEVER)
+    fragments = state.fragments[: int(state.counters[0]["n_fragments"])].copy()
     never = {int(workload.job_id[row]): refused[row] for row in sorted(refused)}
     return grid_result(
         workload,
         sites,
         policy,
         start_ms,
-        end_ms,
-        Placement(state.fragments[: int(state.counters[0]["n_fragments"])].copy(), first, count),
+        of_all(played.end_ms, NEVER),
+        Placement(fragments, of_all(state.first_fragment, 0), of_all(state.n_fragments, 0)),
         never,
         cancelled=cancelled_in(workload, start_ms, never),
-        factor=None if net is None else factor,
-        slowdown=None if net is None else slowdown,
-        transfer_ms=None if net is None else transfer_ms,
+        factor=of_all(played.factor, 1) if with_net else None,
+        slowdown=of_all(played.slowdown, 1) if with_net else None,
+        transfer_ms=of_all(played.transfer_ms, 0) if with_net else None,
     )
 
 

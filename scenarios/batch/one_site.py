@@ -47,24 +47,17 @@ def play_site(
     _check_times(workload)
     nodes = _checked_nodes(workload, nodes)
     refused = _refusals(workload, nodes, policy)
-    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
-    # Only a window asks what time of the week it is; without one, a zone that nobody knows does no harm.
-    has_window = any(limit.window is not None for limit in policy.limits)
-    offset_ms = week_offset_ms(workload) if has_window else 0
+    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     report = progress or _tell_nobody
     answers: tuple[ReservationAnswer, ...] = ()
     if driver == "core" or reservations:
+        offset_ms = _offset_for(workload, policy)
         told = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
         start_ms[rows], end_ms[rows], answers = told
-    elif rows.size:
-        run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms)
-        for until in range(_SLICE, len(rows), _SLICE):
-            run.play(until)
-            report(until, len(rows))
-        run.play(len(rows))
-        start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
-    report(len(rows), len(rows))
+        report(len(rows), len(rows))
+    else:
+        start_ms[rows], end_ms[rows] = _played(workload, rows, nodes, policy, report)
     return SimulationResult(
         workload=workload,
         nodes=nodes,
@@ -77,6 +70,25 @@ def play_site(
         label=policy.label,
         options=_options_of(workload, nodes, policy),
     )
+
+
+def _played(
+    workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy, report: Progress
+) -> tuple[IntArray, IntArray]:
+    """Return starts and ends as the compiled loop has them, shape (rows,)."""
+    run = BatchRun(workload, rows, nodes, policy, week_offset_ms=_offset_for(workload, policy))
+    for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
+        run.play(until)
+        report(until, len(rows))
+    return run.start_ms, run.end_ms
+
+
+def _offset_for(workload: Workload, policy: SitePolicy) -> int:
+    """Return the local time of instant zero in the week, where a window asks for it.
+
+    Without one, a zone that nobody knows does no harm.
+    """
+    return week_offset_ms(workload) if any(limit.window is not None for limit in policy.limits) else 0
 
 
 def _options_of(workload: Workload, nodes: int, policy: SitePolicy) -> dict[str, Any]:

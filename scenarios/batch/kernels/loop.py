@@ -153,6 +153,15 @@ def new_run(run_ms: npt.NDArray[np.int64], room: int) -> RunArrays:
     return RunArrays(clock, np.ascontiguousarray(run_ms), start_ms, end_ms, no_ends(room))
 
 
+# What a simulation does without is None.
+_Work = WorkTable | None
+_Site = DisciplineArrays | None
+_Sharing = Sharing | None
+_Grid = OnGrid | None
+_Links = Contention | None
+_Cancels = Cancellations | None
+
+
 @kernel
 def run_batch(
     state: Any,
@@ -221,14 +230,7 @@ def run_batch(
 
 
 @kernel_part
-def _next_instant(
-    state: Any,
-    site: DisciplineArrays | None,
-    grid: OnGrid | None,
-    links: Contention | None,
-    cancels: Cancellations | None,
-    run: RunArrays,
-) -> Int:
+def _next_instant(state: Any, site: _Site, grid: _Grid, links: _Links, cancels: _Cancels, run: RunArrays) -> Int:
     """Return the next instant at which anything happens."""
     clock = run.clock[0]
     now_ms = min(clock.woken_ms, first_end_ms(run.ends))
@@ -255,9 +257,7 @@ def _next_reserved_ms(plan: ReservedStarts | None) -> Int:
 
 
 @kernel_part
-def _lacking_room(
-    state: GridState, plan: ReservedStarts | None, links: Contention | None, run: RunArrays, now_ms: Int
-) -> int:
+def _lacking_room(state: GridState, plan: ReservedStarts | None, links: _Links, run: RunArrays, now_ms: Int) -> int:
     """Return what there is no room for at this instant; DONE if there is for all."""
     if is_full(state):
         return NO_ROOM
@@ -279,7 +279,7 @@ def _count_new(state: GridState, run: RunArrays, now_ms: Int) -> Int:
 
 
 @kernel_part
-def _is_woken(links: Contention | None, run: RunArrays, now_ms: Int) -> bool:
+def _is_woken(links: _Links, run: RunArrays, now_ms: Int) -> bool:
     """Whether there is to be a pass even if no job ends or is submitted; links that have changed are shared anew."""
     clock = run.clock[0]
     if clock.woken_ms == now_ms:
@@ -310,14 +310,7 @@ def _serve_jobs(
 
 @kernel_part
 def _end_jobs(
-    state: Any,
-    work: WorkTable | None,
-    site: DisciplineArrays | None,
-    sharing: Sharing | None,
-    grid: OnGrid | None,
-    links: Contention | None,
-    run: RunArrays,
-    now_ms: Int,
+    state: Any, work: _Work, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> bool:
     """Take out the jobs that end now; the output of those that have any sets out. Return whether any has ended."""
     ended_any = False
@@ -331,14 +324,7 @@ def _end_jobs(
 
 @kernel_part
 def end_job(
-    state: Any,
-    work: WorkTable | None,
-    site: DisciplineArrays | None,
-    sharing: Sharing | None,
-    grid: OnGrid | None,
-    run: RunArrays,
-    row: Int,
-    now_ms: Int,
+    state: Any, work: _Work, site: _Site, sharing: _Sharing, grid: _Grid, run: RunArrays, row: Int, now_ms: Int
 ) -> None:
     """Take a running job off its nodes."""
     run.end_ms[row] = now_ms
@@ -365,10 +351,10 @@ def _leave_grid(state: GridState, plan: ReservedStarts | None, row: Int, now_ms:
 @kernel_part
 def _cancel_jobs(
     state: Any,
-    site: DisciplineArrays | None,
-    sharing: Sharing | None,
-    grid: OnGrid | None,
-    links: Contention | None,
+    site: _Site,
+    sharing: _Sharing,
+    grid: _Grid,
+    links: _Links,
     cancels: Cancellations,
     run: RunArrays,
     now_ms: Int,
@@ -399,9 +385,7 @@ def place_in_queue(state: Any, row: Int) -> Int:
 
 
 @kernel
-def leave_queue(
-    state: Any, site: DisciplineArrays | None, grid: OnGrid | None, links: Contention | None, row: Int, place: Int
-) -> None:
+def leave_queue(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int, place: Int) -> None:
     """Take the job of a row, which waits at this place, out of the queue."""
     if site is not None:
         job_withdrawn(state, site.promises, place)
@@ -421,13 +405,7 @@ def _leave_grid_queue(state: GridState, plan: ReservedStarts | None, place: Int)
 
 @kernel_part
 def _submit_jobs(
-    state: Any,
-    site: DisciplineArrays | None,
-    sharing: Sharing | None,
-    grid: OnGrid | None,
-    links: Contention | None,
-    run: RunArrays,
-    now_ms: Int,
+    state: Any, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> bool:
     """Put the jobs into the queue that are submitted now; return whether there is any."""
     clock = run.clock[0]
@@ -448,14 +426,7 @@ def _submit_jobs(
 
 @kernel_part
 def _pass_and_begin(
-    state: Any,
-    work: WorkTable | None,
-    site: DisciplineArrays | None,
-    sharing: Sharing | None,
-    grid: OnGrid | None,
-    links: Contention | None,
-    run: RunArrays,
-    now_ms: Int,
+    state: Any, work: _Work, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> None:
     """Run the pass of this instant, and let the jobs run that it starts."""
     counters = state.counters[0]
@@ -508,10 +479,10 @@ def _grid_pass(state: GridState, codes: GridCodes, plan: ReservedStarts | None, 
 @kernel_part
 def _begin_on_grid(
     state: GridState,
-    work: WorkTable | None,
+    work: _Work,
     grid: OnGrid,
     net: GridLinks | None,
-    links: Contention | None,
+    links: _Links,
     run: RunArrays,
     row: Int,
     now_ms: Int,
