@@ -63,8 +63,8 @@ def simulate(
     nodes : int, sequence of int, or sequence of NodeKind, optional
         Nodes of the site; of each site of a grid; or the kinds of nodes that jobs share. Those of the machine that the
         workload was recorded on if left out.
-    policy : SitePolicy, GridPolicy, SharedNodes, LomarcPolicy or str, optional
-        How the site or the grid schedules; a name is that of a variant of sharing nodes (docs/lomarc.md). If left out,
+    policy : SitePolicy, GridPolicy, SharingPolicy, optional
+        How the site or the grid schedules; a name is that of a variant of sharing nodes. If left out,
         a `gridweave.site.policy.SitePolicy` is made of the ``options``.
     reservations : sequence of (int, ReservationRequested)
         Advance reservations, each with the instant in ms at which it is requested; for planning. One that does not fit

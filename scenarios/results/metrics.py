@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 MS_PER_H = 3600 * MS_PER_S
 
 SHARED_BOUND_MS = 60_000
-"""The bound of the relative bounded response time where nodes are shared (LOMARC, section 6.1)."""
+"""The bound of the relative bounded response time where nodes are shared (Sodan and Lan, section 6.1)."""
 
 PARTS_OF_ONE = ("util", "rho", "kappa", "loss_of_capacity", "underutilization_normalized")
 """Metrics that people read in per cent."""
@@ -138,7 +138,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What sharing nodes came to (LOMARC, section 6.1); NaN where there is no job.
+    """What sharing nodes came to (Sodan and Lan, section 6.1); NaN where there is no job.
 
     Attributes
     ----------

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gridweave.site.disciplines.lomarc import LomarcPolicy
     from gridweave.site.disciplines.slowdown_tables import SlowdownModel
 
+SHARING = "lomarc"
+SHARING_HELP = "lomarc: jobs share nodes; what that brings is compared for several --variants."
+
 Resources = Annotated[
     str,
     typer.Option(

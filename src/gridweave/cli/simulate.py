@@ -10,6 +10,8 @@ import typer
 
 from gridweave.cli.arguments import Json, Nodes, Trace
 from gridweave.cli.coschedule import (
+    SHARING,
+    SHARING_HELP,
     Cores,
     MaxSlowdown,
     Resources,
@@ -39,7 +41,7 @@ Discipline = Annotated[
     typer.Option(
         metavar="NAME",
         help="queue: start jobs from a queue. planning: plan the start of every job, and plan anew when one is "
-        "submitted or ends. lomarc: jobs share nodes; what that brings is compared for several --variants.",
+        f"submitted or ends. {SHARING_HELP}",
     ),
 ]
 Order = Annotated[
@@ -139,10 +141,10 @@ def simulate(
     from gridweave.scenarios.workload.table import MAX_WIDTH
 
     sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
-    if discipline.strip().lower() == "lomarc":
+    if discipline.strip().lower() == SHARING:
         _check_left_out(order=order, choice=choice, limit=limit, reservation=reservation, estimates=estimates)
         if shrink != 1.0:
-            raise OptionError("--shrink", "does not go with --discipline lomarc; leave it out")
+            raise OptionError("--shrink", f"does not go with --discipline {SHARING}; leave it out")
         compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
         return
     sharing.check_unused()
@@ -182,7 +184,7 @@ def _check_left_out(**given: object) -> None:
     """Refuse options that do not go with shared nodes."""
     for name, value in given.items():
         if value not in (None, "fcfs", "first-fit", "keep"):
-            raise OptionError(f"--{name}", "does not go with --discipline lomarc; leave it out")
+            raise OptionError(f"--{name}", f"does not go with --discipline {SHARING}; leave it out")
 
 
 def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:
