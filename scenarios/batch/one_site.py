@@ -42,7 +42,6 @@ def play_site(
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
-    _check_driver(driver, policy, reservations)
     _check_weights(workload)
     _check_times(workload)
     nodes = _checked_nodes(workload, nodes)
@@ -134,7 +133,8 @@ def _tell_nobody(done: int, total: int) -> None:
     """Stand in for a progress report that nobody wants."""
 
 
-def _check_driver(driver: str, policy: SitePolicy, reservations: Sequence[Request]) -> None:
+def check_driver(driver: str, policy: SitePolicy, reservations: Sequence[Request]) -> None:
+    """Check that a driver is known, and that the policy keeps reservations if any are requested."""
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
     if reservations and policy.discipline != "planning":

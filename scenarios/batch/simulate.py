@@ -13,7 +13,7 @@ from gridweave.errors import OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import play_grid
 from gridweave.scenarios.batch.grid_network import GridNet
-from gridweave.scenarios.batch.one_site import Progress, play_site
+from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
 from gridweave.scenarios.batch.shared import NodeKinds, SharingPolicy, play_shared
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
@@ -142,9 +142,9 @@ def simulate(
         policy = SitePolicy(**options)
     elif options:
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
-    if not isinstance(workload, Workload):
-        machine = nodes if isinstance(nodes, int) else None
-        workload, _ = load_workload(workload, nodes=machine, columns=columns_of(workload))
+    if isinstance(policy, SitePolicy):
+        check_driver(driver, policy, reservations)
+    workload = _loaded(workload, nodes)
     of_site: dict[str, Any] = {"reservations": reservations or None, "driver": None if driver == "batch" else driver}
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_sharing: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
@@ -160,6 +160,14 @@ def simulate(
     _refuse(of_site | of_grid, "a site whose nodes are shared")
     kinds, cores = cast("NodeKinds", nodes), 1 if cores is None else cores
     return play_shared(workload, kinds, policy, model=model, cores=cores, rows=rows, progress=progress)
+
+
+def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
+    """Return a workload, read from its trace if need be."""
+    if isinstance(workload, Workload):
+        return workload
+    machine = nodes if isinstance(nodes, int) else None
+    return load_workload(workload, nodes=machine, columns=columns_of(workload))[0]
 
 
 def _refuse(unused: Mapping[str, object], what: str) -> None:
