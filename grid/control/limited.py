@@ -319,23 +319,21 @@ class LimitedControl(DelegatingControl):
         self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None
         return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sites]
 
-    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return None
         attempt = self._attempts.attempts.get(job_id)
         if attempt is not None:
-            found = attempt_forecast(now_ms, attempt, names)
+            found = attempt_forecast(now_ms, attempt, self._names)
         else:
-            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, names)
+            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked."""
-        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), names)
+        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), self._names)
         return lambda: found
 
     def check_invariants(self) -> None:
