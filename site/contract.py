@@ -13,11 +13,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.dictionary import PlainDiscipline, Policy
+from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.explain import Explanation
-from gridweave.site.job import Job, why_impossible, why_impossible_numbers
+from gridweave.site.job import Job, why_impossible
 from gridweave.site.kernels.rates import RATE_ONE
-from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
     Answer,
     CancelJob,
@@ -119,17 +118,6 @@ class ContractState:
         self._out: list[Command | ToGrid] = []
         # What the site is to be told at this instant.
         self._inner: list[Event] = []
-        self._plain = self._at_rest()
-
-    def _at_rest(self) -> PlainDiscipline | None:
-        """Return the discipline if neither it nor what is promised needs a decision but for what comes; or None.
-
-        What is done at once does not change that, so it is asked for after all else.
-        """
-        share = self._share
-        if self._timed or self._paces.by_job or share.draining or share.shut or share.outside:
-            return None
-        return self.site.at_rest
 
     @property
     def draining(self) -> bool:
@@ -240,8 +228,6 @@ class ContractState:
         assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
 
 
-_NEVER = int(NEVER_MS)
-
 ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
 
@@ -291,16 +277,6 @@ class ContractCore(ContractState):
 
     def take_in(self, now_ms: int, events: Sequence[ContractEvent]) -> list[Command | ToGrid]:
         """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
-        plain = self._plain
-        if plain is not None and len(events) == 1 and self._now_ms <= now_ms < plain.first_end_ms:
-            # Nothing waits and nothing is timed, and but one job starts or ends, as most do.
-            at_once, event = None, events[0]
-            if type(event) is HoldNodes:
-                at_once = self._start_at_once(now_ms, event)
-            elif type(event) is JobFinished:
-                at_once = self._end_at_once(now_ms, event.job_id)
-            if at_once is not None:
-                return at_once
         self.site.check(now_ms, *events)
         self._now_ms = now_ms
         self._out = []
@@ -320,9 +296,7 @@ class ContractCore(ContractState):
             inner += [JobSubmitted(job) for job in self._share.let_in()]
         if self._paces.by_job:
             self._put_off_limits()
-        # A hold that is committed, or a fragment that has met the others, gives the site nothing to decide.
-        if inner or not self.site.stay_at_rest(now_ms):
-            self._run_site(inner)
+        self._run_site(inner)
         if self._timed:
             self._start_due()
         for request in later:
@@ -331,16 +305,10 @@ class ContractCore(ContractState):
             elif (part := self._part(request.job.job_id, request.attempt)) is not None and part.state == WAITING:
                 self._answer(Enqueued(request.job.job_id, request.attempt))
         self._tell_change()
-        self._plain = self._at_rest()
         return self._out
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
-        plain = self._plain
-        if plain is not None:
-            end_ms = plain.first_end_ms
-            if self._now_ms < end_ms < _NEVER:
-                return end_ms
         site_ms = self.site.next_wakeup_ms()
         if not self._timed:
             return site_ms
@@ -365,43 +333,6 @@ class ContractCore(ContractState):
 
     def _answer(self, answer: Answer) -> None:
         self._out.append(ToGrid(answer))
-
-    def _start_at_once(self, now_ms: int, request: HoldNodes) -> list[Command | ToGrid] | None:
-        """Do as `handle` for a job of the grid that starts at a site at rest, in a third of the time.
-
-        The grid is not told that the site has changed: what its own job takes, or gives back, it knows.
-
-        Returns
-        -------
-        list of Command or ToGrid, or None
-            None if there is more to it, and then nothing has changed.
-        """
-        job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms
-        if request.start_ms is not None or job_id in self._parts:
-            return None
-        # Where the grid may have all nodes, all that counts is whether they are free.
-        if not self._share.is_whole and self._share.why_not(width) is not None:
-            return None
-        if why_impossible_numbers(job_id, width, length_ms) is not None:
-            return None
-        nodes = self.site.start_at_once(now_ms, Job(job_id=job_id, width=width, estimate_ms=length_ms))
-        if nodes is None:
-            return None
-        self._now_ms = now_ms
-        grant = StartJob(job_id, nodes)
-        self._parts[job_id] = Part(attempt, width, RUNNING, now_ms, False, length_ms, grant)
-        self._share.nodes += width
-        return [grant, ToGrid(Started(job_id, attempt, now_ms))]
-
-    def _end_at_once(self, now_ms: int, job_id: int) -> list[Command | ToGrid] | None:
-        """Do as `_start_at_once` for a job of the grid that ends."""
-        part = self._parts.get(job_id)
-        if part is None or part.state != RUNNING or not self.site.end_at_once(now_ms, job_id):
-            return None
-        self._now_ms = now_ms
-        del self._parts[job_id]
-        self._share.nodes -= part.width
-        return [ToGrid(Ended(job_id, part.attempt, now_ms, part.outcome))]
 
     def _finished(self, event: JobFinished) -> None:
         """Take in that a job has left its nodes; whose it was decides who is told."""

@@ -14,10 +14,9 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of
-from gridweave.site.disciplines.dictionary import DISCIPLINES, PlainDiscipline, Policy, SharingDiscipline
+from gridweave.site.disciplines.dictionary import DISCIPLINES, Policy, SharingDiscipline
 from gridweave.site.explain import Explanation
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
-from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,
@@ -36,8 +35,6 @@ from gridweave.site.messages import (
     StartJob,
     check_reservation,
 )
-
-_NEVER = int(NEVER_MS)
 
 
 class SiteCore:
@@ -75,8 +72,6 @@ class SiteCore:
         self._discipline = DISCIPLINES[policy.discipline](nodes, policy, week_offset_ms)
         # The same again where nodes are shared; the pool has nothing to say then.
         self._sharing = self._discipline if isinstance(self._discipline, SharingDiscipline) else None
-        discipline = self._discipline
-        self._plain = discipline if isinstance(discipline, PlainDiscipline) and discipline.is_plain else None
         self._now_ms = 0
         self._waiting: set[int] = set()
         # The nodes of each running job, as the bits of a number (allocation.py).
@@ -156,60 +151,6 @@ class SiteCore:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._sharing.take_rates()]
         return commands
 
-    @property
-    def at_rest(self) -> PlainDiscipline | None:
-        """The discipline, if there is nothing to decide before its first end by estimate but for a job that comes.
-
-        It is None if there may be, and what it is stays so until `act` is called.
-        """
-        return None if self._waiting or self._reservations or self._killed else self._plain
-
-    def start_at_once(self, now_ms: int, job: Job) -> NodeIntervals | None:
-        """Do as `act` for the submission of a job to a site at rest: if there is room it starts, and all else stays.
-
-        Returns
-        -------
-        tuple of (int, int) or None
-            The nodes that it starts on; None if there is more to it, and then nothing has changed.
-        """
-        pool, plain, job_id = self._pool, self._plain, job.job_id
-        if plain is None or job.width > pool.free or job_id in self._nodes_of:
-            return None
-        plain.start_alone(now_ms, job)
-        self._now_ms = now_ms
-        nodes, self._nodes_of[job_id] = pool.take(job.width)
-        return nodes
-
-    def end_at_once(self, now_ms: int, job_id: int) -> bool:
-        """Do as `act` for the end of a job at a site at rest, where there is no other to start.
-
-        Returns
-        -------
-        bool
-            False if there is more to it, and then nothing has changed.
-        """
-        nodes = self._nodes_of.pop(job_id, None)
-        if nodes is None:
-            return False
-        self._discipline.ended(now_ms, job_id)
-        self._now_ms = now_ms
-        self._pool.give_back(nodes)
-        return True
-
-    def stay_at_rest(self, now_ms: int) -> bool:
-        """Do as `act` where nothing has happened at a site at rest.
-
-        Returns
-        -------
-        bool
-            False if there is more to it, and then nothing has changed.
-        """
-        plain = self.at_rest
-        if plain is None or now_ms >= plain.first_end_ms:
-            return False
-        self._now_ms = now_ms
-        return True
-
     def _asked(self, event: Event) -> list[Command]:
         """Take in a cancellation, or what is asked of reservations."""
         if isinstance(event, JobCancelled):
@@ -269,10 +210,6 @@ class SiteCore:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
-        if self._plain is not None and not self._killed and not self._reservations:
-            end_ms = self._plain.first_end_ms
-            if end_ms > self._now_ms:
-                return end_ms if end_ms != _NEVER else None
         discipline = self._discipline
         next_ms = self._next_limit_ms() if self._killed else discipline.next_end_ms()
         planned_ms = discipline.next_wakeup_ms()
@@ -340,7 +277,6 @@ class SiteCore:
         twin = copy.copy(self)
         twin._discipline = self._discipline.aside()
         twin._sharing = twin._discipline if isinstance(twin._discipline, SharingDiscipline) else None
-        twin._plain = None
         return twin
 
     def startable(self, now_ms: int, length_ms: int) -> int:

@@ -13,7 +13,7 @@ from gridweave.scenarios.plots.parts import BLACK, SERIES, new_figure, tidy
 from gridweave.scenarios.published.lomarc import QUANTITIES, SHOWN, TITLES, View, settings_of
 from gridweave.scenarios.published.lomarc_runs import READINGS, WORKLOADS, LomarcRuns
 from gridweave.scenarios.sweep.tables import mean_interval
-from gridweave.site.disciplines.lomarc import VARIANTS
+from gridweave.site.disciplines.sharing.policy import VARIANTS
 
 
 def plot_lomarc(entry: str, runs: LomarcRuns) -> dict[str, Figure]:

@@ -30,7 +30,7 @@ from gridweave.scenarios.published.lomarc_runs import (
 )
 from gridweave.scenarios.published.report import EACH, OURS, Conclusion, Record, Report, Row, Section, Value, Verdict
 from gridweave.scenarios.sweep.tables import mean_interval
-from gridweave.site.disciplines.lomarc import VARIANTS
+from gridweave.site.disciplines.sharing.policy import VARIANTS
 
 LOADS = {"W1": 10.6, "W2": 13.0, "W3": 21.0}
 """Table 4."""
@@ -472,7 +472,7 @@ def report_lomarc(entry: str, runs: LomarcRuns) -> Report:
     notes = [f"{runs.jobs:,} jobs on {NODES} nodes; means over the seeds 1 to {len(runs.seeds)}"]
     if entry in SHOWN:
         notes.append("the published figures are bars without numbers; the cuts against PSS are those of the text")
-        notes.append('readings of the slowdown formula: docs/lomarc.md, "Slowdown"')
+        notes.append('readings of the slowdown formula: docs/sharing.md, "Slowdown"')
     if entry == "lomarc-4":
         notes += _about_loads()
     return Report(

@@ -1,7 +1,7 @@
 """The simulations behind the evaluation of LOMARC: 8,000 jobs of the Lublin model on 128 nodes, by workload and mix.
 
 Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6. The rules
-and what they leave open are in docs/lomarc.md.
+and what they leave open are in docs/sharing.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model,
 from gridweave.scenarios.published.thesis_runs import Progress
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
-from gridweave.site.disciplines.lomarc import VARIANTS
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.sharing.policy import VARIANTS
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 NODES, JOBS, DEFAULT_SEEDS = 128, 8_000, 3
 
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
     Parameters
     ----------
     formula : str
-        Slowdown formula, as in `gridweave.site.disciplines.slowdown_tables.FORMULAS`.
+        Slowdown formula, as in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`.
     weeks : float or None
         How long the jobs of workload 1 take to arrive; those of the others by as much shorter or longer. None for what
         the model gives.
@@ -75,7 +75,7 @@ class Setting(NamedTuple):
     mix : str
         M1, M2 or M3.
     variant : str
-        A key of `gridweave.site.disciplines.lomarc.VARIANTS`.
+        A key of `gridweave.site.disciplines.sharing.policy.VARIANTS`.
     """
 
     reading: str

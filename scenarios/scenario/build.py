@@ -28,7 +28,7 @@ from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_h
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.links import check_reach, node_of_grid
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 

@@ -2,7 +2,7 @@
 
 What a scenario must fulfil to have a network between its sites, as far as its text alone tells.
 
-Sites whose nodes are shared, and what their jobs need: the tables of a scenario that docs/lomarc.md is behind.
+Sites whose nodes are shared, and what their jobs need: the tables of a scenario that docs/sharing.md is behind.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from gridweave.scenarios.workload.columns import (
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
 from gridweave.scenarios.world.connections import Faults, Network
-from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, SharedNodes
+from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes, SharingPolicy
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
@@ -250,7 +250,7 @@ def shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:
     if table.variant not in VARIANTS:
         raise OptionError("variant", f"{table.variant!r} is not known; one of {', '.join(VARIANTS)}")
     plain = VARIANTS[table.variant]
-    policy: LomarcPolicy = msgspec.structs.replace(
+    policy: SharingPolicy = msgspec.structs.replace(
         plain, backfill=backfill, max_slowdown=table.max_slowdown, cpu=table.cpu or plain.cpu
     )
     kind = NodeKind(count=nodes, cores=table.cores, threads=table.threads, memory=table.memory, cpu=policy.cpu)

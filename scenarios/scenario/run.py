@@ -20,8 +20,8 @@ from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
-from gridweave.site.disciplines.lomarc import SharedNodes
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.sharing.policy import SharedNodes
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.policy import SitePolicy
 
 Progress = Callable[[int, int, str], None]

@@ -13,8 +13,8 @@ from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO, NetTable
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.workload.columns import AT_HOME
 from gridweave.scenarios.workload.table import MAX_WIDTH
-from gridweave.site.disciplines.lomarc import CPUS, MAX_LANES, VARIANTS
-from gridweave.site.disciplines.slowdown_tables import FORMULAS
+from gridweave.site.disciplines.sharing.policy import CPUS, MAX_LANES, VARIANTS
+from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
 
@@ -89,7 +89,7 @@ class SharingTable(_Table, frozen=True, kw_only=True):
     Attributes
     ----------
     variant : str
-        A variant of docs/lomarc.md: who shares nodes, and which match is best.
+        A variant of docs/sharing.md: who shares nodes, and which match is best.
     cores, threads : int
         Cores of a node, and hardware threads of a core.
     memory : float

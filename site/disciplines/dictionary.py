@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self, runtime_checkable
 
 from gridweave.site.disciplines.arrays import ArrayDiscipline
-from gridweave.site.disciplines.lomarc import SharedDiscipline
+from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
 from gridweave.site.explain import Explanation
 from gridweave.site.job import Job, NodeIntervals, Running
 
@@ -93,25 +93,6 @@ class SharingDiscipline(Discipline, Protocol):
 
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
         """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
-
-
-@runtime_checkable
-class PlainDiscipline(Discipline, Protocol):
-    """What `SiteCore` asks besides of a discipline under which a job for which there is room starts where nobody waits.
-
-    Nothing happens there by itself but the ends of jobs.
-    """
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether that is so under its policy."""
-
-    @property
-    def first_end_ms(self) -> int:
-        """The first end by estimate of a running job; ``NEVER_MS`` if none runs."""
-
-    def start_alone(self, now_ms: int, job: Job) -> None:
-        """Start a job for which there is room, where nobody waits: what ``submit`` and ``run_pass`` would do."""
 
 
 class Policy(Protocol):
