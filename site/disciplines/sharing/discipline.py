@@ -65,7 +65,7 @@ class SharedDiscipline:
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
         twin = copy.copy(self)
-        twin._state = self._state._make(array.copy() for array in self._state)
+        twin._state = SharedSite._make(array.copy() for array in self._state)
         twin._slots = self._slots.copy()
         return twin
 
