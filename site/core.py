@@ -14,7 +14,8 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of
-from gridweave.site.disciplines.dictionary import DISCIPLINES, Policy, SharingDiscipline
+from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, Policy
 from gridweave.site.explain import Explanation
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
@@ -69,9 +70,7 @@ class SiteCore:
 
     def __init__(self, nodes: int, policy: Policy, *, week_offset_ms: int = 0) -> None:
         self._pool = NodePool(nodes)
-        self._discipline = DISCIPLINES[policy.discipline](nodes, policy, week_offset_ms)
-        # The same again where nodes are shared; the pool has nothing to say then.
-        self._sharing = self._discipline if isinstance(self._discipline, SharingDiscipline) else None
+        self._use(entry_of(policy).make(nodes, policy, week_offset_ms))
         self._now_ms = 0
         self._waiting: set[int] = set()
         # The nodes of each running job, as the bits of a number (allocation.py).
@@ -79,6 +78,12 @@ class SiteCore:
         self._killed: set[int] = set()
         self._reservations: dict[int, ReservationRequested] = {}
         self._reserved_nodes: dict[int, NodeIntervals] = {}
+
+    def _use(self, discipline: Discipline) -> None:
+        self._discipline = discipline
+        # The same again if it chooses the nodes, so that the pool has nothing to say, or if jobs change their rates.
+        self._places = discipline if isinstance(discipline, ChoosesNodes) else None
+        self._rates = discipline if isinstance(discipline, ChangesRates) else None
 
     @property
     def nodes(self) -> int:
@@ -88,12 +93,12 @@ class SiteCore:
     @property
     def threads_per_node(self) -> int:
         """Hardware threads of a node that are given out one by one; 1 where a node is given out whole."""
-        return 1 if self._sharing is None else self._sharing.threads_per_node
+        return 1 if self._places is None else self._places.threads_per_node
 
     @property
     def free(self) -> int:
         """Nodes that no job and no open reservation holds."""
-        return self._pool.free if self._sharing is None else self._sharing.free
+        return self._pool.free if self._places is None else self._places.free
 
     def handle(self, now_ms: int, *events: Event) -> list[Command]:
         """Take in what has happened and return what is to be done.
@@ -147,8 +152,8 @@ class SiteCore:
         self._run_pass(commands)
         if or_never and self._waiting:
             self._refuse_what_waits(or_never, commands)
-        if self._sharing is not None:
-            commands += [ChangeRate(job_id, rate) for job_id, rate in self._sharing.take_rates()]
+        if self._rates is not None:
+            commands += [ChangeRate(job_id, rate) for job_id, rate in self._rates.take_rates()]
         return commands
 
     def _asked(self, event: Event) -> list[Command]:
@@ -189,11 +194,11 @@ class SiteCore:
         for job in self._discipline.run_pass(self._now_ms):
             job_id = job.job_id
             self._waiting.discard(job_id)
-            if self._sharing is None:
+            if self._places is None:
                 nodes, self._nodes_of[job_id] = self._pool.take(job.width)
                 commands.append(StartJob(job_id, nodes))
             else:
-                nodes, threads = self._sharing.place_of(job_id)
+                nodes, threads = self._places.place_of(job_id)
                 self._nodes_of[job_id] = bits_of(nodes)
                 commands.append(StartJob(job_id, nodes, threads))
 
@@ -275,8 +280,7 @@ class SiteCore:
         Questions use room in the arrays of a core; what is kept of those must not depend on who has asked.
         """
         twin = copy.copy(self)
-        twin._discipline = self._discipline.aside()
-        twin._sharing = twin._discipline if isinstance(twin._discipline, SharingDiscipline) else None
+        twin._use(self._discipline.aside())
         return twin
 
     def startable(self, now_ms: int, length_ms: int) -> int:
@@ -299,7 +303,7 @@ class SiteCore:
         job : Job
             One that is not here; what it needs of the nodes counts.
         """
-        return None if self._sharing is None else self._sharing.slowdown_offered(now_ms, job)
+        return None if self._places is None else self._places.slowdown_offered(now_ms, job)
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not run on the idle site, in one line, or None."""
@@ -334,7 +338,7 @@ class SiteCore:
         held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
         n_held = functools.reduce(operator.or_, held, 0).bit_count()
         assert n_held == self.nodes - self.free, "a node is lost"
-        assert n_held == sum(map(int.bit_count, held)) or self._sharing is not None, "a node is held twice"
+        assert n_held == sum(map(int.bit_count, held)) or self._places is not None, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
         assert running == set(self._nodes_of), "running jobs and held nodes differ"
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
@@ -354,7 +358,7 @@ class SiteCore:
         nodes = self._nodes_of.pop(job_id, None)
         if nodes is not None:
             self._discipline.ended(self._now_ms, job_id)
-            if self._sharing is None:
+            if self._places is None:
                 self._pool.give_back(nodes)
             self._killed.discard(job_id)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals
 from gridweave.site.launch import Launch, Rank, total_usage
 from gridweave.site.launch import Usage as Used

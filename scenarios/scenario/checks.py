@@ -2,7 +2,7 @@
 
 What a scenario must fulfil to have a network between its sites, as far as its text alone tells.
 
-Sites whose nodes are shared, and what their jobs need: the tables of a scenario that docs/sharing.md is behind.
+What jobs need beside nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from gridweave.scenarios.scenario.tables import (
     GridTable,
     NetworkTable,
     Scenario,
-    SharingTable,
     Site,
     Transformation,
     WorkloadTable,
@@ -49,9 +48,9 @@ from gridweave.scenarios.workload.columns import (
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
 from gridweave.scenarios.world.connections import Faults, Network
-from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes, SharingPolicy
+from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
-from gridweave.site.policy import SitePolicy
 
 IDLE = "the network is left out: no job is split and no data is moved under mode {}"
 
@@ -190,7 +189,7 @@ def is_in_world(scenario: Scenario) -> bool:
         scenario.grid.control != "full"
         or scenario.grid.at is not None
         or scenario.workload.to_grid != 1
-        or any(site.grid_share != 1 or site.own_users_first or site.discipline == "lomarc" for site in sites)
+        or any(site.grid_share != 1 or site.own_users_first or shares_nodes(site) for site in sites)
         or any(
             # What lasts how long is of no account where nothing fails.
             getattr(table, key) != getattr(default, key) and not key.endswith("_lasts_ms")
@@ -230,31 +229,6 @@ def _tell(report: Report, place: KeyPath, check: Callable[[], object]) -> None:
         check()
     except OptionError as error:
         report.add((*place, error.option), error.problem)
-
-
-def shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:
-    """Return how a site schedules on nodes that are shared.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    backfill : str
-        Of the site.
-
-    Raises
-    ------
-    OptionError
-        If a name is not known, or an option does not go with another.
-    """
-    if table.variant not in VARIANTS:
-        raise OptionError("variant", f"{table.variant!r} is not known; one of {', '.join(VARIANTS)}")
-    plain = VARIANTS[table.variant]
-    policy: SharingPolicy = msgspec.structs.replace(
-        plain, backfill=backfill, max_slowdown=table.max_slowdown, cpu=table.cpu or plain.cpu
-    )
-    kind = NodeKind(count=nodes, cores=table.cores, threads=table.threads, memory=table.memory, cpu=policy.cpu)
-    return SharedNodes(sharing=policy, kinds=(kind,), formula=table.formula)
 
 
 def with_resources(
@@ -374,7 +348,7 @@ def _made(kind: type[S], values: dict[str, Any], place: tuple[str, ...], report:
     return kind(**kept)
 
 
-def site_policy(site: Site, grid: GridTable) -> SitePolicy | SharedNodes:
+def site_policy(site: Site, grid: GridTable) -> Policy:
     """Return how a site schedules by itself.
 
     Parameters
@@ -387,15 +361,13 @@ def site_policy(site: Site, grid: GridTable) -> SitePolicy | SharedNodes:
     OptionError
         If its options are not known, or do not go together.
     """
-    if site.discipline == "lomarc":
-        if site.order is not None:
-            raise OptionError("order", f"{site.order!r} is not for a lomarc site: jobs stand there by class and age")
-        return shared_nodes(site.sharing or SharingTable(), site.nodes, site.backfill or grid.backfill)
-    if site.sharing is not None:
-        raise OptionError("sharing", f"is for the discipline lomarc, and this site has {site.discipline!r}")
-    return SitePolicy(
-        discipline=site.discipline, order=site.order or grid.order, backfill=site.backfill or grid.backfill
-    )
+    usual = {"order": grid.order, "backfill": grid.backfill}
+    return read_policy(site.discipline, site.nodes, site.options, usual)
+
+
+def shares_nodes(site: Site) -> bool:
+    """Whether several jobs may be on a node of a site."""
+    return site.discipline in DISCIPLINES and DISCIPLINES[site.discipline].shares_nodes
 
 
 def check_sites(scenario: Scenario, report: Report) -> None:
@@ -419,20 +391,27 @@ def check_sites(scenario: Scenario, report: Report) -> None:
             OwnerPolicy(grid_share=site.grid_share)
         except OptionError as error:
             report.add(("sites", number, "grid_share"), error.problem)
-        # One by one, since the first that is wrong hides the others.
-        alone = Site(name=site.name, nodes=site.nodes)
-        changes: list[dict[str, Any]] = [{"order": site.order}]
-        if site.discipline == "lomarc":
-            changes = [{"order": site.order, "discipline": "lomarc"}]
-        changes.append({"discipline": site.discipline, "backfill": site.backfill, "sharing": site.sharing})
-        for changed in changes:
-            try:
-                site_policy(msgspec.structs.replace(alone, **changed), GridTable())
-            except OptionError as error:
-                table = ("sharing",) if error.option in SharingTable.__struct_fields__ else ()
-                report.add(("sites", number, *table, error.option), error.problem)
+        for option, problem in _wrong_options(site):
+            report.add(("sites", number, *option), problem)
     if sum(site.nodes for site in sites_of(scenario)) > MAX_WIDTH:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
+
+
+def _wrong_options(site: Site) -> Iterator[tuple[KeyPath, str]]:
+    """Yield what is wrong with how a site schedules: its order and the rest one by one, as the first hides others."""
+    plain = Site(name=site.name, nodes=site.nodes)
+    known = site.discipline if site.discipline in DISCIPLINES else plain.discipline
+    rest = {name: value for name, value in site.options.items() if name != "order"}
+    for changed in ({"discipline": known, "order": site.order}, {"discipline": site.discipline, **rest}):
+        try:
+            site_policy(msgspec.structs.replace(plain, **changed), GridTable())
+        except OptionError as error:
+            inside = [
+                entry.table_key
+                for entry in DISCIPLINES.values()
+                if entry.table is not None and error.option in entry.table.__struct_fields__
+            ]
+            yield (*inside[:1], error.option), error.problem
 
 
 def _check_source(table: WorkloadTable, report: Report) -> None:

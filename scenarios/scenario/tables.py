@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -13,10 +13,8 @@ from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO, NetTable
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.workload.columns import AT_HOME
 from gridweave.scenarios.workload.table import MAX_WIDTH
-from gridweave.site.disciplines.sharing.policy import CPUS, MAX_LANES, VARIANTS
-from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS
+from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
 
 HOMES = ("round-robin", "partition")
 SPLITS = ("site", "largest")
@@ -58,6 +56,7 @@ Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
 Factor = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0)]
 Order = Annotated[str, _one_of(tuple(ORDERS), "Order of the queue.")]
+Backfill = Annotated[str, _one_of(DISCIPLINES["queue"].backfills, "Backfilling of the site under mode local.")]
 Metric = Annotated[str, _one_of(Metrics.__struct_fields__, "A metric of docs/metrics.md.")]
 
 
@@ -83,36 +82,21 @@ class Header(_Table, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, le=_MAX_INT, description="Of all that is drawn.")] = 1
 
 
-class SharingTable(_Table, frozen=True, kw_only=True):
-    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``.
-
-    Attributes
-    ----------
-    variant : str
-        A variant of docs/sharing.md: who shares nodes, and which match is best.
-    cores, threads : int
-        Cores of a node, and hardware threads of a core.
-    memory : float
-        Of a node, in units of the memory that the jobs' fractions are parts of.
-    cpu : str, optional
-        That of the variant if left out.
-    max_slowdown : float
-        No match may slow a job more.
-    formula : str
-        Of the slowdown.
-    """
-
-    variant: Annotated[str, _one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
-    cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
-    threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
-    memory: Annotated[float, Meta(gt=0)] = 1.0
-    cpu: Annotated[str, _one_of(CPUS, "Kind of CPU.")] | None = None
-    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6
-    formula: Annotated[str, _one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
+# The tables in which disciplines have further options of a site: a field each, called as the dictionary says.
+if TYPE_CHECKING:
+    _DisciplineTables = _Table
+else:
+    _DisciplineTables = msgspec.defstruct(
+        "_DisciplineTables",
+        [(entry.table_key, entry.table | None, None) for entry in DISCIPLINES.values() if entry.table is not None],
+        bases=(_Table,),
+        frozen=True,
+        kw_only=True,
+    )
 
 
-class Site(_Table, frozen=True, kw_only=True):
-    """One of ``[[sites]]``.
+class Site(_DisciplineTables, frozen=True, kw_only=True):
+    """One of ``[[sites]]``: these keys, and the tables of the disciplines.
 
     Attributes
     ----------
@@ -128,21 +112,24 @@ class Site(_Table, frozen=True, kw_only=True):
         Whether the owner's users stand ahead of delegated jobs in the site's queue.
     at : str, optional
         The node of the network at which it is attached; as an entry of ``[net.attach]``.
-    sharing : SharingTable, optional
-        How jobs share its nodes; for the discipline ``lomarc``.
     """
 
     name: SiteName
     nodes: Nodes
-    discipline: Annotated[str, _one_of((*SITE_BACKFILLS, "lomarc"), "How the site schedules by itself.")] = "queue"
+    discipline: Annotated[str, _one_of(tuple(DISCIPLINES), "How the site schedules by itself.")] = "queue"
     order: Order | None = None
-    backfill: Annotated[str, _one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")] | None = (
-        None
-    )
+    backfill: (
+        Annotated[str, _one_of(DISCIPLINES["queue"].backfills, "Backfilling of the site under mode local.")] | None
+    ) = None
     grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
     own_users_first: Annotated[bool, Meta(description="Whether own users stand ahead of delegated jobs.")] = False
     at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
-    sharing: SharingTable | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was given of how the site schedules: order, backfilling, and the tables of disciplines."""
+        tables = (entry.table_key for entry in DISCIPLINES.values() if entry.table is not None)
+        return {name: getattr(self, name) for name in ("order", "backfill", *tables)}
 
 
 class Cut(_Table, frozen=True, kw_only=True):
@@ -252,7 +239,7 @@ class WorkloadTable(_Table, frozen=True, kw_only=True):
     data : DataTable, optional
         What jobs read and write, for ``[net]``.
     resources : str, optional
-        What jobs need of CPU, network, disk and memory, for sites with the discipline ``lomarc``: a mix to draw from
+        What jobs need of CPU, network, disk and memory, for sites whose nodes are shared: a mix to draw from
         (M1, M2, M3 or per cent), or a file as ``gridweave trace resources`` writes one.
     """
 

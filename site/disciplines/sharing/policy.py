@@ -29,6 +29,9 @@ from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.kernels.state import NEVER_MS
 
+NAME = "lomarc"
+"""Of the discipline."""
+
 HEURISTICS = {"u1": U1, "u2": U2, "response": RESPONSE, "first": FIRST}
 COSCHEDULING = {"none": ALONE, "lomarc": MATCHING, "always": ALWAYS, "adjacent": ADJACENT}
 BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
@@ -259,7 +262,7 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def discipline(self) -> str:
         """The name of the discipline."""
-        return "lomarc"
+        return NAME
 
     @property
     def label(self) -> str:

@@ -1,6 +1,6 @@
-"""The disciplines whose decisions are kernels, stepped event by event: queue, conservative, planning.
+"""The queue, stepped event by event: the arrays of a site, which kernels decide on (docs/disciplines.md, "Queue").
 
-This owns the arrays, and makes them larger when they are full; kernels decide.
+A planning site is stepped the same way, with other kernels (planning.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 
 from gridweave.jit import prepared
+from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, copy_into
 from gridweave.site.explain import Explanation
 from gridweave.site.job import Job, Running
@@ -36,7 +37,7 @@ from gridweave.site.kernels.state import (
     empty_plan,
     empty_state,
 )
-from gridweave.site.policy import SitePolicy
+from gridweave.site.policy import BACKFILLS, SitePolicy
 from gridweave.site.times import rough_span_text, when_text
 
 _NEVER = int(NEVER_MS)
@@ -351,3 +352,21 @@ class ArrayDiscipline:
                 assert (free >= 0).all() or overdue, "a profile is overbooked"
                 assert (free <= self._plan.total[p]).all(), "a profile has more than there is"
                 assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
+
+
+def read_policy(discipline: str, given: Options, usual: Options) -> SitePolicy:
+    """Return the policy of a queue or of a planning site."""
+    known = SitePolicy.__struct_fields__
+    refuse_unknown(given, known, f"is for another discipline, and this site has {discipline!r}")
+    values = {name: value for name, value in usual.items() if name in known}
+    values |= {name: value for name, value in given.items() if value is not None}
+    return SitePolicy(**values | {"discipline": discipline})
+
+
+ENTRY = Entry(
+    name="queue",
+    about="jobs stand in a queue, and those behind the head may be backfilled",
+    make=ArrayDiscipline,
+    read=lambda nodes, given, usual: read_policy("queue", given, usual),
+    backfills=BACKFILLS["queue"],
+)
