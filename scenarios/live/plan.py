@@ -15,7 +15,7 @@ from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.world.connections import Network
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.clock import Clock
 
 MARGIN_REAL_MS = 250
 RETRY_REAL_MS = 1_000

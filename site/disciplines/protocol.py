@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.explain import Explanation
+from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, NodeIntervals, Running
 
 
@@ -69,8 +69,8 @@ class Discipline(Protocol):
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
 
-    def explain(self, now_ms: int, job_id: int) -> Explanation:
-        """Return when a waiting job will start, and why not earlier."""
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job will start, and why not earlier; nodes of the site and free ones are filled in."""
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -105,7 +105,7 @@ class ChangesRates(Protocol):
     def take_rates(self) -> list[tuple[int, int]]:
         """Return (job id, rate) of the running jobs whose rate is another than was told, by job id.
 
-        A job starts at `gridweave.site.kernels.rates.RATE_ONE`; at rate 0 it pauses.
+        A job starts at `gridweave.site.kernels.work.RATE_ONE`; at rate 0 it pauses.
         """
 
 

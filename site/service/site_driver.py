@@ -36,7 +36,8 @@ from gridweave.site.messages import (
     TellGrid,
 )
 from gridweave.site.runs import SiteSettings
-from gridweave.site.service.driver import Clock, Driver, Send
+from gridweave.site.service.clock import Clock
+from gridweave.site.service.driver import Driver, Send
 from gridweave.site.service.warming import warm_up
 
 GRID = "grid"
@@ -74,7 +75,7 @@ class SiteDriver(Driver[Any]):
             event_type=LiveSiteEvent,
             message_type=SiteMessage,
             answer_type=Accepted | Declined,
-            configuration=repr(settings),
+            identity=settings,
             batch=0,
         )
         super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid)

@@ -9,8 +9,8 @@ from gridweave.scenarios.batch.kernels.heap import pop_end, push_end
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
 from gridweave.site.disciplines.sharing.kernels.state import forget_changes, job_submitted
-from gridweave.site.kernels.rates import work_done_ms, work_of
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import work_done_ms, work_of
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"

@@ -20,7 +20,7 @@ from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, forget_changes, job_submitted, job_withdrawn
 from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharingPolicy
 from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
-from gridweave.site.kernels.rates import RATE_ONE, rate_of
+from gridweave.site.kernels.work import RATE_ONE, rate_of
 from reference.lomarc import simulate as simulate_reference
 from shared_jobs import (
     HOUR,

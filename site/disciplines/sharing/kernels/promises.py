@@ -10,8 +10,8 @@ from gridweave.site.disciplines.sharing.kernels.pairing import counts_memory, is
 from gridweave.site.disciplines.sharing.kernels.slowdown import forget_tried
 from gridweave.site.disciplines.sharing.kernels.state import NO_CELL
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
-from gridweave.site.kernels.rates import rate_of, work_done_ms, work_left, work_of
 from gridweave.site.kernels.state import GIVE_BACK, GONE, TAKE, UNPLACED_MS
+from gridweave.site.kernels.work import rate_of, work_done_ms, work_left, work_of
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
