@@ -60,7 +60,8 @@ def test_secrets_are_where_the_files_of_serve_look() -> None:
 
 def test_the_files_of_serve_fit_each_other() -> None:
     """The grid and each site say the same of its name, its number, its nodes, and of the secrets between them."""
-    from gridweave.scenarios.grid_file.serve_reading import grid_service, read_service
+    from gridweave.grid.config.reading import read_service
+    from gridweave.grid.service.serve import grid_service
 
     grid = grid_service(read_service(str(DOCKER / "grid.toml")))
     tables = [tomllib.loads((DOCKER / f"{name}.toml").read_text(encoding="utf-8")) for name in SITES]
@@ -122,7 +123,7 @@ def test_the_dashboard_shows_what_the_gateway_exports(tmp_path: Path) -> None:
     """Every metric in the dashboard is one that a gateway exports: that of the grid, or of a site."""
     from gridweave.grid.api import JobEvent, Queue, SiteInfo
     from gridweave.grid.gateway.link import LinkDoor
-    from gridweave.grid.gateway.metrics import Metrics
+    from gridweave.grid.gateway.metrics import GatewayMetrics
     from gridweave.site.desk_messages import LinkStatus
     from gridweave.site.service.link import Link, LinkEnd, Secrets
 
@@ -132,7 +133,7 @@ def test_the_dashboard_shows_what_the_gateway_exports(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("0" * 64)
     link = Link(LinkEnd(site="alpha", url="http://alpha:8765", token_file=str(secret)))
-    metrics = Metrics(watchers=lambda: 0, streams=lambda: 0)
+    metrics = GatewayMetrics(watchers=lambda: 0, streams=lambda: 0)
     metrics.watch_links({"alpha": link}, LinkDoor({"alpha": Secrets(str(secret))}, take))
     link.observe("packet", 0.1)
     metrics.answered("submit", "POST", 200, 0.1)
