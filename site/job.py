@@ -159,6 +159,11 @@ OVER: tuple[State, ...] = ("ended", "refused")
 OPEN: tuple[State, ...] = tuple(state for state in get_args(State) if state not in OVER)
 """All others."""
 
+JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
+"""How a job has ended: all its ranks well, one of them not, at its limit, or by a wish."""
+
+OUTCOMES: tuple[JobOutcome, ...] = get_args(JobOutcome)
+
 WishKind = Literal["cancel", "hold", "release"]
 """What a user wants of a job: that it ends or does not start, that it does not start for now, or that it may again."""
 

@@ -361,10 +361,8 @@ class RunningGrid(RunningActors):
         """Return what the grid knows of jobs."""
         import ray
 
-        from gridweave.grid.service.actor import Page
-
         data = ray.get(self.actors[GRID_ACTOR].records.remote(list(job_ids)), timeout=START_S)
-        return msgspec.msgpack.decode(data, type=Page).jobs
+        return msgspec.msgpack.decode(data, type=list[JobRecord])
 
 
 def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any] = NodeAgent) -> RunningGrid:
