@@ -41,6 +41,7 @@ def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np
     """
     from gridweave.netmodel.changes import Timetable, all_changes
     from gridweave.netmodel.model import NetworkModel
+    from gridweave.netmodel.tables import Problems
     from gridweave.scenarios.batch.grid_network import GridNet
 
     problems = Problems(network.topology.name)
