@@ -29,6 +29,7 @@ from gridweave.errors import (
 from gridweave.grid import api
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import chunks
+from gridweave.grid.client.streams import EndWatch
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
@@ -292,7 +293,7 @@ async def test_an_end_is_found_without_a_stream(gateway: Served) -> None:
     asked: list[int] = []
     async with Client(gateway.url) as grid:
         job = await grid.submit(["true"])
-        watch = waiting.EndWatch(no_stream, fetch, first_poll_s=0.001, longest_poll_s=0.002)
+        watch = EndWatch(no_stream, fetch, first_poll_s=0.001, longest_poll_s=0.002)
         assert (await watch.ended(job.id)).state == "ended"
         await watch.close()
     assert len(asked) == 4
