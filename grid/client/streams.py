@@ -1,6 +1,6 @@
 """Streams that are cut off and go on: what happens to jobs, and what they write.
 
-Waiting for many jobs with one stream of events, and by asking where that is not to be had.
+`EndWatch` waits for many jobs with one stream of events, and asks where that is not to be had.
 """
 
 from __future__ import annotations
