@@ -1,4 +1,4 @@
-"""What answers the routes: jobs are listed, shown, explained, cancelled, held and released; sites, tokens, the gateway."""
+"""What answers the routes: of jobs (listed, shown, explained, cancelled, held, released), sites, tokens and itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gateway counts, for Prometheus (docs/gateway.md, "Metrics"), and the line of JSON that it logs of each request.
+"""What the gateway counts, for Prometheus (docs/gateway.md, "Metrics"), and what it logs of each request.
 
 No label has values that clients choose, and no line holds a secret.
 """

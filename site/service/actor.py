@@ -1,4 +1,4 @@
-"""Actors with a journal, which is opened when it is to be had and drives them from then on; and a site as one on Ray."""
+"""Actors with a journal, which is opened when it is to be had; and a site as such an actor on Ray."""
 
 from __future__ import annotations
 
