@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,15 +22,14 @@ from gridweave.grid.service.local_gateway import start_gateway, wait_until_ready
 from gridweave.grid.service.ray import (
     LOOPBACK,
     MOST_NODES,
+    STORE_BYTES,
     Launcher,
-    LocalRay,
-    Machine,
+    OwnRay,
+    RayMachine,
+    RayState,
     check_ray,
     connected,
-    free_port,
     knock,
-    make_ray_token,
-    make_temp,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held, uninterrupted
 from gridweave.grid.service.state import (
@@ -94,17 +93,17 @@ class Wanted:
     gateway: GatewayTable = field(default_factory=GatewayTable)
     ray_port: int = 0
     first_port: int = 0
-    store_bytes: int = 80 << 20
+    store_bytes: int = STORE_BYTES
     address: str | None = None
     file: str = ""
     text: str = ""
     base: str = ""
 
     @property
-    def machines(self) -> list[Machine]:
+    def machines(self) -> list[RayMachine]:
         """The machines of all sites."""
         return [
-            Machine(site.name, f"m{number}", site.machines == 1)
+            RayMachine(site.name, f"m{number}", site.machines == 1)
             for site in self.sites
             for number in range(site.machines)
         ]
@@ -208,7 +207,6 @@ def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str 
         try:
             if before is None and address is None:
                 check_ray()
-                make_ray_token(folder / RAY_TOKEN)
                 with uninterrupted():
                     launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
             wanted = read()
@@ -241,7 +239,6 @@ class _Work:
 
     def _new_state(self) -> LocalGridState:
         wanted = self._wanted
-        own = wanted.address is None
         return LocalGridState(
             name=wanted.name,
             marker=kept_secret(self._folder, MARKER),
@@ -250,9 +247,8 @@ class _Work:
             folder=wanted.folder or str(self._folder / LIVE),
             namespace=NAMESPACE if wanted.name == DEFAULT_NAME else f"{NAMESPACE}-{wanted.name}",
             sites=wanted.sites,
-            address=f"{LOOPBACK}:{free_port(wanted=wanted.ray_port)}" if own else (wanted.address or ""),
-            own_ray=own,
-            temp=make_temp() if own else "",
+            address=wanted.address or "",
+            own_ray=wanted.address is None,
             url=self._last_url,
             tokens=wanted.gateway.tokens,
             file=wanted.file,
@@ -274,32 +270,49 @@ class _Work:
         self._tell("")
 
     def _on_own_ray(self, launcher: Launcher | None) -> None:
-        state, machines = self.done.state, self._wanted.machines
         # A site has a node of its own, unless there are too many sites.
-        labelled = len(machines) <= MOST_NODES
-        if not labelled:
+        machines = self._wanted.machines
+        if len(machines) > MOST_NODES:
             self.done.remarks.append(
                 f"{len(machines)} machines share one Ray node; no more than {MOST_NODES} are started"
             )
             machines = []
-        token = self._folder / RAY_TOKEN
-        port = int(state.address.rpartition(":")[2])
-        ray = LocalRay(state.temp, port, token, self._folder / LOGS, state.marker, self._wanted.store_bytes)
-        missing = [one for one in machines if state.process(one.node) is None]
-        if missing or self._before is None:
-            ray.launch(missing, self._started, head=self._before is None, launcher=launcher)
+        ray = self._ray(machines)
+        ray.start(launcher)
         self._lap("launch")
-        self._gateway(token)
-        plan = self._plan(labelled)
+        self._gateway(self._folder / RAY_TOKEN)
+        plan = self._plan(ray.labelled)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")
             grid = self._make_actors(plan)
             self._tell("Starting the Ray nodes of the sites")
-            ray.wait_for(machines, {one.name: one for one in self.done.state.processes}, self._started)
+            ray.wait()
             self._lap("nodes")
             self._await_actors(grid)
         self._await_gateway()
+
+    def _ray(self, machines: Sequence[RayMachine]) -> OwnRay:
+        """Return the grid's Ray, as it runs."""
+        state, wanted = self.done.state, self._wanted
+        port = int(state.address.rpartition(":")[2] or 0)
+        processes = tuple(one for one in state.processes if one.name != GATEWAY)
+        return OwnRay(
+            self._folder,
+            machines,
+            marker=state.marker,
+            store_bytes=wanted.store_bytes,
+            port=wanted.ray_port,
+            state=RayState(boot=state.boot, port=port, temp=state.temp, processes=processes),
+            changed=self._ray_changed,
+        )
+
+    def _ray_changed(self, ray: RayState) -> None:
+        """Write down what has become of Ray."""
+        state = self.done.state
+        self.done.started += [one.name for one in ray.processes if one not in state.processes]
+        gateway = tuple(one for one in state.processes if one.name == GATEWAY)
+        self._change(address=f"{LOOPBACK}:{ray.port}", temp=ray.temp, processes=(*ray.processes, *gateway))
 
     def _on_a_cluster(self) -> None:
         address = self.done.state.address
