@@ -23,8 +23,7 @@ from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service import calls as ray_names
 from gridweave.site.service.actor import SiteActor
-from gridweave.site.service.calls import CALL_S
-from gridweave.site.service.desk import Door
+from gridweave.site.service.calls import CALL_S, Door
 from gridweave.site.service.link import LinkEnd
 from ports import unused_port
 from wire import Wire

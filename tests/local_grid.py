@@ -18,9 +18,9 @@ from gridweave.site.messages import Agent
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
-from gridweave.site.service.calls import CALL_S, GRID_ACTOR, agent_actor, site_actor
-from gridweave.site.service.desk import SITE_METHODS, Door, SiteDesk
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door, agent_actor, site_actor
+from gridweave.site.service.clock import Clock
+from gridweave.site.service.desk import SITE_METHODS, SiteDesk
 from gridweave.site.service.site_driver import GRID, SiteDriver
 
 SITES = (("north", (2, 2)), ("south", (2,)))

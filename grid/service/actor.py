@@ -11,9 +11,8 @@ import msgspec
 from gridweave.site.job import JobRecord
 from gridweave.site.messages import Probed
 from gridweave.site.service.actor import DrivenActor
-from gridweave.site.service.calls import GRID_ACTOR, Calls, Handles, encode, journal_place, site_actor
-from gridweave.site.service.desk import Door
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.calls import GRID_ACTOR, Calls, Door, Handles, encode, journal_place, site_actor
+from gridweave.site.service.clock import Clock
 
 if TYPE_CHECKING:
     from gridweave.grid.live import GridSettings

@@ -42,7 +42,7 @@ from gridweave.site.service.calls import (
     encode,
     site_actor,
 )
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.clock import Clock
 from gridweave.site.service.probes.probing import ProbePlan
 
 START_S = 60.0

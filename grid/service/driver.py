@@ -27,7 +27,8 @@ from gridweave.site.job import Accepted, Declined, JobRequest
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
 from gridweave.site.messages import Probed, SiteMessage
-from gridweave.site.service.driver import Clock, Driver, Send
+from gridweave.site.service.clock import Clock
+from gridweave.site.service.driver import Driver, Send
 
 
 def configuration_of(settings: GridSettings) -> str:

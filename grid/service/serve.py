@@ -49,7 +49,7 @@ from gridweave.grid.service.up import MARKER, kept_secret
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
 
 if TYPE_CHECKING:

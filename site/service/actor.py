@@ -21,6 +21,7 @@ from gridweave.site.job import JobRequest
 from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
+    Door,
     Handles,
     NearActor,
     agent_actor,
@@ -29,8 +30,7 @@ from gridweave.site.service.calls import (
     journal_place,
     site_actor,
 )
-from gridweave.site.service.desk import Door
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.clock import Clock
 
 if TYPE_CHECKING:
     from gridweave.site.runs import SiteSettings

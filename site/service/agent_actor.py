@@ -9,9 +9,8 @@ from pathlib import Path
 from gridweave.errors import UnavailableError
 from gridweave.site.machine.agent import AgentDriver, OutputRead, node_threads
 from gridweave.site.messages import Agent, Probed
-from gridweave.site.service.calls import GRID_ACTOR, Handles, NearActor, agent_actor, encode, endure, site_actor
-from gridweave.site.service.desk import Door
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.calls import GRID_ACTOR, Door, Handles, NearActor, agent_actor, encode, endure, site_actor
+from gridweave.site.service.clock import Clock
 from gridweave.site.service.probes.prober import Prober
 from gridweave.site.service.probes.probing import Address, ProbePlan, Probing
 from gridweave.site.service.probes.server import ProbeServer

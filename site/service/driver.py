@@ -12,14 +12,13 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.site.channel import Channel, Packet
 from gridweave.site.eligibility import Past, past_of
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Noted, RecordEnded, RecordUsage
@@ -27,44 +26,7 @@ from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import NumberedNote, Usage
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.step import Step
-
-
-class Clock(msgspec.Struct, frozen=True):
-    """What time it is for the cores.
-
-    Attributes
-    ----------
-    epoch_ms : int
-        Unix time at which the clock shows 0.
-    speed : float
-        How many ms pass on it in one ms, above 0.
-
-    Raises
-    ------
-    OptionError
-        If the speed is not above 0.
-
-    Examples
-    --------
-    >>> Clock(speed=1000.0).real_ms(60_000)
-    60
-    """
-
-    epoch_ms: int = 0
-    speed: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.speed < math.inf:
-            raise OptionError("speed", f"is {self.speed}; a number above 0, 1 for real time")
-
-    def now_ms(self) -> int:
-        """Return what the clock shows."""
-        return max(0, int((time.time() * 1000 - self.epoch_ms) * self.speed))
-
-    def real_ms(self, span_ms: float) -> int:
-        """Return how long a span of this clock really takes, in ms, rounded up."""
-        return math.ceil(span_ms / self.speed)
-
+from gridweave.site.service.clock import Clock
 
 logger = logging.getLogger("gridweave.live")
 

@@ -36,7 +36,8 @@ from gridweave.site.messages import (
     TellGrid,
 )
 from gridweave.site.runs import SiteSettings
-from gridweave.site.service.driver import Clock, Driver, Send
+from gridweave.site.service.clock import Clock
+from gridweave.site.service.driver import Driver, Send
 from gridweave.site.service.warming import warm_up
 
 GRID = "grid"

@@ -134,8 +134,8 @@ def test_bad_input_ends_in_one_line(shell: Shell, journal: Path, arguments: tupl
 
 def test_what_is_not_installed_is_said(shell: Shell, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the package that reads journals the command says how to install it."""
-    for name in ("experience", "journal_reader"):
-        monkeypatch.delitem(sys.modules, f"gridweave.site.live.{name}", raising=False)
+    for name in ("experience", "reader", "store", "tables", "step"):
+        monkeypatch.delitem(sys.modules, f"gridweave.site.journal.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     told = "gridweave: sqlalchemy is not installed; in a checkout of gridweave run: pip install '.[live]'\n"
     assert shell("experience", journal) == (3, "", told)

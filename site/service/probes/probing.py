@@ -10,7 +10,7 @@ import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.messages import Probed
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.clock import Clock
 from gridweave.site.service.probes.prober import Prober
 
 logger = logging.getLogger("gridweave.live")

@@ -8,7 +8,7 @@ import typer
 
 Trace = Annotated[
     str,
-    typer.Argument(metavar="TRACE", help="A file (SWF or MuPSiE; plain, .gz or .xz), or the name of a trace."),
+    typer.Argument(metavar="TRACE", help="Trace file (SWF or MuPSiE; plain, .gz or .xz) or name of a known trace."),
 ]
-Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site; if left out, what the trace says.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the metrics for machines.")]
+Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site. \\[default: as the trace says]")]
+Json = Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")]

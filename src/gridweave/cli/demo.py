@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.explanation import print_forecast
+from gridweave.cli.grid_client import places_text
 from gridweave.cli.output import check_folder, print_table, say
 from gridweave.cli.progress import delayed_progress
 from gridweave.cli.run_live import print_live_run
@@ -22,12 +23,12 @@ NAME = "demo"
 
 
 def demo(
-    out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="For the report.")] = "out/demo",
+    out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for the report.")] = "out/demo",
 ) -> None:
-    """Bring a small grid up on this machine, run real jobs on it, and take it down again: about a minute.
+    """Start a small grid on this machine, run real jobs on it, and stop it again. Takes about a minute.
 
-    The jobs are shaped like those of a trace, one of them wider than any site. What became of them is set beside what
-    the simulation forecasts; the report is in the folder. Nothing is left running, also after Ctrl-C.
+    The jobs are shaped like those of a trace, and one of them is wider than any site. The report compares what happened
+    with what the simulation had forecast. Nothing is left running, even after Ctrl-C.
 
     Example: gridweave demo out/demo
     """
@@ -77,8 +78,6 @@ def _show(folder: Path) -> None:
 
 
 def _print_shown(shown: Shown) -> None:
-    from gridweave.grid.explain.words import places_text
-
     if shown.waiting is not None:
         print_table(_sharing(shown.running), headings=("site", "jobs on it"), title="The jobs share the sites:", left=2)
         typer.echo(f"Why does job {shown.waiting.job_id} wait? (gridweave explain {shown.waiting.job_id})")

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 Journals = Annotated[
     list[str],
-    typer.Argument(metavar="JOURNAL...", help="Journals of sites: paths, or URLs (postgresql://USER@HOST/DATABASE)."),
+    typer.Argument(metavar="JOURNAL...", help="Journals of sites: paths or URLs (postgresql://USER@HOST/DATABASE)."),
 ]
 User = Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this user.")]
 JobClass = Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this class.")]
 Last = Annotated[int, typer.Option(metavar="N", help="Only the newest jobs of each user and class.")]
 KillChance = Annotated[
-    float, typer.Option(metavar="X", help="How likely the next job may be killed at the suggested estimate.")
+    float, typer.Option(metavar="X", help="Accepted probability that the suggested limit kills the next job.")
 ]
-Margin = Annotated[float, typer.Option(metavar="X", help="By which part more is suggested than was used.")]
+Margin = Annotated[float, typer.Option(metavar="X", help="Safety margin on what was used, as a fraction.")]
 DiskBandwidth = Annotated[
     str | None,
-    typer.Option(metavar="SPEED", help="What the disk of one node does, such as '200 MB/s'; for resource fractions."),
+    typer.Option(metavar="SPEED", help="Disk bandwidth of a node, e.g. '200 MB/s'; needed for resource fractions."),
 ]
 NodeMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Of one node, such as '64 GB'; for resource fractions.")
+    str | None, typer.Option(metavar="SIZE", help="Memory of a node, e.g. '64 GB'; needed for resource fractions.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NONE = "-"
 _MOST_NAMES = 8
@@ -51,7 +51,7 @@ def experience(
     node_memory: NodeMemory = None,
     as_json: Json = False,
 ) -> None:
-    """Show what the jobs of each user and class have used, and what to ask for the next one.
+    """Show what the jobs of each user and class have used, and what to request for the next one.
 
     Example: gridweave experience north.journal --user anna --disk-bandwidth '200 MB/s' --node-memory '64 GB'
     """

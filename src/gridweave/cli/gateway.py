@@ -15,21 +15,23 @@ _LISTEN = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})", r
 
 
 def gateway(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")] = "127.0.0.1:8765",
-    namespace: Annotated[str, typer.Option(metavar="NAME", help="Of the grid's actors.")] = "gridweave",
-    address: Annotated[str, typer.Option(help="Of the Ray cluster, such as auto or HOST:PORT.")] = "auto",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 takes any free one.")
+    ] = "127.0.0.1:8765",
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="Ray namespace of the grid's actors.")] = "gridweave",
+    address: Annotated[str, typer.Option(help="Address of the Ray cluster, e.g. auto or HOST:PORT.")] = "auto",
     tokens: Annotated[
         str | None,
         typer.Option(
             metavar="PLACE",
             envvar="GRIDWEAVE_TOKENS",
-            help="Where tokens are kept: a path or a URL (postgresql://USER@HOST/DATABASE). Without: loopback alone.",
+            help="Token database: a path or a URL (postgresql://USER@HOST/DATABASE). Without it: loopback only.",
         ),
     ] = None,
-    cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate, for TLS.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+    cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS certificate.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="TLS key.")] = None,
 ) -> None:
-    """Let users reach a grid that runs on Ray over HTTP (docs/gateway.md); each request is a line on standard error.
+    """Run the HTTP gateway of a grid on Ray (docs/gateway.md). Requests are logged to standard error, one per line.
 
     Example: gridweave gateway --listen 0.0.0.0:8765 --tokens tokens.db --cert grid.pem --key grid.key
     """

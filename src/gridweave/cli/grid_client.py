@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Of the grid's gateway; docs/cli.md says what counts if it is left out."),
+    typer.Option(metavar="URL", help="Address of the gateway. \\[default: found as docs/cli.md says]"),
 ]
-Here = Annotated[str | None, typer.Option("--grid", metavar="NAME", help="The grid that runs here under this name.")]
+Here = Annotated[str | None, typer.Option("--grid", metavar="NAME", help="Use the grid of this name on this machine.")]
 Profile = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Take address and token from this table of the configuration.")
+    str | None, typer.Option(metavar="NAME", help="Use the address and token of this profile of the configuration.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
-Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers (17), ranges (3-9), and names of arrays.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")]
 
 MOST_JOBS = 100_000
 """So many jobs are named by one range at most."""

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from gridweave.grid.api import SiteInfo
     from gridweave.grid.client.client import Client
 
-SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Its name.", autocompletion=complete_sites)]
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.", autocompletion=complete_sites)]
 
 
 def sites(
-    machines: Annotated[bool, typer.Option("--machines", "-m", help="Also the machines of each site.")] = False,
+    machines: Annotated[bool, typer.Option("--machines", "-m", help="Show the machines of each site, too.")] = False,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show the sites: their nodes, how many are free, their jobs.
+    """Show the sites: their nodes, how many are free, and their jobs.
 
     Example: gridweave sites --machines
     """
@@ -58,13 +58,13 @@ def site_state(site: SiteInfo) -> str:
 
 
 def queue(
-    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="The first N.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the first N.")] = 20,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show the jobs that wait, the first first.
+    """Show the waiting jobs, in the order of the queue.
 
     Example: gridweave queue --limit 100
     """
@@ -97,14 +97,16 @@ def queue(
 
 
 def quote(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", help="So many nodes.")] = 1,
-    time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="For at most so long, such as 10m.")] = "1h",
+    nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", help="Number of nodes.")] = 1,
+    time: Annotated[
+        str, typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00.")
+    ] = "1h",
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Ask when a job would start, and where; nothing is handed in.
+    """Ask when and where a job would start, without submitting it.
 
     Example: gridweave quote -n 4 -t 10m
     """
@@ -117,7 +119,7 @@ def quote(
 
 
 def drain(site: SiteName, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
-    """Have a site take nothing new of the grid; what runs there goes on.
+    """Drain a site: it takes no new jobs from the grid, and those that run there go on.
 
     Example: gridweave drain north
     """
@@ -125,7 +127,7 @@ def drain(site: SiteName, url: Url = None, here: Here = None, profile: Profile =
 
 
 def resume(site: SiteName, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
-    """Have a drained site take jobs of the grid again.
+    """Let a drained site take jobs from the grid again.
 
     Example: gridweave resume north
     """
@@ -141,7 +143,7 @@ def _drain(site: str, draining: bool, url: str | None, here: str | None, profile
 
 
 def whoami(url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
-    """Say which grid is asked, for whom it takes you, and what you may do.
+    """Show which grid you are talking to, who it thinks you are, and what you may do.
 
     Example: gridweave whoami
     """

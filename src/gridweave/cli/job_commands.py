@@ -35,39 +35,44 @@ if TYPE_CHECKING:
     from gridweave.grid.client.client import Client
     from gridweave.site.job import JobRecord, State
 
-OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Its number.", min=1)]
-All = Annotated[bool, typer.Option("--all", help="All of them that have not ended.")]
+OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)]
+All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
 
 OPEN: tuple[State, ...] = ("held", "waiting", "starting", "running")
 OUTCOMES = ("finished", "failed", "limit", "cancelled")
 
 
 def jobs(
-    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that have ended.")] = False,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only these; may be repeated.", autocompletion=complete_states),
+        typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.", autocompletion=complete_states),
     ] = None,
     outcome: Annotated[
         list[str] | None,
-        typer.Option(metavar="OUTCOME", help="Only those that ended so.", autocompletion=complete_outcomes),
+        typer.Option(
+            metavar="OUTCOME", help="Only jobs with this outcome. Repeatable.", autocompletion=complete_outcomes
+        ),
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only this user's.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this name.")] = None,
-    array: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this array.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only jobs of this user.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs with this name.")] = None,
+    array: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this array.")] = None,
     site: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only those with a part there.", autocompletion=complete_sites)
+        str | None, typer.Option(metavar="NAME", help="Only jobs that run on this site.", autocompletion=complete_sites)
     ] = None,
     own: Annotated[
-        str, typer.Option(metavar="SITE", help="Jobs of this site's own users.", autocompletion=complete_sites)
+        str,
+        typer.Option(
+            metavar="SITE", help="Jobs that this site's own users submitted to it.", autocompletion=complete_sites
+        ),
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="The newest N.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the N newest.")] = 50,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """List jobs that have not ended, the newest first.
+    """List the jobs that have not ended, newest first.
 
     Example: gridweave jobs --all --user anna --outcome failed
     """
@@ -142,7 +147,7 @@ def _short(text: str, most: int) -> str:
 
 
 def show(job: OneJob, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
-    """Show all that is known of a job, and what has happened to it.
+    """Show everything about a job, and what has happened to it so far.
 
     Example: gridweave show 17
     """
@@ -202,7 +207,7 @@ def _exit_text(rank: int, code: int | None, signal: int | None) -> str:
 
 
 def explain(job: OneJob, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
-    """Say when a job starts and where, and why not sooner: each site's reason, and what a split would cost and gain.
+    """Say when and where a job will start, and why not sooner: the reason of each site, and what a split would gain.
 
     Example: gridweave explain 17
     """
@@ -214,17 +219,19 @@ def explain(job: OneJob, url: Url = None, here: Here = None, profile: Profile = 
 
 
 def cancel(
-    job: Annotated[list[str] | None, typer.Argument(metavar="JOB...", help="Numbers, ranges, names of arrays.")] = None,
+    job: Annotated[
+        list[str] | None, typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")
+    ] = None,
     all_jobs: All = False,
     user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="NAME", help="With --all: only this user's.")
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="With --all: only jobs of this user.")
     ] = None,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """End jobs, at whatever stage they are.
+    """Cancel jobs, whether they wait or run.
 
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
     """
@@ -232,7 +239,7 @@ def cancel(
 
 
 def hold(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
-    """Keep jobs that wait from starting.
+    """Hold waiting jobs, so that they do not start.
 
     Example: gridweave hold 17
     """
@@ -240,7 +247,7 @@ def hold(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None,
 
 
 def release(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
-    """Let held jobs go into the queue again.
+    """Release held jobs back into the queue.
 
     Example: gridweave release 17
     """
@@ -295,14 +302,14 @@ def _change(
 
 def logs(
     job: OneJob,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Of which rank.")] = 0,
-    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error in place of standard output.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
+    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Which rank's output.")] = 0,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Print standard error instead of standard output.")] = False,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
 ) -> None:
-    """Print what a rank of a job has written.
+    """Print the output of a job.
 
     Example: gridweave logs 17 -f --rank 2
     """

@@ -22,7 +22,7 @@ _CSV_FILE = re.compile(r".\.csv(\.(gz|xz))?$", re.IGNORECASE)
 _DAY_MS = 86_400_000
 _MIX = "M1|M2|M3|CPU/NETWORK/DISK"
 
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,20 +39,20 @@ def register(app: typer.Typer) -> None:
 
 
 def learn(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="SWF or MuPSiE file, or the name of a trace.")],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .json, with .gz or .xz behind.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace file (SWF or MuPSiE) or name of a known trace.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .json, optionally with .gz or .xz.")],
     nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Nodes of the machine; the file tells if left out.")
+        int | None, typer.Option("--nodes", help="Nodes of the machine. \\[default: as the file says]")
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", metavar="histogram|hyper-erlang", help="What kind of model to learn.")
+        str, typer.Option("--model", metavar="histogram|hyper-erlang", help="Kind of model to learn.")
     ] = "histogram",
     weibull: Annotated[
         str | None,
         typer.Option(
             "--weibull",
             metavar="fit|table:NAME",
-            help="Interarrival times of a histogram model: fitted (the default), or as published, such as table:CTC.",
+            help="Interarrival times of a histogram model: fitted, or as published, e.g. table:CTC.",
         ),
     ] = None,
     as_json: Json = False,
@@ -89,29 +89,32 @@ def learn(
 
 
 def generate(
-    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, with .gz or .xz.")],
+    out: Annotated[
+        str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
+    ],
     model: Annotated[
-        str, typer.Option("--model", metavar="NAME|FILE", help="A model that comes with gridweave, or a learnt one.")
+        str,
+        typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learnt one."),
     ] = DEFAULT_MODEL,
     jobs: Annotated[int, typer.Option("--jobs", help="Number of jobs.")] = 10_000,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same jobs.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same jobs.")] = 1,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Nodes of the machine, the model's if left out; no job is wider.")
+        int | None, typer.Option("--nodes", help="Nodes of the machine; no job is wider. \\[default: the model's]")
     ] = None,
     load: Annotated[
         float | None,
         typer.Option(
-            "--load", help="Offered load to reach by the interarrival times, before --shrink and --run-factor."
+            "--load", help="Offered load to reach by scaling interarrival times, before --shrink and --run-factor."
         ),
     ] = None,
     shrink: Annotated[
-        float, typer.Option("--shrink", help="Multiplies interarrival times; below 1 raises the load.")
+        float, typer.Option("--shrink", help="Factor for interarrival times; below 1 raises the load.")
     ] = 1.0,
-    run_factor: Annotated[float, typer.Option("--run-factor", help="Multiplies run times and estimates.")] = 1.0,
+    run_factor: Annotated[float, typer.Option("--run-factor", help="Factor for run times and estimates.")] = 1.0,
     estimates: Annotated[
         str,
         typer.Option(
-            "--estimates", metavar="keep|perfect|omega:X|phi:X", help="Estimates: the model's, or of a model."
+            "--estimates", metavar="keep|perfect|omega:X|phi:X", help="Estimates: keep the model's, or draw them anew."
         ),
     ] = "keep",
     alpha: Annotated[
@@ -121,15 +124,15 @@ def generate(
     mix: Annotated[
         str | None,
         typer.Option(
-            "--resources", metavar=_MIX, help="Draw what the jobs need of CPU, network, disk and memory, too."
+            "--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."
         ),
     ] = None,
     resources_out: Annotated[
         str | None,
-        typer.Option("--resources-out", metavar="FILE", help="Where --resources go; OUT.resources.csv if left out."),
+        typer.Option("--resources-out", metavar="FILE", help="File for --resources. \\[default: OUT.resources.csv]"),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT, whatever its suffix.")
+        str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT. \\[default: by its suffix]")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -170,12 +173,12 @@ def generate(
 
 
 def resources(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="SWF or MuPSiE file, or the name of a trace.")],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .csv, with .gz or .xz behind.")],
-    mix: Annotated[str, typer.Option("--mix", metavar=_MIX, help="How many jobs are bound by which resource.")] = "M1",
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same resources.")] = 1,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace file (SWF or MuPSiE) or name of a known trace.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .csv, optionally with .gz or .xz.")],
+    mix: Annotated[str, typer.Option("--mix", metavar=_MIX, help="Mix of jobs bound by CPU, network or disk.")] = "M1",
+    seed: Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same resources.")] = 1,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Nodes of the machine; the file tells if left out.")
+        int | None, typer.Option("--nodes", help="Nodes of the machine. \\[default: as the file says]")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -18,16 +18,20 @@ if TYPE_CHECKING:
     from gridweave.netmodel.tables import NetTable
     from gridweave.netmodel.topology import Topology
 
-app = typer.Typer(help="Look at the network between sites, and at the ways through it.", no_args_is_help=True)
+app = typer.Typer(help="Show and draw the network between sites, and find paths in it.", no_args_is_help=True)
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="GML or GraphML, TOML with a table [net], or a scenario.")]
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="GML or GraphML file, TOML file with a table [net], or scenario.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def show(
     file: File,
-    out: Annotated[str | None, typer.Option("--out", metavar="OUT.png", help="Draw it: .png, .svg or .pdf.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="OUT.png", help="Draw it to this file (.png, .svg or .pdf).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show the links of a network and its sites, and draw it: as a map where nodes have positions.
@@ -52,15 +56,15 @@ def show(
 @app.command()
 def path(
     file: File,
-    origin: Annotated[str, typer.Argument(metavar="A", help="A site or a node.")],
-    target: Annotated[str, typer.Argument(metavar="B", help="A site or a node.")],
+    origin: Annotated[str, typer.Argument(metavar="A", help="Site or node to start from.")],
+    target: Annotated[str, typer.Argument(metavar="B", help="Site or node to reach.")],
     by: Annotated[
-        str, typer.Option("--by", metavar="latency|bandwidth", help="Which is best: the shortest or the widest.")
+        str, typer.Option("--by", metavar="latency|bandwidth", help="Rank paths by latency or by bandwidth.")
     ] = "latency",
-    k: Annotated[int, typer.Option("-k", metavar="N", help="How many ways, the best first.")] = 1,
+    k: Annotated[int, typer.Option("-k", metavar="N", help="Number of paths to show, best first.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Show the best ways from one site or node to another.
+    """Show the best paths from one site or node to another.
 
     Example: gridweave net path Geant2012.gml UK GR --by bandwidth -k 3
     """

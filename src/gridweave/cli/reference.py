@@ -45,13 +45,18 @@ def _section(name: str, command: Any) -> Iterator[str]:
         text = " ".join(paragraph.split())
         example = text.removeprefix("Example: ")
         yield f"{text}\n" if example == text else f"    {example}\n"
-    rows = [(f"`{_argument(param)}`", param.help or "") for param in arguments if getattr(param, "help", None)]
-    rows += [(_option(param), param.help or "") for param in options if param.name != "help"]
+    rows = [(f"`{_argument(param)}`", _help(param)) for param in arguments if getattr(param, "help", None)]
+    rows += [(_option(param), _help(param)) for param in options if param.name != "help"]
     if rows:
         yield "| | |\n|---|---|"
         for left, right in rows:
-            yield f"| {left} | {' '.join(right.split())} |"
+            yield f"| {left} | {right} |"
         yield ""
+
+
+def _help(param: Any) -> str:
+    """Return the help text of an option or argument, without what is there for the terminal's markup alone."""
+    return " ".join((param.help or "").split()).replace("\\[", "[")
 
 
 def _argument(param: Any) -> str:

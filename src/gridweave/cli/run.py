@@ -16,21 +16,21 @@ from gridweave.errors import ScenarioError
 if TYPE_CHECKING:
     from gridweave.scenarios.results.grid import GridRun
 
-Source = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of one that ships.")]
+Source = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="Scenario file, or name of a scenario that ships with gridweave.")
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a key, such as grid.overhead=0.3 or sites=m256; repeatable."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. grid.overhead=0.3 or sites=m256. Repeatable."),
 ]
 
 
 def run_scenario(
     scenario: Source,
     overrides: Overrides = None,
-    out: Annotated[str | None, typer.Option(help="Folder for jobs.csv, summary.json and the plots.")] = None,
-    plots: Annotated[bool, typer.Option(help="Whether --out draws plots too.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines what summary.json says.")] = False,
+    out: Annotated[str | None, typer.Option(help="Write jobs.csv, summary.json and plots to this folder.")] = None,
+    plots: Annotated[bool, typer.Option(help="Whether --out draws plots.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     on: Annotated[
         str,
         typer.Option(
@@ -47,9 +47,9 @@ def run_scenario(
         ),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="With --on ray: of a Ray cluster, such as auto; if left out, one is started.")
+        str | None, typer.Option(help="With --on ray: Ray cluster to use, e.g. auto. \\[default: start one]")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", help="Live: the first N jobs only.")] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="Live runs: play only the first N jobs.")] = None,
 ) -> None:
     """Run a scenario and print what became of its sites and its jobs.
 

@@ -15,18 +15,18 @@ from gridweave.cli.run import Overrides, problems_as_lines
 if TYPE_CHECKING:
     from gridweave.scenarios.world.fuzz import FuzzReport, Violation
 
-app = typer.Typer(
-    help="Check scenario files, try them in bad worlds, and look at those that ship.", no_args_is_help=True
-)
+app = typer.Typer(help="Check, fuzz and list scenarios.", no_args_is_help=True)
 
 VIOLATION_STATUS = 1
 
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def check(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of one that ships.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Scenario file, or name of a scenario that ships with gridweave.")
+    ],
     overrides: Overrides = None,
 ) -> None:
     """Say all that is wrong with a scenario, or that it can be run."""
@@ -43,10 +43,12 @@ def check(
 
 @app.command()
 def fuzz(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of one that ships.")],
-    runs: Annotated[int, typer.Option(metavar="N", help="Worlds to try.")] = 100,
-    seed: Annotated[int, typer.Option(metavar="S", help="Of all that is drawn.")] = 1,
-    jobs: Annotated[int, typer.Option(metavar="N", help="Jobs of each run, one after the other.")] = 300,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Scenario file, or name of a scenario that ships with gridweave.")
+    ],
+    runs: Annotated[int, typer.Option(metavar="N", help="Number of worlds to try.")] = 100,
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of all random draws.")] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Jobs in each world.")] = 300,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:

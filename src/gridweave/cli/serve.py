@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 
 def serve(
-    file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]", help="The grid's side, or a site.")] = None,
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE.toml]", help="Description of a site, or of the grid's side.")
+    ] = None,
     keep_jobs: Annotated[
-        bool, typer.Option("--keep-jobs", help="At the end, let the processes of a site's jobs go on.")
+        bool, typer.Option("--keep-jobs", help="On exit, keep the processes of the site's jobs running.")
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check the file, and start nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
     example: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Print a file to begin with, of a `site` or of the `grid`.")
+        str | None, typer.Option(metavar="KIND", help="Print an example file for a `site` or the `grid`, and exit.")
     ] = None,
 ) -> None:
-    """Run one side of a grid whose sites are elsewhere, until INT or TERM: a site, or the meta-scheduler.
+    """Run one part of a distributed grid in the foreground: a site, or the meta-scheduler.
 
-    For containers, systemd and the like. A site has a Ray and a gateway of its own; sites and the grid's side talk to
-    each other over HTTP (docs/serve.md, docs/link.md).
+    For containers, systemd and the like; stop it with INT or TERM. A site has its own Ray and its own gateway. Sites
+    and the meta-scheduler talk over HTTP (docs/serve.md, docs/link.md).
 
     Example: gridweave serve --example site > alpha.toml; gridweave serve alpha.toml
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def status(name: Name = None, as_json: Json = False) -> None:
-    """Show what runs of the grid on this machine; ends with 3 if something is missing.
+    """Show whether the grid on this machine is well; exits with status 3 if a part of it is missing.
 
     Example: gridweave status --json
     """

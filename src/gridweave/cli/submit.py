@@ -57,65 +57,96 @@ def submit(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[--] COMMAND...", help="A script that is here, or a command of the machines, behind --."
+            metavar="[--] COMMAND...", help="A script on this computer, or -- and a command on the machines."
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="On so many nodes: 1.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="Number of nodes. \\[default: 1]")
+    ] = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", "-t", metavar="TIME", help="For at most so long, such as 10m or 2-00:00:00: 1h."),
+        typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00. \\[default: 1h]"),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", "-J", metavar="NAME", help="Of the job.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", "-J", metavar="NAME", help="Name of the job. \\[default: that of the command or script]"
+        ),
+    ] = None,
     site: Annotated[
         str | None,
-        typer.Option(metavar="SITE", help="To this site, as its own user's.", autocompletion=complete_sites),
+        typer.Option(
+            metavar="SITE", help="Submit directly to this site, as one of its own users.", autocompletion=complete_sites
+        ),
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable; NAME alone has the value that it has here."),
+        typer.Option(
+            metavar="NAME=VALUE", help="Set an environment variable; NAME alone copies its value from here. Repeatable."
+        ),
     ] = None,
     chdir: Annotated[
-        str | None, typer.Option("--chdir", "-D", metavar="PATH", help="Where it runs, on the machines.")
+        str | None, typer.Option("--chdir", "-D", metavar="PATH", help="Working directory on the machines.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Its output goes to this file of the machines.")
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write standard output to this file on the machines."),
     ] = None,
-    error: Annotated[str | None, typer.Option("--error", "-e", metavar="FILE", help="... and standard error.")] = None,
+    error: Annotated[
+        str | None,
+        typer.Option("--error", "-e", metavar="FILE", help="Write standard error to this file on the machines."),
+    ] = None,
     hold: Annotated[
-        bool | None, typer.Option("--hold/--no-hold", help="Keep it from starting until `release`.")
+        bool | None, typer.Option("--hold/--no-hold", help="Hold the job until `gridweave release`.")
     ] = None,
     after: Annotated[
         list[str] | None,
-        typer.Option(metavar="JOB[:HAS]", help="Start after these have finished (or started, ended, failed)."),
+        typer.Option(
+            metavar="JOB[:HAS]", help="Wait until these jobs have finished (or started, ended, failed). Repeatable."
+        ),
     ] = None,
     array: Annotated[
-        str | None, typer.Option("--array", "-a", metavar="1-100%10", help="A job for each index, so many at once.")
+        str | None,
+        typer.Option(
+            "--array", "-a", metavar="1-100%10", help="Submit an array: one job per index, at most 10 running at once."
+        ),
     ] = None,
     ranks: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="each-node: a rank on each; first-node: one on the first, as for scripts."),
+        typer.Option(
+            metavar="WHERE",
+            help="each-node or first-node: one process per node, or only one. Scripts: first-node.",
+        ),
     ] = None,
     requeue: Annotated[
-        bool | None, typer.Option("--requeue/--no-requeue", help="Run it again when a machine fails under it.")
+        bool | None, typer.Option("--requeue/--no-requeue", help="Run the job again if a machine fails under it.")
     ] = None,
-    priority: Annotated[float | None, typer.Option(metavar="X", help="Where the policy heeds it.")] = None,
+    priority: Annotated[
+        float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")
+    ] = None,
     job_class: Annotated[
-        str | None, typer.Option("--job-class", metavar="NAME", help="For what is learnt of jobs.")
+        str | None, typer.Option("--job-class", metavar="NAME", help="Class of the job, for `gridweave experience`.")
     ] = None,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="For another; operators may.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="TEXT", help="The same key is the same job.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", "-W", help="Wait for its end; status 4 if that is not good.")] = False,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="Submit for another user (operators only).")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Idempotency key: submitting the same key again gives the same job."),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-W", help="Wait until the job ends; exit with status 4 if it fails.")
+    ] = False,
     ignore_unsupported: Annotated[
-        bool, typer.Option("--ignore-unsupported", help="Warn of #SBATCH options that are not supported.")
+        bool,
+        typer.Option("--ignore-unsupported", help="Warn about unsupported #SBATCH options instead of refusing them."),
     ] = False,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Hand in a job: a command that is on the machines, or a script that is here and goes with it.
+    """Submit a job: a command on the machines, or a script from this computer.
 
-    Prints the number of the job. A script may say what it needs in lines #GRIDWEAVE (these very options) and #SBATCH.
+    Prints the job number. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines.
 
     Example: gridweave submit -n 4 -t 10m -- ./solver input
 

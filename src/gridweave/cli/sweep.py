@@ -27,30 +27,27 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="KEY=V1,V2,...",
-            help="Vary a key of --set; config=m128,m256 varies the sites, p=0,0.3 the overhead; repeatable.",
+            help="Values to try for a key, e.g. grid.mode=sharing,adaptive, config=m128,m256 (sites) or p=0,0.3 "
+            "(overhead). Repeatable.",
         ),
     ] = None,
     overrides: Overrides = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N|S1,S2,...", help="How many seeds to derive from the scenario's, or which to use."),
+        typer.Option(
+            metavar="N|S1,S2,...", help="How many seeds to derive from the scenario's seed, or a list of seeds."
+        ),
     ] = None,
-    out: Annotated[
-        str | None, typer.Option(help="Folder for the runs, tables and plots; if left out, NAME-sweep.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(help="Folder for runs, tables and plots. \\[default: NAME-sweep]")] = None,
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster: auto, ray://HOST:10001; if left out, this machine.")
+        str | None, typer.Option(help="Ray cluster, e.g. auto or ray://HOST:10001. \\[default: this machine]")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Runs at the same time; if left out, as many as there are cores.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of parallel runs. \\[default: one per core]")] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="A metric to print and plot, by its name; repeatable. Files have all.")
+        list[str] | None, typer.Option(help="Metric to print and plot; the files have all of them. Repeatable.")
     ] = None,
-    over: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The varied key that goes along the axis of the plots.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines all runs and their summary.")] = False,
+    over: Annotated[str | None, typer.Option(metavar="KEY", help="Varied key for the x axis of the plots.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all runs and their summary as JSON.")] = False,
 ) -> None:
     """Run every combination of varied keys with every seed, in parallel; runs that are finished are not repeated.
 

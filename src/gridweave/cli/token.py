@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridweave.grid.api import Role, TokenInfo
     from gridweave.grid.gateway.access import TokenStore
 
-app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a grid's gateway.")
+app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the tokens of a grid's gateway.")
 
 Place = Annotated[
     str | None,
@@ -27,26 +27,27 @@ Place = Annotated[
         "--tokens",
         metavar="PLACE",
         envvar="GRIDWEAVE_TOKENS",
-        help="Where they are kept: a path or a URL; left out, those of the grid that runs on this machine.",
+        help="Token database: a path or a URL. \\[default: that of the grid on this machine]",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("create")
 def create(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose jobs it hands in and sees.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="User that the token speaks for.")],
     role: Annotated[
-        str, typer.Option(metavar="ROLE", help="read, submit or operate: each may do more than those before it.")
+        str, typer.Option(metavar="ROLE", help="read, submit or operate; each includes the ones before it.")
     ] = "submit",
     valid: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="How long, such as 12h or 30d; left out: until it is revoked.")
+        str | None,
+        typer.Option(metavar="SPAN", help="How long it is valid, e.g. 12h or 30d. \\[default: until it is revoked]"),
     ] = None,
     tokens: Place = None,
     here: Here = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token, and print it: it is seen only now, as no more than a hash of it is kept.
+    """Create a token and print it. Keep it: only its hash is stored, so it cannot be shown again.
 
     Example: gridweave token create anna --role submit --valid 30d --tokens tokens.db
     """
@@ -63,7 +64,7 @@ def create(
 
 @app.command("list")
 def list_tokens(tokens: Place = None, here: Here = None, as_json: Json = False) -> None:
-    """List the tokens that can be used, without their secrets."""
+    """List the valid tokens, without their secrets."""
     with _store(tokens, here, create=False) as store:
         found = store.list()
     if as_json:
@@ -77,11 +78,13 @@ def list_tokens(tokens: Place = None, here: Here = None, as_json: Json = False) 
 
 @app.command("revoke")
 def revoke(
-    token_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As gridweave token list shows them.")],
+    token_ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Token ids, as `gridweave token list` shows them.")
+    ],
     tokens: Place = None,
     here: Here = None,
 ) -> None:
-    """Have tokens be usable no more, from now on; their streams end.
+    """Revoke tokens, at once. Open streams that use them end.
 
     Example: gridweave token revoke 1f0c9a77d2e4
     """

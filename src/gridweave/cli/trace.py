@@ -16,15 +16,19 @@ if TYPE_CHECKING:
     from gridweave.scenarios.traces.convert import ConversionReport
     from gridweave.scenarios.workload.table import Workload
 
-app = typer.Typer(help="Look at workload traces, convert and transform them, fetch known ones.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, convert, transform and fetch workload traces.", no_args_is_help=True)
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="SWF or MuPSiE file (.gz, .xz too), or the name of a trace.")]
-Out = Annotated[
-    str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, with .gz or .xz behind.")
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="Trace file (SWF or MuPSiE; plain, .gz or .xz) or name of a known trace.")
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", help="Nodes of the machine; the file tells if left out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
-Format = Annotated[str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT, whatever its suffix.")]
+Out = Annotated[
+    str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", help="Nodes of the machine. \\[default: as the file says]")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Format = Annotated[
+    str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT. \\[default: by its suffix]")
+]
 
 
 @app.command()
@@ -32,7 +36,9 @@ def info(
     file: File,
     nodes: Nodes = None,
     as_json: Json = False,
-    plot: Annotated[str | None, typer.Option("--plot", metavar="OUT.png", help="Draw the distributions.")] = None,
+    plot: Annotated[
+        str | None, typer.Option("--plot", metavar="OUT.png", help="Draw the distributions to this file.")
+    ] = None,
 ) -> None:
     """Show what is in a trace: widths, estimates, run times, interarrival times, load and dates."""
     from gridweave.scenarios.traces.info import describe
@@ -69,7 +75,7 @@ def convert(
 def shrink(
     file: File,
     out: Out,
-    factor: Annotated[float, typer.Option("--factor", help="Multiplies submit times; below 1 raises the load.")],
+    factor: Annotated[float, typer.Option("--factor", help="Factor for submit times; below 1 raises the load.")],
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +89,7 @@ def shrink(
 def stretch(
     file: File,
     out: Out,
-    factor: Annotated[float, typer.Option("--factor", help="Multiplies run times and estimates.")],
+    factor: Annotated[float, typer.Option("--factor", help="Factor for run times and estimates.")],
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -97,13 +103,17 @@ def stretch(
 def cut(
     file: File,
     out: Out,
-    first: Annotated[int | None, typer.Option("--first", help="First job, by its place in the order, from 1.")] = None,
-    last: Annotated[int | None, typer.Option("--last", help="Last job.")] = None,
+    first: Annotated[int | None, typer.Option("--first", help="First job to keep, counted from 1.")] = None,
+    last: Annotated[int | None, typer.Option("--last", help="Last job to keep.")] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="Jobs submitted from then on: 90, 10m, 12h, 2d, 1d12h."),
+        typer.Option(
+            "--from", metavar="TIME", help="Keep jobs submitted at or after this time, e.g. 90, 10m, 12h or 1d12h."
+        ),
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Jobs submitted before this time.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Keep jobs submitted before this time.")
+    ] = None,
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -122,7 +132,7 @@ def cut(
 def split(
     file: File,
     out: Out,
-    max_width: Annotated[int, typer.Option("--max-width", help="Width of the widest part.")],
+    max_width: Annotated[int, typer.Option("--max-width", help="Nodes of the widest part.")],
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -140,9 +150,11 @@ def split(
 
 @app.command()
 def fetch(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the trace, or its beginning.")] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List the traces that are known.")] = False,
-    folder: Annotated[str | None, typer.Option("--folder", help="Where to put it; your cache if left out.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the trace, or the beginning of it.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the known traces.")] = False,
+    folder: Annotated[str | None, typer.Option("--folder", help="Folder to put it in. \\[default: your cache]")] = None,
     as_json: Json = False,
 ) -> None:
     """Get a trace from the Parallel Workloads Archive into your cache, checked by its SHA-256."""

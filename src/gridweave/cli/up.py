@@ -21,31 +21,35 @@ if TYPE_CHECKING:
     from gridweave.grid.service.up import Brought, Wanted
 
 Name = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of the grid; several run side by side. `default`, if left out.")
+    str | None,
+    typer.Option(metavar="NAME", help="Name of the grid; several can run side by side. \\[default: default]"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def up(
     file: Annotated[
-        str | None, typer.Argument(metavar="[GRID.toml]", help="The grid; three small sites, if left out.")
+        str | None,
+        typer.Argument(metavar="[GRID.toml]", help="Description of the grid. \\[default: three small sites]"),
     ] = None,
     name: Name = None,
     grid: Annotated[
         str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster that runs, such as auto; if left out, one is started here.")
+        str | None, typer.Option(help="Ray cluster to use, e.g. auto. \\[default: start one here]")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew: forget all jobs of earlier times.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: also jobs that are not over.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check the file, and start nothing.")] = False,
-    example: Annotated[bool, typer.Option("--example", help="Print a file to begin with, and start nothing.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print an example file and exit.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start a whole grid on this machine: a local Ray, its sites, the meta-scheduler and the gateway.
+    """Start a whole grid on this machine: a local Ray, the sites, the meta-scheduler and the gateway.
 
-    What runs already stays, and what is missing of it is started. Jobs that were handed in before are known still.
+    Parts that already run are left alone, and missing ones are started. Earlier jobs are still known.
 
     Example: gridweave up
 
@@ -91,13 +95,13 @@ def up(
 def down(
     name: Name = None,
     keep_jobs: Annotated[
-        bool, typer.Option("--keep-jobs", help="Let the processes of jobs go on; the next `up` finds them again.")
+        bool, typer.Option("--keep-jobs", help="Keep the processes of jobs running; the next `up` finds them again.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """End what `gridweave up` has started, and nothing else.
+    """Stop what `gridweave up` started, and nothing else.
 
-    Jobs that run are ended, and run again after the next `up`, as those that wait do.
+    Running jobs are stopped. They run again after the next `up`, and so do waiting ones.
 
     Example: gridweave down --keep-jobs
     """

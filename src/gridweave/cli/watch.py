@@ -25,16 +25,16 @@ _PAST_JOBS = 20
 
 
 def watch(
-    once: Annotated[bool, typer.Option("--once", help="Print one screen, and end.")] = False,
-    every: Annotated[str, typer.Option(metavar="TIME", help="How often sites and queue are asked for.")] = "1s",
+    once: Annotated[bool, typer.Option("--once", help="Print one screen and exit.")] = False,
+    every: Annotated[str, typer.Option(metavar="TIME", help="How often to refresh sites and queue.")] = "1s",
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show the grid at work: its sites and their use, the queue, and what just happened. Ctrl-C ends it.
+    """Watch the grid at work: its sites, the queue, and what just happened. Press Ctrl-C to quit.
 
-    Where the output is no terminal, one screen is printed.
+    If the output is not a terminal, it prints one screen.
 
     Example: gridweave watch
     """

@@ -16,7 +16,7 @@ from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, After, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.records import NumberedNote
 from gridweave.site.messages import Held
-from gridweave.site.service.driver import Clock
+from gridweave.site.service.clock import Clock
 
 SETTINGS = GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site"), margin_ms=10**9)
 

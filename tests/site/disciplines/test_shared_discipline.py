@@ -85,7 +85,7 @@ def test_a_job_of_which_nothing_is_known_shares_with_none() -> None:
         core = SiteCore(2, SharedNodes(sharing=policy))
         commands = step(core, 0, submitted(1, 2, None), submitted(2, 2, ON_DISK))
         assert [type(command) for command in commands] == [StartJob]
-        assert core.explain(0, 2).reason.startswith("it is the head of the queue")
+        assert core.explain(0, 2).reason.startswith("it is first in the queue")
 
 
 def test_a_waiting_job_can_be_cancelled_and_what_runs_is_killed() -> None:

@@ -1,0 +1,47 @@
+"""The clock of a live grid: Unix time in ms, or faster than that, so that hours can be played in seconds."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import msgspec
+
+from gridweave.errors import OptionError
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """What time it is for the cores.
+
+    Attributes
+    ----------
+    epoch_ms : int
+        Unix time at which the clock shows 0.
+    speed : float
+        How many ms pass on it in one ms, above 0.
+
+    Raises
+    ------
+    OptionError
+        If the speed is not above 0.
+
+    Examples
+    --------
+    >>> Clock(speed=1000.0).real_ms(60_000)
+    60
+    """
+
+    epoch_ms: int = 0
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed < math.inf:
+            raise OptionError("speed", f"is {self.speed}; a number above 0, 1 for real time")
+
+    def now_ms(self) -> int:
+        """Return what the clock shows."""
+        return max(0, int((time.time() * 1000 - self.epoch_ms) * self.speed))
+
+    def real_ms(self, span_ms: float) -> int:
+        """Return how long a span of this clock really takes, in ms, rounded up."""
+        return math.ceil(span_ms / self.speed)
