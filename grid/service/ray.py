@@ -6,6 +6,7 @@ How commands join a Ray cluster: quietly, and without waiting minutes for one th
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import logging
@@ -26,10 +27,22 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import UnavailableError, not_installed
-from gridweave.grid.service.ending import MARKER_VARIABLE, count_running, end_jobs, end_marked, end_processes
 from gridweave.grid.service.ray_nodes import Launched, Launching, RayNode
 from gridweave.grid.service.signals import postponed, uninterrupted
-from gridweave.grid.service.state import HEAD, LOGS, RAY_TOKEN, LocalProcess, make_private, node_of, write_private
+from gridweave.grid.service.state import (
+    HEAD,
+    LOGS,
+    MARKER_VARIABLE,
+    RAY_TOKEN,
+    LocalProcess,
+    count_running,
+    end_jobs,
+    end_marked,
+    end_processes,
+    make_private,
+    node_of,
+    write_private,
+)
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import MACHINE_LABEL, SITE_LABEL
 
@@ -406,8 +419,7 @@ class OwnRay:
             time.sleep(_LOOK_EVERY_S)
 
     def _not_joined(self) -> list[RayMachine]:
-        import ray
-
+        ray: Any = importlib.import_module("ray")
         there = [node["Labels"] for node in ray.nodes() if node["Alive"]]
         return [one for one in self._machines if not any(one.labels.items() <= labels.items() for labels in there)]
 

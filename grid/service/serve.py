@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import getpass
 import logging
 import os
-import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,14 +23,14 @@ import msgspec
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
-from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.link import LinkDoor
-from gridweave.grid.gateway.running import log_requests
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
 from gridweave.grid.live import GridSettings
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
+from gridweave.grid.service.gateway_process import Say, log_requests, prepare_tokens, serve_gateway
+from gridweave.grid.service.local import MARKER, kept_secret
 from gridweave.grid.service.ray import (
     LOOPBACK,
     MOST_NODES,
@@ -44,8 +42,7 @@ from gridweave.grid.service.ray import (
     knock,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
-from gridweave.grid.service.state import HEAD, TOKEN, TOKENS, make_private, write_private
-from gridweave.grid.service.up import MARKER, kept_secret
+from gridweave.grid.service.state import HEAD, make_private
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
@@ -56,9 +53,6 @@ if TYPE_CHECKING:
     from gridweave.grid.service.cluster import RunningActors, SitePlan
 
 
-Say = Callable[[str], None]
-"""Hears what is going on, line by line."""
-
 FIRST_PORT, PORTS_OF_A_SITE = 20_000, 1_000
 """From which port on the ranks of jobs meet, and how many ports are kept for each site."""
 
@@ -68,107 +62,11 @@ STOP_S = 3.0
 """So long requests may take to come to an end when the process is told to end."""
 
 
-def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
-    """See to it that there is an operator's token; return where tokens are kept.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Closed to other users.
-
-    Raises
-    ------
-    OptionError
-        If the file with the operator's token cannot be used.
-    """
-    place = str(make_private(folder) / TOKENS)
-    if not plan.tokens:
-        return place
-    store = TokenStore(place)
-    try:
-        if plan.operator_token_file is not None:
-            _adopt(store, plan.operator_token_file)
-        else:
-            make_token(store, folder / TOKEN)
-    finally:
-        store.close()
-    return place
-
-
-def _adopt(store: TokenStore, file: str) -> None:
-    try:
-        text = Path(file).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "is no ASCII"
-        raise OptionError("gateway.operator_token_file", f"{file}: {problem}; name a file with a token") from None
-    try:
-        store.adopt(text, "operator", "operate")
-    except OptionError as error:
-        raise OptionError("gateway.operator_token_file", f"{file}: {error.problem}") from None
-
-
-def make_token(store: TokenStore, file: Path) -> None:
-    """Make a token for the user of this process that may do everything, unless there is one that still can be used.
-
-    Parameters
-    ----------
-    file : pathlib.Path
-        For the token; closed to other users.
-    """
-    if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
-        return
-    write_private(file, store.create(getpass.getuser(), "operate").token + "\n")
-
-
 def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
     """Tell which secrets go over the network for all to read."""
     for end in ends:
         if end.url.startswith("http:") and not is_loopback(urlsplit(end.url).hostname or ""):
             say(f"warning: {end.url} is not encrypted: whoever is on the way can read the secret of its link")
-
-
-async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:
-    """Serve until INT or TERM, or until a work fails; at HUP the certificate is read again.
-
-    Parameters
-    ----------
-    works : sequence of awaitable
-        What goes on besides; one that comes to an end without an error is no reason to end.
-
-    Raises
-    ------
-    GridweaveError
-        Of a work.
-    OptionError
-        If the gateway cannot listen.
-    """
-    loop = asyncio.get_running_loop()
-    is_over = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, is_over.set)
-    loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
-    waiting: set[asyncio.Future[object]] = {asyncio.ensure_future(is_over.wait())}
-    waiting |= {asyncio.ensure_future(_nothing(work)) for work in works}
-    try:
-        await gateway.start()
-        try:
-            say(f"the gateway listens at {gateway.url}")
-            while not is_over.is_set():
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            say("told to end")
-        finally:
-            await gateway.stop()
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def _nothing(work: Awaitable[None]) -> object:
-    await work
-    return None
 
 
 logger = logging.getLogger("gridweave.serve")

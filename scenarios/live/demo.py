@@ -22,7 +22,7 @@ import numpy.typing as npt
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import Forecast
 from gridweave.grid.client.client import Client
-from gridweave.grid.service.down import begin_anew, take_down
+from gridweave.grid.service.local import begin_anew, take_down
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held, uninterrupted
 from gridweave.grid.service.state import LocalGridState, make_private, state_folder
 from gridweave.scenarios.live.compare import LiveRun, live_run_of

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from gridweave.errors import GridweaveError, NotFoundError, OptionError, UnavailableError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
-from gridweave.grid.service.ending import end_jobs
 from gridweave.grid.service.ray import MOST_NODES, OwnRay, RayMachine, check_ray, connected, knock, make_temp
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held
+from gridweave.grid.service.state import end_jobs
 from gridweave.scenarios.batch.grid import GridResult
 from gridweave.scenarios.live.compare import MAKESPAN_TOLERANCE, LiveRun, live_run_of
 from gridweave.scenarios.live.plan import (

@@ -47,7 +47,7 @@ def demo(
 
 def _show(folder: Path) -> None:
     from gridweave.grid.config.reading import grid_of_text
-    from gridweave.grid.service.up import bring_up, wanted_grid
+    from gridweave.grid.service.local import bring_up, wanted_grid
     from gridweave.scenarios.live.demo import end_forecast, forecast_begun, grid_text, make_demo, play
 
     (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")

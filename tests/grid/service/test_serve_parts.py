@@ -18,13 +18,12 @@ from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.service.gateway_process import prepare_tokens, serve_gateway
 from gridweave.grid.service.ray import LOOPBACK
 from gridweave.grid.service.serve import (
     GridSide,
     grid_service,
     own_address,
-    prepare_tokens,
-    serve_gateway,
     serve_site,
     site_service,
 )
