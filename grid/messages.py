@@ -9,12 +9,11 @@ import msgspec
 
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.correction import PairMeasured
-from gridweave.site.eligibility import Past
-from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Noted, RecordEnded, RecordUsage
-from gridweave.site.messages import Answer, FragmentsMet, Probed, Request, SiteMessage
+from gridweave.site.job import Accepted, Declined, DescribeJob, Job, Noted, RecordEnded, RecordUsage
+from gridweave.site.messages import Answer, FragmentsMet, Probed, Request, SiteMessage, UserSubmitted, Wish
 
 
-class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=False):
     """A user has submitted a job to the grid.
 
     Attributes
@@ -35,13 +34,13 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
     attempt: int = 0
 
 
-class GridJobCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobCancelled(msgspec.Struct, frozen=True, tag="GridJobCancelled", gc=False):
     """A user wants a job of the grid to end, or not to start."""
 
     job_id: int
 
 
-class GridJobHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobHeld(msgspec.Struct, frozen=True, tag="GridJobHeld", gc=False):
     """A user wants a job of the grid not to start: it is to be taken out of the queue (`ReportHeld`).
 
     One that is placed is taken out when it comes back, one that runs when it is to be tried again; unless the wish was
@@ -51,13 +50,13 @@ class GridJobHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
     job_id: int
 
 
-class GridJobReleased(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobReleased(msgspec.Struct, frozen=True, tag="GridJobReleased", gc=False):
     """A user does not want any more that a job is taken out of the queue."""
 
     job_id: int
 
 
-class GridJobHopeless(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobHopeless(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
     """Whoever knows what becomes of the links has found that a job can be placed no more: it is not to wait for that.
 
     One that runs is not touched; if it is to be tried again, it is refused then.
@@ -67,7 +66,7 @@ class GridJobHopeless(msgspec.Struct, frozen=True, tag=True, gc=False):
     reason: str
 
 
-class LinksChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+class LinksChanged(msgspec.Struct, frozen=True, tag="LinksChanged", gc=False):
     """Links between the sites have slowed, failed or come back.
 
     Attributes
@@ -79,13 +78,13 @@ class LinksChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
     factors: tuple[float, ...]
 
 
-class PathsMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
+class PathsMeasured(msgspec.Struct, frozen=True, tag="PathsMeasured", gc=False):
     """Probes have shown how the ways between the sites are; this takes the place of what they showed before."""
 
     pairs: tuple[PairMeasured, ...]
 
 
-class FromSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+class FromSite(msgspec.Struct, frozen=True, tag="FromSite", gc=False):
     """A site has answered, or told something by itself."""
 
     site: int
@@ -104,21 +103,21 @@ GridEvent = (
 )
 
 
-class ToSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ToSite(msgspec.Struct, frozen=True, tag="ToSite", gc=False):
     """Send a request to a site."""
 
     site: int
     request: Request
 
 
-class ReportRefused(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReportRefused(msgspec.Struct, frozen=True, tag="ReportRefused", gc=False):
     """Tell the user that a job can never run, and why."""
 
     job_id: int
     reason: str
 
 
-class ReportDone(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReportDone(msgspec.Struct, frozen=True, tag="ReportDone", gc=False):
     """Tell the user that a job has left the grid.
 
     Attributes
@@ -132,7 +131,7 @@ class ReportDone(msgspec.Struct, frozen=True, tag=True, gc=False):
     outcome: str
 
 
-class ReportHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReportHeld(msgspec.Struct, frozen=True, tag="ReportHeld", gc=False):
     """Tell that a job was taken out of the queue, and is nowhere any more.
 
     Attributes
@@ -149,61 +148,21 @@ class ReportHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
 GridCommand = ToSite | ReportRefused | ReportDone | ReportHeld
 
 
-class GridSubmitted(msgspec.Struct, frozen=True, tag=True):
-    """A user has handed in a job.
-
-    Attributes
-    ----------
-    key : str
-    request : JobRequest
-    origin : str
-        Who asked, and with which request; it is told in the story.
-    past : tuple of Past
-        What the journal knows of the jobs that it waits for and that are over.
-    """
-
-    key: str
-    request: JobRequest
-    origin: str = ""
-    past: tuple[Past, ...] = ()
-
-
-class GridCancelled(msgspec.Struct, frozen=True, tag=True):
-    """A user wants a job to end, or not to start."""
-
-    job_id: int
-    origin: str = ""
-
-
-class GridHeld(msgspec.Struct, frozen=True, tag=True):
-    """A user wants jobs that wait not to start."""
-
-    job_ids: tuple[int, ...]
-    origin: str = ""
-
-
-class GridReleased(msgspec.Struct, frozen=True, tag=True):
-    """A user wants jobs to be held no more."""
-
-    job_ids: tuple[int, ...]
-    origin: str = ""
-
-
-class FromLiveSite(msgspec.Struct, frozen=True, tag=True):
+class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
     """A site has answered, or told something by itself."""
 
     site: int
     message: SiteMessage
 
 
-LiveGridEvent = GridSubmitted | GridCancelled | GridHeld | GridReleased | FromLiveSite | Probed
+LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed
 """What the live grid is told."""
 
 GridMessage = Request | DescribeJob | FragmentsMet
 """What the grid tells a site."""
 
 
-class TellSite(msgspec.Struct, frozen=True, tag=True):
+class TellSite(msgspec.Struct, frozen=True, tag="TellSite"):
     """Send a message to a site."""
 
     site: int

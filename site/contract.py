@@ -16,8 +16,8 @@ from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import PlainDiscipline, Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at
 from gridweave.site.job import Job, State, why_impossible, why_impossible_numbers
-from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     Answer,
     CancelJob,

@@ -42,7 +42,7 @@ _STEPS = 5, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
-class TimedRequest:
+class PlannedJob:
     """A job as it is handed in.
 
     Attributes
@@ -171,7 +171,7 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool) -> G
     )
 
 
-def compressed(built: Built, speed: float, name: str) -> list[TimedRequest]:
+def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
     """Return the jobs of a scenario as they are handed in to a grid whose clock shows real time.
 
     Parameters
@@ -183,7 +183,7 @@ def compressed(built: Built, speed: float, name: str) -> list[TimedRequest]:
 
     Returns
     -------
-    list of TimedRequest
+    list of PlannedJob
         In the order of submission, whose times are real: ms from the time 0 of the scenario.
     """
     workload = built.workload
@@ -211,7 +211,7 @@ def compressed(built: Built, speed: float, name: str) -> list[TimedRequest]:
             weight=job.weight,
             array=ArrayPlace(name=name, index=row),
         )
-        found.append(TimedRequest(row, round(submit_ms / speed), None if to_grid else built.site_names[home], request))
+        found.append(PlannedJob(row, round(submit_ms / speed), None if to_grid else built.site_names[home], request))
     return found
 
 

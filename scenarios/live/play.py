@@ -29,7 +29,7 @@ from gridweave.scenarios.batch.grid import GridResult
 from gridweave.scenarios.live.compare import MAKESPAN_TOLERANCE, LiveRun, live_run_of
 from gridweave.scenarios.live.plan import (
     LIMIT_SLACK_REAL_MS,
-    TimedRequest,
+    PlannedJob,
     check_grid,
     check_playable,
     check_speed,
@@ -295,7 +295,7 @@ class Player:
 
     async def _play(self, began_ms: int) -> None:
         """Hand in and watch."""
-        targets: dict[str | None, list[TimedRequest]] = {}
+        targets: dict[str | None, list[PlannedJob]] = {}
         for job in self._jobs:
             targets.setdefault(job.site, []).append(job)
         async with _together() as group:
@@ -321,7 +321,7 @@ class Player:
         ended = [found[self._ids[job.row]] for job in self._jobs]
         self.records = [expanded(record, self.origin_ms, self._speed) for record in ended]
 
-    async def _hand_in(self, site: str | None, jobs: Sequence[TimedRequest], began_ms: int) -> None:
+    async def _hand_in(self, site: str | None, jobs: Sequence[PlannedJob], began_ms: int) -> None:
         """Hand in jobs to the grid or to a site: all whose time has come, in their order, one call after the other."""
         done = 0
         while done < len(jobs):

@@ -49,10 +49,10 @@ from gridweave.site.kernels.pairing import (
     U2,
     LomarcCodes,
 )
-from gridweave.site.kernels.rates import RATE_ONE, work_of
 from gridweave.site.kernels.shared_quote import idle_to_spare, slowdown_offered, start_behind_queue
 from gridweave.site.kernels.slowdown import job_ended
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE, work_of
 from gridweave.site.times import when_text
 
 HEURISTICS = {"u1": U1, "u2": U2, "response": RESPONSE, "first": FIRST}

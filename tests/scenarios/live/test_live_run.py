@@ -16,7 +16,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.live.compare import HEADER, LiveRun
 from gridweave.scenarios.live.plan import (
     MARGIN_MS,
-    TimedRequest,
+    PlannedJob,
     check_playable,
     compressed,
     first_jobs,
@@ -66,7 +66,7 @@ def small(folder: Path, *grid: str, **overrides: object) -> Built:
     return build_scenario(scenario_file(folder, *grid), {key.replace("__", "."): v for key, v in overrides.items()})
 
 
-def submissions(built: Built) -> list[TimedRequest]:
+def submissions(built: Built) -> list[PlannedJob]:
     """Return the jobs of a scenario as they are handed in."""
     return compressed(built, SPEED, "run")
 

@@ -8,7 +8,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.lomarc import LomarcPolicy, NodeKind, SharedNodes
 from gridweave.site.job import Job, Resources
-from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     ChangeRate,
     Command,
