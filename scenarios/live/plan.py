@@ -17,9 +17,9 @@ from gridweave.scenarios.batch.stepped import job_messages
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
+from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.owner import policy_label
-from gridweave.site.policy import SitePolicy
 
 MARGIN_MS, RETRY_MS = 250, 1_000
 """How long the actors may take to agree on a start, and until one that is silent is asked again."""
@@ -124,10 +124,9 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
     if built.net is not None:
         problems.append("net: jobs that sleep send nothing over links; leave [net] out and give grid.overhead")
     for name, policy in zip(built.site_names, built.site_policies, strict=True):
-        if not isinstance(policy, SitePolicy):
-            problems.append(
-                f"sites.{name}.discipline: jobs that sleep do not slow each other; lomarc is simulated only"
-            )
+        if entry_of(policy).shares_nodes:
+            why = f"jobs that sleep do not slow each other; {policy.discipline} is simulated only"
+            problems.append(f"sites.{name}.discipline: {why}")
     network = built.network
     if network.loss or network.duplicate:
         problems.append("network: messages are lost and doubled in the simulation only; leave loss and duplicate out")
