@@ -1,4 +1,4 @@
-"""A site whose nodes jobs share, in simulation (docs/lomarc.md)."""
+"""A site whose nodes jobs share, in simulation (docs/sharing.md)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ from gridweave.scenarios.batch.one_site import Progress, cancellations, cancelle
 from gridweave.scenarios.results.schedule import NEVER, SharedUse, SimulationResult
 from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.table import IntArray, Workload
-from gridweave.site.disciplines.lomarc import MAX_LANES, VARIANTS, LomarcPolicy, NodeKind, SharedNodes, kind_array
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
-from gridweave.site.kernels.coscheduling_state import SharedSite, empty_site
+from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
+from gridweave.site.disciplines.sharing.policy import (
+    MAX_LANES,
+    VARIANTS,
+    NodeKind,
+    SharedNodes,
+    SharingPolicy,
+    kind_array,
+)
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import no_work
 
@@ -28,7 +35,7 @@ MAX_WORK = 2**62
 _SLICE = 2_000
 
 
-SharingPolicy = SharedNodes | LomarcPolicy | str
+SharedPolicy = SharedNodes | SharingPolicy | str
 """How jobs share nodes; a name is that of one of the paper's variants."""
 
 NodeKinds = int | Sequence[NodeKind] | None
@@ -61,7 +68,7 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
 def play_shared(
     workload: Workload,
     nodes: NodeKinds,
-    policy: SharingPolicy,
+    policy: SharedPolicy,
     *,
     model: SlowdownModel | None = None,
     cores: npt.ArrayLike = 1,
@@ -118,7 +125,7 @@ class _Played:
         self.beside = np.zeros(len(workload), np.int64)
         self.busy_node_ms = 0
 
-    def play(self, model: SlowdownModel, policy: LomarcPolicy, kinds: Sequence[NodeKind]) -> None:
+    def play(self, model: SlowdownModel, policy: SharingPolicy, kinds: Sequence[NodeKind]) -> None:
         count = len(self._rows)
         sharing = Sharing(model.arrays(), policy.codes(kinds), np.zeros(count, np.int64), np.zeros(2, np.int64))
         if count:
@@ -136,17 +143,17 @@ def _tell_nobody(done: int, total: int) -> None:
     pass
 
 
-def _policy_of(policy: SharingPolicy) -> LomarcPolicy:
+def _policy_of(policy: SharedPolicy) -> SharingPolicy:
     if isinstance(policy, SharedNodes):
         return policy.sharing
-    if isinstance(policy, LomarcPolicy):
+    if isinstance(policy, SharingPolicy):
         return policy
     if policy not in VARIANTS:
         raise InputError(f"policy {policy!r} is not known; known are {', '.join(VARIANTS)}")
     return VARIANTS[policy]
 
 
-def _kinds_of(workload: Workload, nodes: NodeKinds, policy: LomarcPolicy) -> Sequence[NodeKind]:
+def _kinds_of(workload: Workload, nodes: NodeKinds, policy: SharingPolicy) -> Sequence[NodeKind]:
     if nodes is None:
         nodes = workload.nodes
     if nodes is None:
@@ -160,7 +167,7 @@ def _kinds_of(workload: Workload, nodes: NodeKinds, policy: LomarcPolicy) -> Seq
 def _prepare(
     workload: Workload,
     kinds: Sequence[NodeKind],
-    policy: LomarcPolicy,
+    policy: SharingPolicy,
     model: SlowdownModel,
     cores: npt.ArrayLike,
     rows: npt.ArrayLike | None,

@@ -14,12 +14,12 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import play_grid
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
-from gridweave.scenarios.batch.shared import NodeKinds, SharingPolicy, play_shared
+from gridweave.scenarios.batch.shared import NodeKinds, SharedPolicy, play_shared
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
 from gridweave.scenarios.workload.reservations import Request
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.policy import Limit, SitePolicy
 
 
@@ -38,7 +38,7 @@ class SiteOptions(TypedDict, total=False):
 def simulate(
     workload: Workload | str | Path,
     nodes: int | Sequence[int] | NodeKinds = None,
-    policy: SitePolicy | GridPolicy | SharingPolicy | None = None,
+    policy: SitePolicy | GridPolicy | SharedPolicy | None = None,
     *,
     reservations: Sequence[Request] = (),
     driver: str = "batch",
@@ -63,7 +63,7 @@ def simulate(
     nodes : int, sequence of int, or sequence of NodeKind, optional
         Nodes of the site; of each site of a grid; or the kinds of nodes that jobs share. Those of the machine that the
         workload was recorded on if left out.
-    policy : SitePolicy, GridPolicy, SharingPolicy, optional
+    policy : SitePolicy, GridPolicy, SharedPolicy, optional
         How the site or the grid schedules; a name is that of a variant of sharing nodes. If left out,
         a `gridweave.site.policy.SitePolicy` is made of the ``options``.
     reservations : sequence of (int, ReservationRequested)

@@ -18,7 +18,8 @@ from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.policy import SitePolicy
 
 Progress = Callable[[int, int, str], None]
@@ -121,7 +122,7 @@ def _run_local(built: Built) -> SimulationResult:
     return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {})
 
 
-def _run_alone(workload: Workload, nodes: int, policy: SitePolicy | SharedNodes) -> SimulationResult:
+def _run_alone(workload: Workload, nodes: int, policy: Policy) -> SimulationResult:
     """Run one site by itself."""
     if isinstance(policy, SharedNodes) and not all(name in workload.columns for name in RESOURCE_COLUMNS[:4]):
         # Of jobs of which nothing is known each has its nodes alone.
@@ -129,4 +130,5 @@ def _run_alone(workload: Workload, nodes: int, policy: SitePolicy | SharedNodes)
         unknown = np.ones(len(workload)), *np.zeros((2, len(workload))), np.ones(len(workload))
         columns = dict(zip(RESOURCE_COLUMNS[:4], unknown, strict=True))
         workload = workload.replace(columns={**workload.columns, **columns})
+    assert isinstance(policy, SitePolicy | SharedNodes), f"the discipline {policy.discipline} has no batch loop"
     return simulate(workload, nodes, policy)

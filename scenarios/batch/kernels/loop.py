@@ -34,14 +34,14 @@ from gridweave.scenarios.batch.kernels.contention import (
     share_anew,
 )
 from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_job_served
-from gridweave.site.kernels.coscheduling_state import forget_changes
-from gridweave.site.kernels.coscheduling_state import job_submitted as shared_job_submitted
-from gridweave.site.kernels.coscheduling_state import job_withdrawn as shared_job_withdrawn
+from gridweave.site.disciplines.sharing.kernels.pairing import SharingCodes
+from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
+from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays
+from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended as shared_job_ended
+from gridweave.site.disciplines.sharing.kernels.state import forget_changes
+from gridweave.site.disciplines.sharing.kernels.state import job_submitted as shared_job_submitted
+from gridweave.site.disciplines.sharing.kernels.state import job_withdrawn as shared_job_withdrawn
 from gridweave.site.kernels.dispatch import DisciplineArrays, job_ended, job_submitted, job_withdrawn, site_pass
-from gridweave.site.kernels.lomarc import lomarc_pass
-from gridweave.site.kernels.pairing import LomarcCodes
-from gridweave.site.kernels.slowdown import SlowdownArrays
-from gridweave.site.kernels.slowdown import job_ended as shared_job_ended
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE, enqueue
 from gridweave.site.kernels.work import (
     NOT_RUNNING,
@@ -98,7 +98,7 @@ class Sharing(NamedTuple):
     Attributes
     ----------
     model : SlowdownArrays
-    codes : LomarcCodes
+    codes : SharingCodes
     beside : numpy.ndarray of int64, shape (n,)
         Filled in: how many jobs a job shared nodes with after the pass that started it.
     busy : numpy.ndarray of int64, shape (2,)
@@ -106,7 +106,7 @@ class Sharing(NamedTuple):
     """
 
     model: SlowdownArrays
-    codes: LomarcCodes
+    codes: SharingCodes
     beside: npt.NDArray[np.int64]
     busy: npt.NDArray[np.int64]
 
@@ -439,7 +439,7 @@ def _pass_and_begin(
             push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
     if sharing is not None:
         if counters.waiting_width > 0:
-            lomarc_pass(state, sharing.model, sharing.codes, now_ms)
+            sharing_pass(state, sharing.model, sharing.codes, now_ms)
             for i in range(counters.n_started):
                 run.start_ms[state.started[i]] = now_ms
                 sharing.beside[state.started[i]] = state.jobs[state.started[i]].n_partners
