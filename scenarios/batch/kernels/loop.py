@@ -365,18 +365,26 @@ def _cancel_jobs(
     while clock.cancelled < len(cancels.row) and cancels.at_ms[clock.cancelled] == now_ms:
         row = cancels.row[clock.cancelled]
         clock.cancelled += 1
-        if sharing is not None:
-            if state.jobs[row].waits == 1:
-                shared_job_withdrawn(state, row)
-                left_any = True
-        elif (place := place_in_queue(state, row)) != NO_PLACE:
-            leave_queue(state, site, grid, links, row, place)
-            left_any = True
+        left_any = _leave_if_waiting(state, site, sharing, grid, links, row) or left_any
     return left_any
 
 
+@kernel_part
+def _leave_if_waiting(state: Any, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, row: Int) -> bool:
+    """Take the job of a row out of the queue; return whether it waited."""
+    if sharing is not None:
+        waits = state.jobs[row].waits == 1
+        if waits:
+            shared_job_withdrawn(state, row)
+        return waits
+    place = _place_in_queue(state, row)
+    if place != NO_PLACE:
+        leave_queue(state, site, grid, links, row, place)
+    return place != NO_PLACE
+
+
 @kernel
-def place_in_queue(state: Any, row: Int) -> Int:
+def _place_in_queue(state: Any, row: Int) -> Int:
     """Return the place of a job in the queue of a site or grid, `NO_PLACE` if it does not wait."""
     for place in range(state.counters[0].n_waiting):
         if state.waiting[place] == row:
