@@ -397,6 +397,9 @@ def leave_queue(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int, p
     """Take the job of a row, which waits at this place, out of the queue."""
     if site is not None:
         job_withdrawn(state, site.promises, place)
+        if state.counters[0].n_waiting == 0:
+            # There is no pass then that would note that nobody starts at a promised instant.
+            state.counters[0].next_start_ms = NEVER_MS
     if grid is not None:
         _leave_grid_queue(state, grid.plan, place)
     if links is not None and links.moves_data:

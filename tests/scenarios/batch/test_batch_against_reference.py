@@ -147,7 +147,7 @@ def test_limits(data: st.DataObject) -> None:
 @given(cases(max_jobs=30), queue_options(), st.integers(1, 7))
 def test_slices_do_not_show(case: Any, options: dict[str, Any], length: int) -> None:
     """The loop may be stopped after any number of submissions and taken up again."""
-    from gridweave.scenarios.batch import simulate as simulator
+    from gridweave.scenarios.batch import one_site as simulator
 
     workload, policy = to_workload(case.jobs), site_policy(options | {"aging_ms": 3.0})
     whole = starts(workload, case.nodes, policy)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios.batch import simulate as simulator
+from gridweave.scenarios.batch import one_site as simulator
 from gridweave.scenarios.batch import stepped as core_run
 from gridweave.scenarios.batch.one_site import DRIVERS, week_offset_ms
 from gridweave.scenarios.batch.simulate import simulate
