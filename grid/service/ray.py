@@ -152,7 +152,7 @@ _LONGEST_PATH = 30
 """Ray makes sockets far below its folder, and the path of a socket has 107 bytes at most."""
 
 
-class Machine(msgspec.Struct, frozen=True):
+class RayMachine(msgspec.Struct, frozen=True):
     """A machine of a site, for which there is to be a Ray node.
 
     Attributes
@@ -260,7 +260,9 @@ class LocalRay:
         """Where its head answers."""
         return f"{LOOPBACK}:{self._port}"
 
-    def launch(self, machines: Sequence[Machine], told: Told, *, head: bool, launcher: Launcher | None = None) -> None:
+    def launch(
+        self, machines: Sequence[RayMachine], told: Told, *, head: bool, launcher: Launcher | None = None
+    ) -> None:
         """Start the head, unless it runs, and nodes for machines; return when they are on their way.
 
         Parameters
@@ -291,7 +293,7 @@ class LocalRay:
         if launcher.problem is not None:
             raise UnavailableError(f"Ray cannot be started on this machine: {self._last_words(HEAD, launcher.problem)}")
 
-    def wait_for(self, machines: Sequence[Machine], processes: dict[str, LocalProcess], told: Told) -> None:
+    def wait_for(self, machines: Sequence[RayMachine], processes: dict[str, LocalProcess], told: Told) -> None:
         """Wait until the nodes of all machines have joined; start anew those that have ended meanwhile.
 
         Parameters
@@ -324,14 +326,14 @@ class LocalRay:
                 raise UnavailableError(f"the {missing[0].node} has not joined within {_JOIN_S:.0f} s")
             time.sleep(_LOOK_EVERY_S)
 
-    def missing(self, machines: Sequence[Machine]) -> list[Machine]:
+    def missing(self, machines: Sequence[RayMachine]) -> list[RayMachine]:
         """Return the machines that have no Ray node now."""
         import ray
 
         return self._missing(ray, machines)
 
     @staticmethod
-    def _missing(ray: Any, machines: Sequence[Machine]) -> list[Machine]:
+    def _missing(ray: Any, machines: Sequence[RayMachine]) -> list[RayMachine]:
         there = [node["Labels"] for node in ray.nodes() if node["Alive"]]
         return [one for one in machines if not any(one.labels.items() <= labels.items() for labels in there)]
 
@@ -362,7 +364,7 @@ class LocalRay:
         )
         return RayNode(HEAD, (*options, *self._common("h")), self._log(HEAD))
 
-    def _node(self, machine: Machine) -> RayNode:
+    def _node(self, machine: RayMachine) -> RayNode:
         labels = ",".join(f"{name}={value}" for name, value in machine.labels.items())
         options = (f"--address={self.address}", f"--labels={labels}")
         return RayNode(machine.node, (*options, *self._common(secrets.token_hex(2))), self._log(machine.node))

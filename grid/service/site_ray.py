@@ -14,7 +14,7 @@ from gridweave.grid.service.ending import count_running, end_jobs, end_marked, e
 from gridweave.grid.service.ray import (
     MOST_NODES,
     LocalRay,
-    Machine,
+    RayMachine,
     check_ray,
     free_port,
     make_ray_token,
@@ -72,7 +72,7 @@ class SiteRay:
     def __init__(self, folder: Path, site: str, machines: int, *, marker: str, port: int, store_bytes: int) -> None:
         self._folder, self._marker, self._wanted_port, self._store_bytes = folder, marker, port, store_bytes
         several = 1 < machines <= MOST_NODES
-        self._machines = [Machine(site, f"m{number}", alone=False) for number in range(machines)] if several else []
+        self._machines = [RayMachine(site, f"m{number}", alone=False) for number in range(machines)] if several else []
         self._state = self._read()
 
     @property

@@ -24,7 +24,7 @@ from gridweave.grid.service.ray import (
     MOST_NODES,
     Launcher,
     LocalRay,
-    Machine,
+    RayMachine,
     check_ray,
     connected,
     free_port,
@@ -101,10 +101,10 @@ class Wanted:
     base: str = ""
 
     @property
-    def machines(self) -> list[Machine]:
+    def machines(self) -> list[RayMachine]:
         """The machines of all sites."""
         return [
-            Machine(site.name, f"m{number}", site.machines == 1)
+            RayMachine(site.name, f"m{number}", site.machines == 1)
             for site in self.sites
             for number in range(site.machines)
         ]

@@ -266,13 +266,13 @@ class SiteDesk(Desk[SiteDriver]):
         core = site.core.site
         machines = tuple(
             MachineStatus(
-                agent.name,
-                site.runs.ports.host_of(agent.name),
-                agent.nodes,
-                agent.name not in self.away,
-                site.runs.problem_of(agent.name),
+                machine.name,
+                site.runs.ports.host_of(machine.name),
+                machine.nodes,
+                machine.name not in self.away,
+                site.runs.problem_of(machine.name),
             )
-            for agent in settings.agents
+            for machine in settings.machines
         )
         return SiteStatus(
             settings.name,
@@ -290,7 +290,7 @@ class SiteDesk(Desk[SiteDriver]):
     async def about(self) -> list[SiteNames]:
         """Return of what it is made, as the grid's desk does."""
         settings = self.driver.settings
-        machines = tuple(agent.name for agent in settings.agents)
+        machines = tuple(machine.name for machine in settings.machines)
         return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
 
     async def queue(self, limit: int) -> Queue:

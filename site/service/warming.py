@@ -46,7 +46,7 @@ def warm_up(settings: SiteSettings) -> LiveSite:
         events = []
         for command in commands:
             if isinstance(command, StartRun):
-                key = command.agent, command.launch.job_id, command.launch.attempt
+                key = command.machine, command.launch.job_id, command.launch.attempt
                 events += [RunStarted(*key), RunEnded(*key, "finished")]
         if not events and not rest:
             break
