@@ -39,10 +39,9 @@ def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np
     rng : numpy.random.Generator
         For the failures by chance.
     """
-    from gridweave.netmodel.problems import Problems
-
     from gridweave.netmodel.changes import Timetable, all_changes
     from gridweave.netmodel.model import NetworkModel
+    from gridweave.netmodel.tables import Problems
     from gridweave.scenarios.batch.grid_network import GridNet
 
     problems = Problems(network.topology.name)
