@@ -1,8 +1,7 @@
 """Jobs: what runs, what it needs, who asks for it, and what has become of it.
 
-What no job and no request may be, wherever it comes from: numbers that no machine has and no calendar reaches.
-
-What a job runs, who asks for it, and what becomes of it: what live sites and the live grid know beyond the cores.
+`Job` is what a core knows; `JobRequest` is what a user asks for, and `JobRecord` what becomes of that. What no job and
+no request may be is said here too, wherever it comes from: numbers that no machine has and no calendar reaches.
 """
 
 from __future__ import annotations

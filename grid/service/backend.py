@@ -1,8 +1,6 @@
-"""A live grid as the gateway sees it, whatever carries the questions to its desks.
+"""A live grid as the gateway sees it, whatever carries the questions to its desks: on Ray, or a site alone.
 
-A live grid on Ray as the gateway sees it.
-
-A site alone as its own gateway sees it: the grid behind it may be away, or there may be none.
+To the gateway of a site alone the grid behind it may be away, or there may be none.
 """
 
 from __future__ import annotations

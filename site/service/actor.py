@@ -1,7 +1,4 @@
-"""What the actors with a journal have in common: they open it when it is to be had, and are driven from then on.
-
-A site as an actor on Ray.
-"""
+"""Actors with a journal, which is opened when it is to be had; and a site as such an actor on Ray."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """The desk of a site, and what it has in common with that of the grid: what users ask beside handing in jobs.
 
-Whatever a desk shows is durable before. It knows nothing of Ray: an actor, or a test, puts it behind a `Door`.
-
-How the methods of a desk are called from another process: arguments and answers as MessagePack.
-
-What happens to jobs, for those who watch: the newest events in memory, so that watching costs no SQL.
+Whatever a desk shows is durable before. It knows nothing of Ray: an actor, or a test, puts it behind a `Door`. The
+newest events of jobs are kept in memory, so that watching costs no SQL.
 """
 
 from __future__ import annotations
