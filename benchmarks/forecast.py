@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gridweave.grid.core import MetaCore
-from gridweave.grid.explain.facts import GridForecast
 from gridweave.grid.messages import FromSite, GridCommand, GridEvent, GridJobSubmitted, ToSite
 from gridweave.grid.policy import GridPolicy
+from gridweave.site.explain import Forecast
 from gridweave.site.job import Job
 from gridweave.site.messages import Held, HoldNodes
 
@@ -55,7 +55,7 @@ def full_grid(policy: GridPolicy, waiting: int, margin_ms: int) -> tuple[MetaCor
     return core, job_id
 
 
-def forecast_ms(core: MetaCore, now_ms: int, job_id: int) -> tuple[float, float, GridForecast]:
+def forecast_ms(core: MetaCore, now_ms: int, job_id: int) -> tuple[float, float, Forecast]:
     """Return how long the copy takes, how long the play, and the forecast."""
     began_s = time.perf_counter()
     forecaster = core.forecaster(now_ms, job_id)

@@ -20,7 +20,7 @@ import numpy as np
 
 from gridweave.scenarios.batch.shared import SharedResult, simulate_shared
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
-from gridweave.scenarios.published.lomarc_runs import ALPHAS, JOBS, NODES, READINGS
+from gridweave.scenarios.published.lomarc import ALPHAS, JOBS, NODES, READINGS
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.lomarc import VARIANTS

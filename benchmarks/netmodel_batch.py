@@ -32,7 +32,7 @@ from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import SPLITS, GridNet
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
-from gridweave.scenarios.published.grid_runs import CONFIGURATIONS
+from gridweave.scenarios.published.streit_grid import CONFIGURATIONS
 from gridweave.scenarios.workload.table import Workload
 
 RESULTS = Path(__file__).parent / "results" / "netmodel_batch.json"

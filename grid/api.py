@@ -17,6 +17,9 @@ from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
 from gridweave.site.desk_messages import LinkStatus
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
+from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
+from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
+from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
 from gridweave.site.job import JobRecord, JobRequest, State
 
 Role = Literal["read", "submit", "operate"]
@@ -165,88 +168,6 @@ class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: Literal["slow", "revoked", "stopping"]
     after: int
-
-
-class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job does not start at a site now.
-
-    Attributes
-    ----------
-    site : str
-    nodes, free : int
-        How many the grid may have there, and how many of them are free.
-    start_ms : int, optional
-        When it could start there alone, were it the next, if all that runs takes as long as it may; None: never.
-    reason : str
-        In one line, with numbers.
-    """
-
-    site: str
-    nodes: int
-    free: int
-    start_ms: int | None = None
-    reason: str = ""
-
-
-class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
-    """What a split would cost, and gain.
-
-    Attributes
-    ----------
-    places : tuple of (str, int)
-        The sites and nodes of the best split that could start now, or soonest.
-    start_ms : int, optional
-        When.
-    length_ms, whole_ms : int
-        How long the job takes at most if it is split, and if it is not.
-    gain_ms : int, optional
-        By how much sooner it would end than on one site; below 0: later; None: one of both is not to be had.
-    reason : str
-        Why it is, or is not, split.
-    """
-
-    places: tuple[tuple[str, int], ...] = ()
-    start_ms: int | None = None
-    length_ms: int = 0
-    whole_ms: int = 0
-    gain_ms: int | None = None
-    reason: str = ""
-
-
-class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """When a job starts, and where, and why not sooner: an explanation, or a quote for one that was not handed in.
-
-    Attributes
-    ----------
-    job_id : int, optional
-        None for a quote.
-    now_ms : int
-    state : str
-    start_ms : int, optional
-        When it starts if every job takes as long as it may and no other comes; None: not known, or never.
-    places : tuple of (str, int)
-        The sites and nodes on which it starts then.
-    length_ms : int
-        How long it takes there at most.
-    ahead : int
-        How many jobs stand before it in the queue.
-    reason : str
-        Why it waits, in one line.
-    sites : tuple of SiteReason
-    split : SplitReason, optional
-        None where nothing is split.
-    """
-
-    job_id: int | None = None
-    now_ms: int
-    state: State = "waiting"
-    start_ms: int | None = None
-    places: tuple[tuple[str, int], ...] = ()
-    length_ms: int = 0
-    ahead: int = 0
-    reason: str = ""
-    sites: tuple[SiteReason, ...] = ()
-    split: SplitReason | None = None
 
 
 class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,17 +5,16 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.control.full import FullControl, NetFullControl
+from gridweave.grid.control.common import Control, ControlOptions
+from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.none import NoControl
-from gridweave.grid.explain.facts import Forecaster, GridForecast
 from gridweave.grid.messages import (
     FromSite,
     GridCommand,
@@ -30,86 +29,16 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
+from gridweave.site.explain import Forecast, Forecaster
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
-from gridweave.site.messages import Answer, Ended, Started
+from gridweave.site.messages import Ended
 
 RETRY_MS = 60_000
 """After how long a site that refused, or was silent, is asked again though nothing was heard of it."""
 
 
-class Control(Protocol):
-    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
-
-    def why_never(self, job: Job) -> str | None:
-        """Return why a job could not be placed on the idle grid, or None."""
-
-    def submit(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, attempt: int = 0
-    ) -> list[GridCommand]:
-        """Take in a job; its attempts are counted on from a number."""
-
-    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out of the queue, or have it taken out when it comes back there."""
-
-    def release(self, job_id: int) -> None:
-        """Do not take a job out of the queue any more."""
-
-    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, or take it out."""
-
-    def expects(self, answer: Started) -> bool:
-        """Return whether a start says nothing new, so that it need not be taken in."""
-
-    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says."""
-
-    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Take in how the links are now."""
-
-    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Do not have a job wait that can be placed no more."""
-
-    def run(self, now_ms: int) -> list[GridCommand]:
-        """Decide, after all that happened at an instant has been taken in."""
-
-    def waiting(self) -> Iterator[int]:
-        """Yield the jobs that wait, in the order in which they are thought of."""
-
-    def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called though nothing is heard."""
-
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
-        """Return what works out when a job starts, and why not sooner; None if it is not known."""
-
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
-        """Return what works out when a job would start that were submitted now."""
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
-
-
-Factory = Callable[[Sequence[int], GridPolicy, Generator | None, int, int, GridNetwork | None], Control]
-
-
-def _full_control(
-    nodes: Sequence[int],
-    policy: GridPolicy,
-    rng: Generator | None,
-    margin_ms: int,
-    retry_ms: int,
-    network: GridNetwork | None,
-) -> FullControl:
-    if network is None:
-        return FullControl(nodes, policy, rng, margin_ms, retry_ms)
-    return NetFullControl(nodes, policy, rng, margin_ms, retry_ms, network)
-
-
-CONTROLS: dict[str, Factory] = {
-    "full": _full_control,
-    "limited": LimitedControl,
-    "none": NoControl,
-}
-"""Level of control to factory."""
+CONTROLS: dict[str, type[Control]] = {"full": FullControl, "limited": LimitedControl, "none": NoControl}
+"""Level of control to what decides at it."""
 
 
 class MetaCore:
@@ -131,6 +60,8 @@ class MetaCore:
     network : GridNetwork, optional
         The links between the sites. The overhead of a split then comes from them and from what each job sends, in the
         place of the policy's own and of the sensitivities.
+    names : sequence of str, optional
+        Of the sites, for forecasts; left out: ``site 0`` and so on.
 
     Raises
     ------
@@ -155,20 +86,21 @@ class MetaCore:
         retry_ms: int = RETRY_MS,
         lease_ms: int = LEASE_MS,
         network: GridNetwork | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         if not len(nodes) or min(nodes) < 0 or sum(nodes) < 1:
             raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
         if policy.selection == "random" and rng is None:
             raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
         self._sites = range(len(nodes))
+        self._names = tuple(names) or tuple(f"site {site}" for site in self._sites)
         if network is not None and len(network.model.topology.sites) != len(nodes):
             raise OptionError("network", f"has {len(network.model.topology.sites)} sites and the grid has {len(nodes)}")
         # With links no overhead of the policy counts.
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
-        self._control = CONTROLS[policy.control](nodes, policy, rng, margin_ms, retry_ms, network)
-        if isinstance(self._control, LimitedControl):
-            self._control.lease_ms = lease_ms
+        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network)
+        self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
 
     def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
@@ -233,7 +165,7 @@ class MetaCore:
         wakeup_ms = self._control.next_wakeup_ms()
         return None if wakeup_ms is None else max(wakeup_ms, self._now_ms + 1)
 
-    def forecast(self, now_ms: int, job_id: int) -> GridForecast | None:
+    def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
 
         Parameters
@@ -243,7 +175,7 @@ class MetaCore:
 
         Returns
         -------
-        GridForecast or None
+        Forecast or None
             None if the job is not known, or has left the grid.
 
         Examples
@@ -257,7 +189,7 @@ class MetaCore:
         forecaster = self.forecaster(now_ms, job_id)
         return None if forecaster is None else forecaster()
 
-    def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> GridForecast:
+    def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecast:
         """Return when a job would start, and where, that were submitted now; nothing changes by that.
 
         Parameters
@@ -279,13 +211,13 @@ class MetaCore:
 
         The copy takes milliseconds. To play it forward can take a second, which may be another thread's.
         """
-        return self._control.forecaster(max(now_ms, self._now_ms), job_id)
+        return self._control.forecaster(max(now_ms, self._now_ms), job_id, self._names)
 
     def quoter(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends)
+        return self._control.quoter(now_ms, job, sensitivity, sends, self._names)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""
@@ -304,8 +236,6 @@ class MetaCore:
             if type(event) is FromSite:
                 if event.site not in self._sites:
                     raise InputError(f"site {event.site} is not one of the {len(self._sites)} sites")
-                if type(event.answer) is Started and self._control.expects(event.answer):
-                    continue
             elif type(event) is GridJobSubmitted:
                 self._check_submitted(event)
             elif type(event) is LinksChanged:

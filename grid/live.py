@@ -7,17 +7,13 @@ What the live grid is made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError
-from gridweave.grid.api import Forecast
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.core import MetaCore
-from gridweave.grid.explain.words import in_words, record_forecast
 from gridweave.grid.messages import (
     FromLiveSite,
     FromSite,
@@ -45,6 +41,7 @@ from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements
 from gridweave.site.eligibility import after_problem, past_of, pasts_of
+from gridweave.site.explain import Forecast, Forecaster, record_forecast
 from gridweave.site.job import (
     Accepted,
     Declined,
@@ -105,6 +102,7 @@ class LiveGrid(KeepsJobs):
             retry_ms=settings.retry_ms,
             lease_ms=settings.lease_ms,
             network=settings.network,
+            names=[name for name, _ in settings.sites],
         )
         self.measured = Measurements()
         self._names = [name for name, _ in settings.sites]
@@ -171,7 +169,7 @@ class LiveGrid(KeepsJobs):
         """Return when a job would start that were handed in now, and where; nothing changes by that."""
         return self.quoter(now_ms, request)()
 
-    def forecaster(self, now_ms: int, job_id: int) -> Callable[[], Forecast] | None:
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
         """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
 
         The copy takes milliseconds. To work it out can take a second, which may be another thread's.
@@ -182,9 +180,9 @@ class LiveGrid(KeepsJobs):
         kept = self.eligibility.reason(job_id)
         found = None if kept or record.state not in ("waiting", "starting") else self.core.forecaster(now_ms, job_id)
         known = record_forecast(record, max(now_ms, self._now_ms), kept)
-        return (lambda: known) if found is None else (lambda: in_words(found(), self._names))
+        return found or (lambda: known)
 
-    def quoter(self, now_ms: int, request: JobRequest) -> Callable[[], Forecast]:
+    def quoter(self, now_ms: int, request: JobRequest) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now."""
         now_ms = max(now_ms, self._now_ms)
         refusal = request_problem(request)
@@ -192,8 +190,7 @@ class LiveGrid(KeepsJobs):
             job = job_of(self._next_id, request, dict(self._users))
             try:
                 sends = None if request.traffic is None else self._sends(request.traffic)
-                found = self.core.quoter(now_ms, job, request.sensitivity, sends)
-                return lambda: in_words(found(), self._names, is_quote=True)
+                return self.core.quoter(now_ms, job, request.sensitivity, sends)
             except InputError as error:
                 refusal = str(error)
         refused = Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=refusal)

@@ -14,7 +14,7 @@ from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest,
 from gridweave.site.messages import Answer, FragmentsMet, Probed, Request, SiteMessage
 
 
-class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=False):
     """A user has submitted a job to the grid.
 
     Attributes
@@ -35,13 +35,13 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
     attempt: int = 0
 
 
-class GridJobCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobCancelled(msgspec.Struct, frozen=True, tag="GridJobCancelled", gc=False):
     """A user wants a job of the grid to end, or not to start."""
 
     job_id: int
 
 
-class GridJobHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobHeld(msgspec.Struct, frozen=True, tag="GridJobHeld", gc=False):
     """A user wants a job of the grid not to start: it is to be taken out of the queue (`ReportHeld`).
 
     One that is placed is taken out when it comes back, one that runs when it is to be tried again; unless the wish was
@@ -51,13 +51,13 @@ class GridJobHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
     job_id: int
 
 
-class GridJobReleased(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobReleased(msgspec.Struct, frozen=True, tag="GridJobReleased", gc=False):
     """A user does not want any more that a job is taken out of the queue."""
 
     job_id: int
 
 
-class GridJobHopeless(msgspec.Struct, frozen=True, tag=True, gc=False):
+class GridJobHopeless(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
     """Whoever knows what becomes of the links has found that a job can be placed no more: it is not to wait for that.
 
     One that runs is not touched; if it is to be tried again, it is refused then.
@@ -67,7 +67,7 @@ class GridJobHopeless(msgspec.Struct, frozen=True, tag=True, gc=False):
     reason: str
 
 
-class LinksChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+class LinksChanged(msgspec.Struct, frozen=True, tag="LinksChanged", gc=False):
     """Links between the sites have slowed, failed or come back.
 
     Attributes
@@ -79,13 +79,13 @@ class LinksChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
     factors: tuple[float, ...]
 
 
-class PathsMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
+class PathsMeasured(msgspec.Struct, frozen=True, tag="PathsMeasured", gc=False):
     """Probes have shown how the ways between the sites are; this takes the place of what they showed before."""
 
     pairs: tuple[PairMeasured, ...]
 
 
-class FromSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+class FromSite(msgspec.Struct, frozen=True, tag="FromSite", gc=False):
     """A site has answered, or told something by itself."""
 
     site: int
@@ -104,21 +104,21 @@ GridEvent = (
 )
 
 
-class ToSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ToSite(msgspec.Struct, frozen=True, tag="ToSite", gc=False):
     """Send a request to a site."""
 
     site: int
     request: Request
 
 
-class ReportRefused(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReportRefused(msgspec.Struct, frozen=True, tag="ReportRefused", gc=False):
     """Tell the user that a job can never run, and why."""
 
     job_id: int
     reason: str
 
 
-class ReportDone(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReportDone(msgspec.Struct, frozen=True, tag="ReportDone", gc=False):
     """Tell the user that a job has left the grid.
 
     Attributes
@@ -132,7 +132,7 @@ class ReportDone(msgspec.Struct, frozen=True, tag=True, gc=False):
     outcome: str
 
 
-class ReportHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReportHeld(msgspec.Struct, frozen=True, tag="ReportHeld", gc=False):
     """Tell that a job was taken out of the queue, and is nowhere any more.
 
     Attributes
@@ -149,7 +149,7 @@ class ReportHeld(msgspec.Struct, frozen=True, tag=True, gc=False):
 GridCommand = ToSite | ReportRefused | ReportDone | ReportHeld
 
 
-class GridSubmitted(msgspec.Struct, frozen=True, tag=True):
+class GridSubmitted(msgspec.Struct, frozen=True, tag="GridSubmitted"):
     """A user has handed in a job.
 
     Attributes
@@ -168,28 +168,28 @@ class GridSubmitted(msgspec.Struct, frozen=True, tag=True):
     past: tuple[Past, ...] = ()
 
 
-class GridCancelled(msgspec.Struct, frozen=True, tag=True):
+class GridCancelled(msgspec.Struct, frozen=True, tag="GridCancelled"):
     """A user wants a job to end, or not to start."""
 
     job_id: int
     origin: str = ""
 
 
-class GridHeld(msgspec.Struct, frozen=True, tag=True):
+class GridHeld(msgspec.Struct, frozen=True, tag="GridHeld"):
     """A user wants jobs that wait not to start."""
 
     job_ids: tuple[int, ...]
     origin: str = ""
 
 
-class GridReleased(msgspec.Struct, frozen=True, tag=True):
+class GridReleased(msgspec.Struct, frozen=True, tag="GridReleased"):
     """A user wants jobs to be held no more."""
 
     job_ids: tuple[int, ...]
     origin: str = ""
 
 
-class FromLiveSite(msgspec.Struct, frozen=True, tag=True):
+class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
     """A site has answered, or told something by itself."""
 
     site: int
@@ -203,7 +203,7 @@ GridMessage = Request | DescribeJob | FragmentsMet
 """What the grid tells a site."""
 
 
-class TellSite(msgspec.Struct, frozen=True, tag=True):
+class TellSite(msgspec.Struct, frozen=True, tag="TellSite"):
     """Send a message to a site."""
 
     site: int

@@ -14,10 +14,10 @@ import msgspec
 
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import PlainDiscipline, Policy
-from gridweave.site.explain import Explanation
-from gridweave.site.job import Job, why_impossible, why_impossible_numbers
-from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.explain import Forecast, SiteReason, forecast_at
+from gridweave.site.job import Job, State, why_impossible, why_impossible_numbers
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     Answer,
     CancelJob,
@@ -141,34 +141,32 @@ class ContractState:
         """Why the site can take in nothing new for the grid; empty if it can."""
         return self._share.shut
 
-    def forecast(self, now_ms: int, job_id: int) -> Explanation | None:
+    def forecast(self, now_ms: int, job_id: int, name: str = "") -> Forecast | None:
         """Return when a job starts that waits or is held here, the grid's or an own user's; None if there is no such.
 
         Nothing changes by that.
+
+        Parameters
+        ----------
+        name : str
+            Of the site.
         """
-        part = self._parts.get(job_id)
-        if job_id in self._own_jobs or (
-            part is not None and part.state == WAITING and job_id not in self._share.outside
-        ):
-            return self.site.aside().explain(now_ms, job_id)
+        part, site = self._parts.get(job_id), self.site.aside()
+        job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
+        if job is not None:
+            return forecast_at(name, site.explain(now_ms, job_id), now_ms, job_id, job.width, job.estimate_ms)
         if part is None or part.state == RUNNING:
             return None
-        place, start_ms, reason = 0, part.start_ms, "its nodes are held until the start that was agreed on"
+        said = SiteReason(nodes=self.nodes, free=site.free)
         if part.state == WAITING:
-            place, start_ms = list(self._share.outside).index(job_id), -1
-            reason = self._share.why_outside
-        return Explanation(
-            job_id=job_id,
-            place=place,
-            start_ms=None if start_ms < 0 else start_ms,
-            is_bound=False,
-            width=part.width,
-            free=self.site.free,
-            waits_for=(),
-            reason=reason,
-        )
+            ahead, job = list(self._share.outside).index(job_id), self._share.outside[job_id]
+            said = msgspec.structs.replace(said, ahead=ahead, reason=self._share.why_outside)
+            return forecast_at(name, said, now_ms, job_id, job.width, job.estimate_ms)
+        reason = "its nodes are held until the start that was agreed on"
+        said = msgspec.structs.replace(said, start_ms=part.start_ms, reason=reason)
+        return forecast_at(name, said, now_ms, job_id, part.width, part.length_ms, "starting")
 
-    def quote(self, now_ms: int, job: Job, *, for_grid: bool = False) -> Explanation:
+    def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
         """Return when a job would start that were submitted now, by an own user or by the grid.
 
         Nothing changes by that.
@@ -177,14 +175,17 @@ class ContractState:
         ----------
         job : Job
             One that is not here.
+        name : str
+            Of the site.
         for_grid : bool
             Whether it would be the grid's, which may have no more than the owner gives.
         """
-        answer = self.site.aside().quote(now_ms, job)
+        said = self.site.aside().quote(now_ms, job)
         reason = self._share.why_not(job.width) if for_grid else None
-        if reason is None:
-            return answer
-        return msgspec.structs.replace(answer, start_ms=None, waits_for=(), reason=reason)
+        if reason is not None:
+            said = msgspec.structs.replace(said, start_ms=None, waits_for=(), reason=reason)
+        state: State = "refused" if said.start_ms is None else "waiting"
+        return forecast_at(name, said, now_ms, None, job.width, job.estimate_ms, state)
 
     def part_state(self, job_id: int) -> str | None:
         """Return whether a job of the grid is held, committed, running or waiting here; None if it is not here."""

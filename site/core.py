@@ -15,7 +15,7 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of
 from gridweave.site.disciplines.dictionary import DISCIPLINES, PlainDiscipline, Policy, SharingDiscipline
-from gridweave.site.explain import Explanation
+from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
@@ -285,7 +285,7 @@ class SiteCore:
             next_ms = change_ms if next_ms is None else min(next_ms, change_ms)
         return next_ms if next_ms is None or next_ms > self._now_ms else self._now_ms + 1
 
-    def explain(self, now_ms: int, job_id: int) -> Explanation:
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier.
 
         Raises
@@ -297,9 +297,9 @@ class SiteCore:
             state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not see the nodes that open reservations hold.
-        return msgspec.structs.replace(self._discipline.explain(now_ms, job_id), free=self.free)
+        return msgspec.structs.replace(self._discipline.explain(now_ms, job_id), nodes=self.nodes, free=self.free)
 
-    def quote(self, now_ms: int, job: Job) -> Explanation:
+    def quote(self, now_ms: int, job: Job) -> SiteReason:
         """Return when a job would start that were submitted now, and why not sooner.
 
         Parameters
@@ -314,20 +314,18 @@ class SiteCore:
             start_ms = self._discipline.earliest_start_ms(now_ms, job.width, job.estimate_ms)
             start_ms = None if start_ms is None else max(start_ms, now_ms)
             if start_ms is None:
-                reason = f"the site has {self.nodes} nodes"
+                reason = f"the site has {nodes_text(self.nodes)}"
             elif start_ms == now_ms:
-                reason = f"{self.free} of {self.nodes} nodes are free, and it could have them at once"
+                reason = f"{free_text(self.free, self.nodes)}, and it could start at once"
             else:
-                reason = f"it needs {job.width} nodes, {self.free} of {self.nodes} are free, and "
+                reason = f"it needs {nodes_text(job.width)}, {free_text(self.free, self.nodes)}, and "
                 reason += f"{waiting} job{'s wait' if waiting != 1 else ' waits'}"
         ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
-        return Explanation(
-            job_id=job.job_id,
-            place=waiting,
-            start_ms=start_ms,
-            is_bound=False,
-            width=job.width,
+        return SiteReason(
+            nodes=self.nodes,
             free=self.free,
+            start_ms=start_ms,
+            ahead=waiting,
             waits_for=() if start_ms in (None, now_ms) else tuple(running.job.job_id for running in ends),
             reason=reason,
         )

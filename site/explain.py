@@ -1,37 +1,240 @@
-"""The answer to "when will this job start, and why not earlier?"."""
+"""When a job starts, and why not sooner: the one answer that sites, the grid, its gateway and the command line give.
+
+Whoever knows a reason words it: the discipline of a site, its contract, the grid queue. Nobody words it again.
+The reasons are listed in docs/explain.md.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
+from gridweave.site.job import JobRecord, State
+from gridweave.site.times import rough_span_text
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site says about a job that waits.
+Places = tuple[tuple[str, int], ...]
+"""Names of sites, and nodes of each."""
+
+
+class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job does not start at a site now.
 
     Attributes
     ----------
-    job_id : int
-    place : int
-        Its place in the queue; 0 is the head.
-    start_ms : int or None
-        When it will start: the planned or reserved start, or the shadow time of the head. None where the discipline
-        promises nothing (a queue, to the jobs behind the head).
+    site : str
+        Its name; empty in the answer of a discipline, which does not know it.
+    nodes, free : int
+        How many nodes it has (in the answer of the grid: those that the grid may have there), and how many are free.
+    start_ms : int, optional
+        When the job starts there by the site's word, or, by the grid's, when it could if it were the next and all
+        that runs took as long as it may. None: never, or nothing is promised, as in a queue to the jobs behind the
+        head.
     is_bound : bool
-        Whether ``start_ms`` is guaranteed: it can only become earlier, as long as no estimate is exceeded and (in a
-        queue) no job goes ahead of this one. Never on a planning site, whose plan is made anew, nor with slack.
-    width, free : int
-        The nodes that it needs, and those that are free now.
+        Whether the site guarantees ``start_ms``: it can only become earlier, as long as no estimate is exceeded and (in
+        a queue) no job goes ahead of this one. Never on a planning site, whose plan is made anew, nor with slack.
+    ahead : int
+        How many jobs stand before it in the queue.
     waits_for : tuple of int
-        Ids of the running jobs that end by then, by their estimates; empty where no start is promised.
+        The running jobs that end by ``start_ms``, by their estimates; empty if there is none.
     reason : str
-        One sentence for a person.
+        One line for a person, with numbers.
     """
 
-    job_id: int
-    place: int
-    start_ms: int | None
-    is_bound: bool
-    width: int
-    free: int
-    waits_for: tuple[int, ...]
-    reason: str
+    site: str = ""
+    nodes: int = 0
+    free: int = 0
+    start_ms: int | None = None
+    is_bound: bool = False
+    ahead: int = 0
+    waits_for: tuple[int, ...] = ()
+    reason: str = ""
+
+
+class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
+    """What a split would cost, and gain.
+
+    Attributes
+    ----------
+    places : tuple of (str, int)
+        The sites and nodes of the best split that could start now, or soonest.
+    start_ms : int, optional
+        When.
+    length_ms, whole_ms : int
+        How long the job takes at most if it is split, and if it is not.
+    gain_ms : int, optional
+        By how much sooner it would end than on one site; below 0: later; None: one of both is not to be had.
+    reason : str
+        Why it is, or is not, split.
+    """
+
+    places: Places = ()
+    start_ms: int | None = None
+    length_ms: int = 0
+    whole_ms: int = 0
+    gain_ms: int | None = None
+    reason: str = ""
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """When a job starts, and where, and why not sooner: an explanation, or a quote for one that was not handed in.
+
+    Attributes
+    ----------
+    job_id : int, optional
+        None for a quote.
+    now_ms : int
+    state : str
+    start_ms : int, optional
+        When it starts if every job takes as long as it may and no other comes; None: not known, or never.
+    places : tuple of (str, int)
+        The sites and nodes on which it starts then.
+    length_ms : int
+        How long it takes there at most.
+    ahead : int
+        How many jobs stand before it in the queue.
+    reason : str
+        Why it waits, in one line.
+    sites : tuple of SiteReason
+    split : SplitReason, optional
+        None where nothing is split.
+    queues : tuple of str
+        The sites in whose own queues it waits, or could wait if it were handed in: they know when it starts there.
+        Empty under full control.
+    """
+
+    job_id: int | None = None
+    now_ms: int
+    state: State = "waiting"
+    start_ms: int | None = None
+    places: Places = ()
+    length_ms: int = 0
+    ahead: int = 0
+    reason: str = ""
+    sites: tuple[SiteReason, ...] = ()
+    split: SplitReason | None = None
+    queues: tuple[str, ...] = ()
+
+
+Forecaster = Callable[[], Forecast]
+"""Works a forecast out, from copies that were made when it was asked for: at once, later, or in another thread."""
+
+
+def forecast_at(
+    site: str, said: SiteReason, now_ms: int, job_id: int | None, width: int, length_ms: int, state: State = "waiting"
+) -> Forecast:
+    """Return the forecast of a job that is, or would be, at one site, from what is said of it there.
+
+    Parameters
+    ----------
+    site : str
+        The name of the site.
+    job_id : int or None
+        None for a quote.
+    width, length_ms : int
+        Of the job: its nodes, and how long it may run.
+    """
+    return Forecast(
+        job_id=job_id,
+        now_ms=now_ms,
+        state=state,
+        start_ms=said.start_ms,
+        places=() if said.start_ms is None else ((site, width),),
+        length_ms=length_ms,
+        ahead=said.ahead,
+        reason=said.reason,
+        sites=(msgspec.structs.replace(said, site=site),),
+    )
+
+
+def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
+    """Return what is known of a job that is not in a queue.
+
+    Parameters
+    ----------
+    kept : str
+        Why it is kept from the queue, if it is.
+    """
+    return Forecast(
+        job_id=record.job_id,
+        now_ms=now_ms,
+        state=record.state,
+        start_ms=record.start_ms,
+        places=record.places if record.state in ("starting", "running", "ended") else (),
+        length_ms=record.request.limit_ms,
+        reason=kept or _recorded(record, now_ms),
+    )
+
+
+def _recorded(record: JobRecord, now_ms: int) -> str:
+    where = places_text(record.places)
+    match record.state:
+        case "starting":
+            return f"it was placed on {where}, and is being started"
+        case "running":
+            since = "" if record.start_ms is None else f", for {rough_span_text(max(0, now_ms - record.start_ms))}"
+            return f"it runs on {where}{since}"
+        case "ended":
+            return f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else "")
+        case _:
+            return record.reason
+
+
+# -- words that all of them use ---------------------------------------------------------------------------------------
+
+
+def nodes_text(count: int) -> str:
+    """Return so many nodes in words.
+
+    Examples
+    --------
+    >>> nodes_text(1), nodes_text(4)
+    ('1 node', '4 nodes')
+    """
+    return f"{count} node{'s' * (count != 1)}"
+
+
+def free_text(free: int, nodes: int | None = None) -> str:
+    """Return how many nodes are free, of so many if that is given.
+
+    Examples
+    --------
+    >>> free_text(1, 8), free_text(0, 1), free_text(0), free_text(2)
+    ('1 of 8 nodes is free', '0 of 1 node are free', 'none is free', '2 are free')
+    """
+    if nodes is None:
+        return f"{free or 'none'} {'is' if free <= 1 else 'are'} free"
+    return f"{free} of {nodes_text(nodes)} {'is' if free == 1 else 'are'} free"
+
+
+def ahead_text(count: int) -> str:
+    """Return the jobs that stand before one in a queue.
+
+    Examples
+    --------
+    >>> ahead_text(1), ahead_text(3)
+    ('the job ahead', 'the 3 jobs ahead')
+    """
+    return "the job ahead" if count == 1 else f"the {count} jobs ahead"
+
+
+def places_text(places: Sequence[tuple[str, int]]) -> str:
+    """Return where a job runs.
+
+    Examples
+    --------
+    >>> places_text([("north", 4), ("south", 2)])
+    'north (4) and south (2)'
+    """
+    return listed([f"{site} ({nodes})" for site, nodes in places])
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return parts as people list them.
+
+    Examples
+    --------
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

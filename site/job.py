@@ -301,7 +301,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     array: ArrayPlace | None = None
 
 
-class DescribeJob(msgspec.Struct, frozen=True, tag=True):
+class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
     """Tell a site what a job of the grid runs, ahead of the request for its nodes.
 
     Attributes
@@ -325,7 +325,7 @@ class DescribeJob(msgspec.Struct, frozen=True, tag=True):
     sites: tuple[str, ...]
 
 
-class FragmentReport(msgspec.Struct, frozen=True, tag=True):
+class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     """Tell the grid how a fragment ended, ahead of the message that it has.
 
     Attributes
@@ -388,21 +388,21 @@ class JobRecord(msgspec.Struct, kw_only=True):
     agents: tuple[str, ...] = ()
 
 
-class Accepted(msgspec.Struct, frozen=True, tag=True):
+class Accepted(msgspec.Struct, frozen=True, tag="Accepted"):
     """Tell the user that the job was taken in, under which number."""
 
     key: str
     job_id: int
 
 
-class Declined(msgspec.Struct, frozen=True, tag=True):
+class Declined(msgspec.Struct, frozen=True, tag="Declined"):
     """Tell the user that the job was not taken in, and why."""
 
     key: str
     reason: str
 
 
-class Noted(msgspec.Struct, frozen=True, tag=True):
+class Noted(msgspec.Struct, frozen=True, tag="Noted"):
     """Write an event into the story of a job."""
 
     job_id: int
@@ -410,7 +410,7 @@ class Noted(msgspec.Struct, frozen=True, tag=True):
     detail: str = ""
 
 
-class RecordUsage(msgspec.Struct, frozen=True, tag=True):
+class RecordUsage(msgspec.Struct, frozen=True, tag="RecordUsage"):
     """Write down what a job has used, as experience with its user and class."""
 
     job_id: int
@@ -420,7 +420,7 @@ class RecordUsage(msgspec.Struct, frozen=True, tag=True):
     used: Used
 
 
-class RecordEnded(msgspec.Struct, frozen=True, tag=True):
+class RecordEnded(msgspec.Struct, frozen=True, tag="RecordEnded"):
     """Keep what is known of a job that is over, for as long as the journal lasts."""
 
     record: JobRecord

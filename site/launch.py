@@ -202,7 +202,7 @@ class FragmentState(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
 
 
-class FragmentStarted(msgspec.Struct, frozen=True, tag=True):
+class FragmentStarted(msgspec.Struct, frozen=True, tag="FragmentStarted"):
     """All ranks of a fragment run."""
 
     job_id: int
@@ -210,7 +210,7 @@ class FragmentStarted(msgspec.Struct, frozen=True, tag=True):
     started_ms: int
 
 
-class FragmentEnded(msgspec.Struct, frozen=True, tag=True):
+class FragmentEnded(msgspec.Struct, frozen=True, tag="FragmentEnded"):
     """No process of a fragment is left; `started_ms` is ``None`` if none of its ranks ever ran."""
 
     job_id: int

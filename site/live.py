@@ -18,7 +18,7 @@ import msgspec
 
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
-from gridweave.site.forecast import SiteForecast, explained, recorded
+from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import (
     OWN_IDS,
     Accepted,
@@ -32,7 +32,6 @@ from gridweave.site.job import (
     Noted,
     RecordEnded,
     RecordUsage,
-    State,
     by_whom,
     job_of,
     request_problem,
@@ -366,24 +365,19 @@ class LiveSite(RunsOnMachines):
         """Return when `handle` is to be called though no event comes."""
         return self.core.next_wakeup_ms()
 
-    def forecast(self, now_ms: int, job_id: int) -> SiteForecast | None:
+    def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return when a job starts here, the grid's or an own user's; None if it is not known.
 
         Nothing changes by that.
         """
-        record, site = self.records.get(job_id), self.core.site
-        answer = self.core.forecast(max(now_ms, self._now_ms), job_id)
-        if answer is None:
-            return None if record is None else recorded(record, now_ms, site.nodes, site.free)
-        expected = self._expected.get((job_id, self.core.attempt_of(job_id)))
-        if record is not None:
-            length_ms = record.request.limit_ms
-        else:
-            length_ms = 0 if expected is None else expected.described.limit_ms
-        state: State = "starting" if self.core.part_state(job_id) in ("held", "committed") else "waiting"
-        return explained(answer, now_ms, site.nodes, length_ms, state=state)
+        now_ms = max(now_ms, self._now_ms)
+        found = self.core.forecast(now_ms, job_id, self.settings.name)
+        record = self.records.get(job_id)
+        if found is None and record is not None:
+            return record_forecast(record, now_ms, self.eligibility.reason(job_id))
+        return found
 
-    def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> SiteForecast:
+    def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
         """Return when a job would start that were handed in now; nothing changes by that.
 
         Parameters
@@ -391,23 +385,12 @@ class LiveSite(RunsOnMachines):
         for_grid : bool
             Whether the grid would delegate it here, which may have no more than the owner gives.
         """
-        site = self.core.site
+        now_ms = max(now_ms, self._now_ms)
         reason = request_problem(request)
         if reason is not None:
-            return SiteForecast(
-                job_id=None,
-                now_ms=now_ms,
-                state="refused",
-                nodes=site.nodes,
-                free=site.free,
-                width=request.nodes,
-                length_ms=request.limit_ms,
-                reason=reason,
-            )
+            return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         job = job_of(self._next_id, request, dict(self._users))
-        answer = self.core.quote(max(now_ms, self._now_ms), job, for_grid=for_grid)
-        state: State = "waiting" if answer.start_ms is not None else "refused"
-        return explained(answer, now_ms, site.nodes, request.limit_ms, is_quote=True, state=state)
+        return self.core.quote(now_ms, job, self.settings.name, for_grid=for_grid)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""

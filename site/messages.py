@@ -39,7 +39,7 @@ from gridweave.site.launch import Usage as Used
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 
 
-class JobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
+class JobSubmitted(msgspec.Struct, frozen=True, tag="JobSubmitted", gc=False):
     """A user, or the grid, has submitted a job to this site.
 
     Attributes
@@ -53,19 +53,19 @@ class JobSubmitted(msgspec.Struct, frozen=True, tag=True, gc=False):
     now_or_never: bool = False
 
 
-class JobFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
+class JobFinished(msgspec.Struct, frozen=True, tag="JobFinished", gc=False):
     """A job has left its nodes, by itself or killed."""
 
     job_id: int
 
 
-class JobCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
+class JobCancelled(msgspec.Struct, frozen=True, tag="JobCancelled", gc=False):
     """A user wants a job no more, whether it waits or runs."""
 
     job_id: int
 
 
-class ReservationRequested(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReservationRequested(msgspec.Struct, frozen=True, tag="ReservationRequested", gc=False):
     """A user has asked for nodes at a fixed time (Streit, section 3.1: a Fix-Time request)."""
 
     reservation_id: int
@@ -88,7 +88,7 @@ def check_reservation(request: ReservationRequested) -> None:
         )
 
 
-class ReservationCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReservationCancelled(msgspec.Struct, frozen=True, tag="ReservationCancelled", gc=False):
     """A user gives a reservation back, before it begins or while it lasts."""
 
     reservation_id: int
@@ -97,7 +97,7 @@ class ReservationCancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
 Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled
 
 
-class StartJob(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
+class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
     """Start a job, now, on these nodes.
 
     Attributes
@@ -113,41 +113,41 @@ class StartJob(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaul
     threads: NodeIntervals = ()
 
 
-class ChangeRate(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ChangeRate(msgspec.Struct, frozen=True, tag="ChangeRate", gc=False):
     """Expect a running job to go on at another rate, as who shares its nodes has changed.
 
     Attributes
     ----------
     job_id : int
     rate : int
-        In units of `gridweave.site.kernels.rates.RATE_ONE`; that is also the rate at which every job starts.
+        In units of `gridweave.site.kernels.work.RATE_ONE`; that is also the rate at which every job starts.
     """
 
     job_id: int
     rate: int
 
 
-class KillJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False):
     """End a running job; its nodes are free when it is reported as finished."""
 
     job_id: int
     reason: str
 
 
-class RefuseJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+class RefuseJob(msgspec.Struct, frozen=True, tag="RefuseJob", gc=False):
     """Tell the user that a job can never run here, and why."""
 
     job_id: int
     reason: str
 
 
-class AcceptReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
+class AcceptReservation(msgspec.Struct, frozen=True, tag="AcceptReservation", gc=False):
     """Tell the user that the nodes are reserved."""
 
     reservation_id: int
 
 
-class RefuseReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
+class RefuseReservation(msgspec.Struct, frozen=True, tag="RefuseReservation", gc=False):
     """Tell the user that the nodes are not free then, and when they are (``None``: never, and why)."""
 
     reservation_id: int
@@ -155,14 +155,14 @@ class RefuseReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
     earliest_start_ms: int | None = None
 
 
-class OpenReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
+class OpenReservation(msgspec.Struct, frozen=True, tag="OpenReservation", gc=False):
     """Hand these nodes to the holder of a reservation, now."""
 
     reservation_id: int
     nodes: NodeIntervals
 
 
-class CloseReservation(msgspec.Struct, frozen=True, tag=True, gc=False):
+class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=False):
     """Take the nodes of a reservation back, now."""
 
     reservation_id: int
@@ -173,7 +173,7 @@ JobCommand = StartJob | ChangeRate | KillJob | RefuseJob
 Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
 
 
-class RequestQuote(msgspec.Struct, frozen=True, tag=True, gc=False):
+class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     """Ask when these nodes could be had for so long, if asked for now.
 
     Attributes
@@ -191,7 +191,7 @@ class RequestQuote(msgspec.Struct, frozen=True, tag=True, gc=False):
     resources: Resources | None = None
 
 
-class HoldNodes(msgspec.Struct, frozen=True, tag=True, gc=False):
+class HoldNodes(msgspec.Struct, frozen=True, tag="HoldNodes", gc=False):
     """Ask for nodes for a fragment of a job, now or never.
 
     Attributes
@@ -213,7 +213,7 @@ class HoldNodes(msgspec.Struct, frozen=True, tag=True, gc=False):
     start_ms: int | None = None
 
 
-class CommitHold(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
+class CommitHold(msgspec.Struct, frozen=True, tag="CommitHold", gc=False, repr_omit_defaults=True):
     """Start the fragment at the agreed instant: all sites hold their nodes.
 
     Attributes
@@ -228,14 +228,14 @@ class CommitHold(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defa
     rendezvous: str = ""
 
 
-class ReleaseHold(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ReleaseHold(msgspec.Struct, frozen=True, tag="ReleaseHold", gc=False):
     """Give the nodes back: some other site did not grant its part."""
 
     job_id: int
     attempt: int
 
 
-class EnqueueJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+class EnqueueJob(msgspec.Struct, frozen=True, tag="EnqueueJob", gc=False):
     """Delegate a job to the site's own queue.
 
     Attributes
@@ -251,31 +251,31 @@ class EnqueueJob(msgspec.Struct, frozen=True, tag=True, gc=False):
     lease_until_ms: int
 
 
-class WithdrawJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+class WithdrawJob(msgspec.Struct, frozen=True, tag="WithdrawJob", gc=False):
     """Take a delegated job back if it still waits; if it has started, the site has said so already."""
 
     job_id: int
     attempt: int
 
 
-class CancelJob(msgspec.Struct, frozen=True, tag=True, gc=False):
+class CancelJob(msgspec.Struct, frozen=True, tag="CancelJob", gc=False):
     """End whatever the site has of a job: a wait, a hold, or a run."""
 
     job_id: int
     attempt: int
 
 
-class RenewLeases(msgspec.Struct, frozen=True, tag=True, gc=False):
+class RenewLeases(msgspec.Struct, frozen=True, tag="RenewLeases", gc=False):
     """Let the delegated jobs wait on, until this instant at least."""
 
     until_ms: int
 
 
-class DrainSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+class DrainSite(msgspec.Struct, frozen=True, tag="DrainSite", gc=False):
     """Take in nothing new for the grid until told otherwise; what runs or waits goes on."""
 
 
-class ResumeSite(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ResumeSite(msgspec.Struct, frozen=True, tag="ResumeSite", gc=False):
     """Take in jobs of the grid again."""
 
 
@@ -293,7 +293,7 @@ Request = (
 )
 
 
-class Quoted(msgspec.Struct, frozen=True, tag=True, gc=False):
+class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     """When the nodes could be had.
 
     Attributes
@@ -315,7 +315,7 @@ class Quoted(msgspec.Struct, frozen=True, tag=True, gc=False):
     slowdown: float | None = None
 
 
-class Held(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=True):
+class Held(msgspec.Struct, frozen=True, tag="Held", gc=False, repr_omit_defaults=True):
     """The nodes are held, until the agreed start at most.
 
     Attributes
@@ -330,7 +330,7 @@ class Held(msgspec.Struct, frozen=True, tag=True, gc=False, repr_omit_defaults=T
     rendezvous: str = ""
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True, gc=False):
+class Refused(msgspec.Struct, frozen=True, tag="Refused", gc=False):
     """The site has not taken in a fragment or a job, and why."""
 
     job_id: int
@@ -338,28 +338,28 @@ class Refused(msgspec.Struct, frozen=True, tag=True, gc=False):
     reason: str
 
 
-class HoldEnded(msgspec.Struct, frozen=True, tag=True, gc=False):
+class HoldEnded(msgspec.Struct, frozen=True, tag="HoldEnded", gc=False):
     """A hold was released, or was not committed in time; its nodes are free."""
 
     job_id: int
     attempt: int
 
 
-class Enqueued(msgspec.Struct, frozen=True, tag=True, gc=False):
+class Enqueued(msgspec.Struct, frozen=True, tag="Enqueued", gc=False):
     """A delegated job waits in the site's queue."""
 
     job_id: int
     attempt: int
 
 
-class Withdrawn(msgspec.Struct, frozen=True, tag=True, gc=False):
+class Withdrawn(msgspec.Struct, frozen=True, tag="Withdrawn", gc=False):
     """A delegated job waits here no longer: it was taken back, cancelled, or its lease has ended."""
 
     job_id: int
     attempt: int
 
 
-class Started(msgspec.Struct, frozen=True, tag=True, gc=False):
+class Started(msgspec.Struct, frozen=True, tag="Started", gc=False):
     """A fragment, or a delegated job, has started."""
 
     job_id: int
@@ -367,7 +367,7 @@ class Started(msgspec.Struct, frozen=True, tag=True, gc=False):
     start_ms: int
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True, gc=False):
+class Ended(msgspec.Struct, frozen=True, tag="Ended", gc=False):
     """A fragment, or a delegated job, has left its nodes.
 
     Attributes
@@ -385,7 +385,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True, gc=False):
     outcome: str
 
 
-class SiteChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
     """What the grid may have of the site has changed by what is not the grid's.
 
     Attributes
@@ -401,16 +401,16 @@ class SiteChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
     free: int
 
 
-class RunsLate(msgspec.Struct, frozen=True, tag=True, gc=False):
+class RunsLate(msgspec.Struct, frozen=True, tag="RunsLate", gc=False):
     """A fragment still runs at its end by estimate, as something slows its job; said again whenever its rate changes.
 
     Attributes
     ----------
     job_id, attempt : int
     left : int
-        Of its work by its estimate (`gridweave.site.kernels.rates`), as of ``since_ms``.
+        Of its work by its estimate (`gridweave.site.kernels.work`), as of ``since_ms``.
     rate : int
-        At which it has been done since then, in units of `gridweave.site.kernels.rates.RATE_ONE`.
+        At which it has been done since then, in units of `gridweave.site.kernels.work.RATE_ONE`.
     since_ms : int
     """
 
@@ -424,13 +424,13 @@ class RunsLate(msgspec.Struct, frozen=True, tag=True, gc=False):
 Answer = Quoted | Held | Refused | HoldEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged | RunsLate
 
 
-class ToGrid(msgspec.Struct, frozen=True, tag=True, gc=False):
+class ToGrid(msgspec.Struct, frozen=True, tag="ToGrid", gc=False):
     """Send an answer to the meta-scheduler."""
 
     answer: Answer
 
 
-class SiteShut(msgspec.Struct, frozen=True, tag=True, gc=False):
+class SiteShut(msgspec.Struct, frozen=True, tag="SiteShut", gc=False):
     """The site can start nothing for now: it takes in nothing new for the grid until `SiteOpened`.
 
     Attributes
@@ -442,25 +442,25 @@ class SiteShut(msgspec.Struct, frozen=True, tag=True, gc=False):
     reason: str
 
 
-class SiteOpened(msgspec.Struct, frozen=True, tag=True, gc=False):
+class SiteOpened(msgspec.Struct, frozen=True, tag="SiteOpened", gc=False):
     """The site can start jobs again."""
 
 
-class FragmentsMet(msgspec.Struct, frozen=True, tag=True, gc=False):
+class FragmentsMet(msgspec.Struct, frozen=True, tag="FragmentsMet", gc=False):
     """All fragments of a job have started and found each other; now it runs."""
 
     job_id: int
     attempt: int
 
 
-class RateMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
+class RateMeasured(msgspec.Struct, frozen=True, tag="RateMeasured", gc=False):
     """The fragments of a job go on at another rate: what they send each other has other links, or more company there.
 
     Attributes
     ----------
     job_id, attempt : int
     rate : int
-        In units of `gridweave.site.kernels.rates.RATE_ONE`; 0 if they stand still.
+        In units of `gridweave.site.kernels.work.RATE_ONE`; 0 if they stand still.
     left : int, optional
         Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
         something else, as from fetching data to working.
@@ -472,7 +472,7 @@ class RateMeasured(msgspec.Struct, frozen=True, tag=True, gc=False):
     left: int | None = None
 
 
-class SiteRestarted(msgspec.Struct, frozen=True, tag=True, gc=False):
+class SiteRestarted(msgspec.Struct, frozen=True, tag="SiteRestarted", gc=False):
     """The site has failed and come back: what ran is lost, what waited still waits."""
 
 
@@ -512,7 +512,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("ports", f"is {self.ports} of machine {self.name}; two ports from 1 to 65536, ascending")
 
 
-class OwnSubmitted(msgspec.Struct, frozen=True, tag=True):
+class OwnSubmitted(msgspec.Struct, frozen=True, tag="OwnSubmitted"):
     """A user of the site has handed in a job.
 
     Attributes
@@ -531,28 +531,28 @@ class OwnSubmitted(msgspec.Struct, frozen=True, tag=True):
     past: tuple[Past, ...] = ()
 
 
-class OwnCancelled(msgspec.Struct, frozen=True, tag=True):
+class OwnCancelled(msgspec.Struct, frozen=True, tag="OwnCancelled"):
     """A user of the site wants a job to end, or not to start."""
 
     job_id: int
     origin: str = ""
 
 
-class OwnHeld(msgspec.Struct, frozen=True, tag=True):
+class OwnHeld(msgspec.Struct, frozen=True, tag="OwnHeld"):
     """A user of the site wants jobs that wait not to start."""
 
     job_ids: tuple[int, ...]
     origin: str = ""
 
 
-class OwnReleased(msgspec.Struct, frozen=True, tag=True):
+class OwnReleased(msgspec.Struct, frozen=True, tag="OwnReleased"):
     """A user of the site wants jobs to be held no more."""
 
     job_ids: tuple[int, ...]
     origin: str = ""
 
 
-class RunStarted(msgspec.Struct, frozen=True, tag=True):
+class RunStarted(msgspec.Struct, frozen=True, tag="RunStarted"):
     """A machine runs its part of a job."""
 
     agent: str
@@ -560,7 +560,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
-class RunEnded(msgspec.Struct, frozen=True, tag=True):
+class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
     """A machine runs nothing of a job any more.
 
     Attributes
@@ -586,7 +586,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag=True):
     has_run: bool = True
 
 
-class RunDelayed(msgspec.Struct, frozen=True, tag=True):
+class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
     """A machine cannot start its part of a job now; what it is asked again once it has room it starts."""
 
     agent: str
@@ -595,13 +595,13 @@ class RunDelayed(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class MachineReady(msgspec.Struct, frozen=True, tag=True):
+class MachineReady(msgspec.Struct, frozen=True, tag="MachineReady"):
     """A machine that could not start anything can again."""
 
     agent: str
 
 
-class AgentJoined(msgspec.Struct, frozen=True, tag=True):
+class AgentJoined(msgspec.Struct, frozen=True, tag="AgentJoined"):
     """A machine is there, for the first time or again; it is asked what it still knows (`ConfirmRun`).
 
     Attributes
@@ -615,13 +615,13 @@ class AgentJoined(msgspec.Struct, frozen=True, tag=True):
     host: str
 
 
-class AgentForgotten(msgspec.Struct, frozen=True, tag=True):
+class AgentForgotten(msgspec.Struct, frozen=True, tag="AgentForgotten"):
     """The operator says that a machine will not come back: what it ran is lost."""
 
     agent: str
 
 
-class Probed(msgspec.Struct, frozen=True, tag=True):
+class Probed(msgspec.Struct, frozen=True, tag="Probed"):
     """A site has measured the way to another.
 
     Attributes
@@ -662,7 +662,7 @@ SiteMessage = Answer | FragmentReport
 """What a site tells the grid."""
 
 
-class StartRun(msgspec.Struct, frozen=True, tag=True):
+class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
     """Have a machine run its part of a job; all times are the site's.
 
     Attributes
@@ -679,7 +679,7 @@ class StartRun(msgspec.Struct, frozen=True, tag=True):
     slots: tuple[int, ...]
 
 
-class ConfirmRun(msgspec.Struct, frozen=True, tag=True):
+class ConfirmRun(msgspec.Struct, frozen=True, tag="ConfirmRun"):
     """Have a machine that was away say that it runs its part of a job, or that it knows nothing of it any more."""
 
     agent: str
@@ -687,7 +687,7 @@ class ConfirmRun(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
-class EndRun(msgspec.Struct, frozen=True, tag=True):
+class EndRun(msgspec.Struct, frozen=True, tag="EndRun"):
     """Have a machine end its part of a job."""
 
     agent: str
@@ -696,13 +696,13 @@ class EndRun(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class LookForRoom(msgspec.Struct, frozen=True, tag=True):
+class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
     """Have a machine that could not start anything say so when it can."""
 
     agent: str
 
 
-class TellGrid(msgspec.Struct, frozen=True, tag=True):
+class TellGrid(msgspec.Struct, frozen=True, tag="TellGrid"):
     """Send a message to the meta-scheduler."""
 
     message: SiteMessage

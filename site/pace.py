@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gridweave.site.kernels.rates import late_end_ms, work_left, work_of
+from gridweave.site.kernels.work import late_end_ms, work_left, work_of
 from gridweave.site.messages import RunsLate
 
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from gridweave.errors import GridweaveError
 from gridweave.grid.client.sync import SyncClient, SyncJob
 from gridweave.grid.client.transport import Patience
-from gridweave.scenarios.grid_file.serve_reading import grid_service, read_service, site_service
+from gridweave.grid.config.reading import read_service
+from gridweave.grid.service.serve import grid_service, site_service
 from gridweave.site.job import JobRecord, Program
 from gridweave.site.runs import SiteSettings
 from live_history import WRITES_ITS_OWN_STORY, check_journals, check_stories

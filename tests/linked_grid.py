@@ -10,12 +10,12 @@ from typing import Any
 from unittest import mock
 
 from gridweave.errors import UnavailableError
+from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
 from gridweave.grid.service.cluster import SitePlan
-from gridweave.grid.service.local_gateway import GatewayPlan
 from gridweave.grid.service.serve import FarSitePlan, GridService, GridSide, SiteService, make_gateway
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import Agent
@@ -132,7 +132,7 @@ class LinkedGrid:
             plan=SitePlan(name=name, nodes=nodes),
             settings=SiteSettings(name=name, number=number, agents=agents, policy=SitePolicy()),
             namespace="",
-            gateway=GatewayPlan(port=port, tokens=False),
+            gateway=GatewayTable(port=port, tokens=False),
             uplink=LinkEnd(site=name, url=self.up[name].url, token_file=write_secret(self.folder, f"{name}-to-grid")),
             accepts_file=write_secret(self.folder, f"grid-to-{name}"),
         )
@@ -150,7 +150,7 @@ class LinkedGrid:
             folder=str(self.folder / "grid"),
             settings=self.settings,
             sites=sites,
-            gateway=GatewayPlan(port=self.port, tokens=False),
+            gateway=GatewayTable(port=self.port, tokens=False),
             journal=str(self.folder / "grid.journal"),
         )
 

@@ -11,10 +11,10 @@ import msgspec
 
 from gridweave.errors import UnavailableError
 from gridweave.site.job import JobRecord
-from gridweave.site.journal.records import Codec, Note, NumberedNote, Submission, digest
+from gridweave.site.journal.records import Codec, KeptAnswer, Note, NumberedNote, digest
 from gridweave.site.journal.replay import Replayed
 from gridweave.site.journal.snapshot import dump_core, load_core
-from gridweave.site.journal.step import Counts, Rows, Step
+from gridweave.site.journal.step import Counts, Step, StepRows
 
 
 class Disk:
@@ -43,7 +43,7 @@ class Disk:
         self.on_sent: Callable[[str, Any], None] = lambda peer, message: None
         self.fails: Callable[[], bool] = lambda: False
 
-    def write(self, rows: Rows, messages: Codec) -> None:
+    def write(self, rows: StepRows, messages: Codec) -> None:
         """Write a step."""
         self.inputs += rows.inputs
         for row in rows.submissions:
@@ -82,7 +82,7 @@ class MemoryJournal:
         self._events = Codec(event_type, "event")
         self._messages = Codec(message_type, "message")
         self._answers = Codec(answer_type, "answer")
-        self._pending: list[Rows] = []
+        self._pending: list[StepRows] = []
         self._made = 0
         self.base = 0
         self.sequence = len(place.inputs)
@@ -135,17 +135,17 @@ class MemoryJournal:
         self.flush()
         return True
 
-    def submissions_at_once(self, keys: Iterable[str]) -> dict[str, Submission] | None:
+    def submissions_at_once(self, keys: Iterable[str]) -> dict[str, KeptAnswer] | None:
         """Return what was answered, or nothing, as if somebody else read."""
         return None if self.disk.fails() else self.submissions(keys)
 
-    def submissions(self, keys: Iterable[str]) -> dict[str, Submission]:
+    def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
         """Return what was answered."""
         if self.disk.fails():
             raise UnavailableError(f"{self.where} cannot be read")
         rows = {row["key"]: row for rows in self._pending for row in rows.submissions} | self.disk.submissions
         return {
-            key: Submission(
+            key: KeptAnswer(
                 key, rows[key]["job_id"], rows[key]["at_ms"], self._answers.decode(rows[key]["answer"], self.where)
             )
             for key in keys

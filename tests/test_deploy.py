@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gridweave.scenarios.grid_file.reading import grid_of_text
+from gridweave.grid.config.reading import grid_of_text
 from gridweave.site.service.calls import GRID_LABEL, SITE_LABEL
 
 yaml = pytest.importorskip("yaml")

@@ -89,7 +89,7 @@ class Attempt(msgspec.Struct, gc=False):
         return [site for site, _ in self.fragments if site not in self.ended]
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
+class AttemptChange(msgspec.Struct, frozen=True, gc=False):
     """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed."""
 
     kind: str
@@ -159,41 +159,28 @@ class CoAllocator:
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
         return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms, start_ms)) for site, width in fragments]
 
-    def expects(self, answer: Started) -> bool:
-        """Return whether something starts as was agreed on, or of an attempt that is over: that changes nothing.
-
-        An attempt starts once, so nothing else that is heard at this instant changes what is expected of it.
-        """
-        attempt = self.attempts.get(answer.job_id)
-        if attempt is None or answer.start_ms == attempt.start_ms or attempt.number != answer.attempt:
-            return True
-        return len(attempt.fragments) > 1
-
-    def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], Change | None]:
+    def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], AttemptChange | None]:
         """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
-        # What every fragment says goes first: a pattern takes as long as all the rest.
-        if type(answer) is Started and self.expects(answer):
-            return [], None
-        if type(answer) is not Ended and isinstance(answer, (Quoted, SiteChanged)):
+        if isinstance(answer, (Quoted, SiteChanged)):
             return [], None
         attempt = self.attempts.get(answer.job_id)
         if attempt is None or attempt.number != answer.attempt:
             return [], None
-        if type(answer) is Ended:
-            return self._over(attempt, site, answer.outcome)
         match answer:
-            case Started():
-                attempt.start_ms = answer.start_ms
-                return [], Change(MOVED, attempt)
+            case Started(start_ms=start_ms) if len(attempt.fragments) == 1 and start_ms != attempt.start_ms:
+                attempt.start_ms = start_ms
+                return [], AttemptChange(MOVED, attempt)
+            case Ended(outcome=outcome):
+                return self._over(attempt, site, outcome)
             case Held():
                 return self._held(now_ms, site, attempt), None
             case Refused():
-                return self._give_up(attempt, site), Change(REFUSED, attempt, (site,))
+                return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,))
             case HoldEnded():
                 if attempt.state == ASKED:
                     # A lease ends at the instant at which the attempt expires; then the silent sites are to blame.
                     silent = tuple(sorted(attempt.missing)) if now_ms > attempt.start_ms else ()
-                    return self._give_up(attempt, site), Change(FAILED, attempt, silent)
+                    return self._give_up(attempt, site), AttemptChange(FAILED, attempt, silent)
                 return self._over(attempt, site, "hold-ended")
             case _:
                 return [], None
@@ -214,17 +201,17 @@ class CoAllocator:
         self.asking.pop(job_id, None)
         return [ToSite(s, ReleaseHold(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
 
-    def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[GridCommand], Change | None]:
+    def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[GridCommand], AttemptChange | None]:
         """Note the end of a fragment; one that failed, or thought itself alone, takes the others with it."""
         attempt.ended[site] = outcome
         if len(attempt.ended) < len(attempt.fragments):
             return (self._end(attempt, attempt.left) if outcome in ("lost", "failed", "unmet") else []), None
         attempt.state = OVER
         del self.attempts[attempt.job.job_id]
-        return [], Change(ENDED, attempt)
+        return [], AttemptChange(ENDED, attempt)
 
     def cancel(self, job_id: int) -> list[GridCommand]:
-        """Ask for the end of an attempt, whatever it has come to; its `Change` tells when it has ended."""
+        """Ask for the end of an attempt, whatever it has come to; its `AttemptChange` tells when it has ended."""
         attempt = self.attempts[job_id]
         attempt.cancelled = True
         return self._end(attempt, attempt.left)
@@ -239,14 +226,14 @@ class CoAllocator:
             del self.asking[attempt.job.job_id]
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
 
-    def expire(self, now_ms: int) -> tuple[list[GridCommand], list[Change]]:
+    def expire(self, now_ms: int) -> tuple[list[GridCommand], list[AttemptChange]]:
         """Give up the attempts that not all sites have granted by the agreed start; name those that are silent."""
         requests: list[GridCommand] = []
-        changes: list[Change] = []
+        changes: list[AttemptChange] = []
         for job_id in sorted(job_id for job_id, a in self.asking.items() if now_ms > a.start_ms):
             attempt = self.asking[job_id]
             requests += self._give_up(attempt, None)
-            changes.append(Change(FAILED, attempt, tuple(sorted(attempt.missing))))
+            changes.append(AttemptChange(FAILED, attempt, tuple(sorted(attempt.missing))))
         return requests, changes
 
     def next_wakeup_ms(self) -> int | None:

@@ -1,7 +1,4 @@
-"""Full control: one queue over all sites; the grid decides, the sites start (docs/grid.md).
-
-Full control over sites between which links lie (docs/grid.md, "With a network").
-"""
+"""Full control: one queue over all sites; the grid decides, the sites start (docs/grid.md)."""
 
 from __future__ import annotations
 
@@ -10,13 +7,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Self
 
-from numpy.random import Generator
-
-from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, Change, CoAllocator
-from gridweave.grid.control.links import GridNetwork
-from gridweave.grid.control.queue import GridQueue, NetQueue
-from gridweave.grid.explain.facts import Forecaster
-from gridweave.grid.explain.full import attempt_forecast, quoted_forecast, waiting_forecast
+from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptChange, CoAllocator
+from gridweave.grid.control.common import Control, ControlOptions
+from gridweave.grid.control.queue import GridQueue
+from gridweave.grid.explain.play import attempt_forecast, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
@@ -27,71 +21,40 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
-from gridweave.site.messages import Answer, Ended, RunsLate, SiteChanged, Started
+from gridweave.site.messages import Answer, Ended, RunsLate, SiteChanged
 
 
-class FullControl:
-    """The grid queue, and the attempts to start what it has placed.
+class FullControl(Control):
+    """The grid queue, and the attempts to start what it has placed."""
 
-    Parameters
-    ----------
-    nodes : sequence of int
-        Nodes of each site.
-    rng : numpy.random.Generator or None
-        For the selection ``random``.
-    margin_ms : int
-        As for `CoAllocator`.
-    retry_ms : int
-        After how long a site that refused, or was silent, is asked again though nothing was heard of it.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[int],
-        policy: GridPolicy,
-        rng: Generator | None,
-        margin_ms: int,
-        retry_ms: int,
-    ) -> None:
-        self._nodes = list(nodes)
-        self._policy = policy
-        self._queue = self._new_queue(nodes, policy)
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
+        super().__init__(nodes, policy, options)
+        self._queue = GridQueue(nodes, policy, options.network)
         self._reserves_starts = self._queue.reserves_starts
-        self._rng = rng if policy.selection == "random" else None
-        self._retry_ms = retry_ms
-        self._attempts = CoAllocator(margin_ms)
+        self._attempts = CoAllocator(options.margin_ms)
         self._number: dict[int, int] = {}
-        # Jobs that are under way, and are to be taken out if they come back.
+        # Jobs that are under way, and are to be taken out if they come back; or could be placed no more then, and why.
         self._held: set[int] = set()
+        self._hopeless: dict[int, str] = {}
         # Sites that are not asked for now: what of them counts as taken for that, and until when.
         self._closed: dict[int, tuple[int, int]] = {}
         self._changed = False
-
-    def _new_queue(self, nodes: Sequence[int], policy: GridPolicy) -> GridQueue:
-        return GridQueue(nodes, policy)
-
-    def why_never(self, job: Job) -> str | None:
-        """Return why a job could not be placed on the idle grid, or None."""
-        return self._queue.why_never(job)
 
     def copy(self) -> Self:
         """Return the same state; neither sees what is done to the other."""
         twin = copy.copy(self)
         twin._queue, twin._attempts = self._queue.copy(), self._attempts.copy()
         twin._rng = copy.deepcopy(self._rng)
-        twin._number, twin._closed, twin._held = self._number.copy(), self._closed.copy(), self._held.copy()
+        twin._number, twin._closed = self._number.copy(), self._closed.copy()
+        twin._held, twin._hopeless = self._held.copy(), self._hopeless.copy()
         return twin
 
     @property
     def queue(self) -> GridQueue:
         """The queue, to look at."""
         return self._queue
-
-    @property
-    def policy(self) -> GridPolicy:
-        """How it schedules."""
-        return self._policy
 
     @property
     def margin_ms(self) -> int:
@@ -108,30 +71,28 @@ class FullControl:
         """The sites that are not asked for now: since when, and until when at most."""
         return {site: (until_ms - self._retry_ms, until_ms) for site, (_, until_ms) in self._closed.items()}
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
         if job_id not in self._number:
             return None
         if job_id in self._attempts.attempts:
-            return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id])
-        return partial(waiting_forecast, self.copy(), now_ms, job_id)
+            return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], names)
+        return partial(waiting_forecast, self.copy(), now_ms, job_id, names)
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
+    ) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
-        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends)
+        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, names)
 
-    def submit(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+    def _knows(self, job_id: int) -> bool:
+        return job_id in self._number
+
+    def _admit(
+        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int
     ) -> list[GridCommand]:
-        """Take in a job; without a network it does not matter what it sends."""
-        draw = 0.0 if self._rng is None else float(self._rng.random())
-        if job.job_id in self._number:
-            return []
-        reason = self._queue.why_never(job)
-        if reason is not None:
-            return [ReportRefused(job.job_id, reason)]
         self._number[job.job_id] = attempt
-        self._queue.submit(now_ms, job, draw=draw, sensitivity=sensitivity)
+        self._queue.submit(now_ms, job, draw=draw, sensitivity=sensitivity, sends=sends)
         self._changed = True
         return []
 
@@ -161,12 +122,14 @@ class FullControl:
         """Do not take a job out of the queue any more."""
         self._held.discard(job_id)
 
-    def expects(self, answer: Started) -> bool:
-        """Return whether a start is as it was to be, or of an attempt that is over."""
-        return self._attempts.expects(answer)
-
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
+        if type(answer) is RunsLate:
+            # It gives nothing to decide: what waits, waits for longer.
+            attempt = self._attempts.attempts.get(answer.job_id)
+            if attempt is not None and attempt.number == answer.attempt:
+                self._queue.runs_late(answer)
+            return []
         if type(answer) is SiteChanged:
             self._open(site)
             self._queue.set_others(site, answer.others)
@@ -177,7 +140,7 @@ class FullControl:
         commands, change = self._attempts.answered(now_ms, site, answer)
         return commands if change is None else commands + self._take_note(now_ms, change)
 
-    def _take_note(self, now_ms: int, change: Change) -> list[GridCommand]:
+    def _take_note(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
         """Bring the queue up to date with what has become of an attempt."""
         attempt, kind = change.attempt, change.kind
         job_id = attempt.job.job_id
@@ -185,18 +148,7 @@ class FullControl:
             self._queue.expect_end(now_ms, job_id, attempt.start_ms + attempt.length_ms)
             return []
         self._changed = True
-        outcome = attempt.outcome if kind == ENDED else None
-        if outcome is None and attempt.cancelled:
-            outcome = "cancelled"
-        if outcome is None and job_id not in self._held:
-            self._queue.requeue(now_ms, job_id)
-            report: list[GridCommand] = []
-        else:
-            self._queue.ended(now_ms, job_id)
-            number = self._number.pop(job_id)
-            report = [ReportHeld(job_id, number) if outcome is None else ReportDone(job_id, outcome)]
-            if self._held:
-                self._held.discard(job_id)
+        report = self._came_back(now_ms, attempt, attempt.outcome if kind == ENDED else None)
         if kind != ENDED:
             width = dict(attempt.fragments)
             for site in change.sites:
@@ -205,13 +157,40 @@ class FullControl:
                     self._close(now_ms, site)
         return report
 
+    def _came_back(self, now_ms: int, attempt: Attempt, outcome: str | None) -> list[GridCommand]:
+        """Report a job whose attempt is over; without an outcome it waits again, if it is wanted and has hope."""
+        job_id = attempt.job.job_id
+        if outcome is None and attempt.cancelled:
+            outcome = "cancelled"
+        is_held = job_id in self._held
+        self._held.discard(job_id)
+        hopeless = self._hopeless.pop(job_id, None)
+        if outcome is None and hopeless is None and not is_held:
+            self._queue.requeue(now_ms, job_id)
+            return []
+        self._queue.ended(now_ms, job_id)
+        number = self._number.pop(job_id)
+        if outcome is not None:
+            return [ReportDone(job_id, outcome)]
+        return [ReportHeld(job_id, number) if is_held or hopeless is None else ReportRefused(job_id, hopeless)]
+
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Take no note: no links are known."""
+        """Place jobs by the links as they are now."""
+        self._queue.links_changed(news)
+        self._changed = True
         return []
 
     def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Take no note: no links are known."""
-        return []
+        """Refuse a job that waits; one that is under way, when it is to be tried again."""
+        if job_id not in self._number:
+            return []
+        if job_id in self._attempts.attempts:
+            self._hopeless[job_id] = reason
+            return []
+        self._queue.withdraw(job_id)
+        del self._number[job_id]
+        self._changed = True
+        return [ReportRefused(job_id, reason)]
 
     def run(self, now_ms: int) -> list[GridCommand]:
         """Give up what was not granted in time, and run the one pass of this instant if something has changed."""
@@ -277,88 +256,6 @@ class FullControl:
         waiting = {job.job_id for job in self._queue.waiting}
         assert waiting.isdisjoint(self._attempts.attempts), "a job waits and is being started"
         assert waiting | set(self._attempts.attempts) == set(self._number), "a job is lost"
-        assert self._held <= set(self._attempts.attempts), "a job is to be taken out, and is nowhere"
-
-
-class NetFullControl(FullControl):
-    """The grid queue that knows what links cost.
-
-    Parameters
-    ----------
-    nodes, policy, rng, margin_ms, retry_ms
-        As for `FullControl`.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[int],
-        policy: GridPolicy,
-        rng: Generator | None,
-        margin_ms: int,
-        retry_ms: int,
-        network: GridNetwork,
-    ) -> None:
-        self._on_links = NetQueue(nodes, policy, network)
-        # Jobs that are under way, and could be placed no more if they were to be tried again; and why.
-        self._hopeless: dict[int, str] = {}
-        super().__init__(nodes, policy, rng, margin_ms, retry_ms)
-
-    def _new_queue(self, nodes: Sequence[int], policy: GridPolicy) -> GridQueue:
-        return self._on_links
-
-    def copy(self) -> Self:
-        """Return the same state; neither sees what is done to the other."""
-        twin = super().copy()
-        assert isinstance(twin._queue, NetQueue), "a network without links"
-        twin._on_links, twin._hopeless = twin._queue, self._hopeless.copy()
-        return twin
-
-    def submit(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
-    ) -> list[GridCommand]:
-        """Take in a job."""
-        known = job.job_id in self._number
-        commands = super().submit(now_ms, job, sensitivity, attempt=attempt)
-        if not known and job.job_id in self._number:
-            self._on_links.send(job.job_id, sends or Sends())
-        return commands
-
-    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Place jobs by the links as they are now."""
-        self._on_links.links_changed(news)
-        self._changed = True
-        return []
-
-    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Refuse a job that waits; one that is under way, when it is to be tried again."""
-        if job_id not in self._number:
-            return []
-        if job_id in self._attempts.attempts:
-            self._hopeless[job_id] = reason
-            return []
-        return self._refuse(job_id, reason)
-
-    def _refuse(self, job_id: int, reason: str) -> list[GridCommand]:
-        self._queue.withdraw(job_id)
-        del self._number[job_id]
-        self._changed = True
-        return [ReportRefused(job_id, reason)]
-
-    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says."""
-        if isinstance(answer, RunsLate):
-            # It gives nothing to decide: what waits, waits for longer.
-            attempt = self._attempts.attempts.get(answer.job_id)
-            if attempt is not None and attempt.number == answer.attempt:
-                self._on_links.runs_late(answer)
-            return []
-        return super().answered(now_ms, site, answer)
-
-    def _take_note(self, now_ms: int, change: Change) -> list[GridCommand]:
-        commands = super()._take_note(now_ms, change)
-        job_id = change.attempt.job.job_id
-        if job_id in self._hopeless and job_id not in self._attempts.attempts:
-            reason = self._hopeless.pop(job_id)
-            if job_id in self._number:
-                return [*commands, *self._refuse(job_id, reason)]
-        return commands
+        assert self._held | set(self._hopeless) <= set(self._attempts.attempts), (
+            "a job is to be taken out, and is nowhere"
+        )

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
-from numpy.random import Generator
 
-from gridweave.grid.control.coallocation import ENDED, MOVED, Change, CoAllocator
-from gridweave.grid.control.delegation import ASKING, BACKLOG, RUNNING, SPLIT, WAITING, WITHDRAWING, Delegation
-from gridweave.grid.control.links import GridNetwork
-from gridweave.grid.control.placing import NetOneJob, OneJob
-from gridweave.grid.explain.delegated import delegated_forecast, unasked_forecast
-from gridweave.grid.explain.facts import Forecaster
-from gridweave.grid.explain.full import attempt_forecast
+from gridweave.grid.control.coallocation import ENDED, MOVED, AttemptChange, CoAllocator
+from gridweave.grid.control.common import (
+    ASKING,
+    BACKLOG,
+    RUNNING,
+    SPLIT,
+    WAITING,
+    WITHDRAWING,
+    ControlOptions,
+    DelegatingControl,
+    Delegation,
+)
+from gridweave.grid.control.placing import OneJob
+from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
+from gridweave.grid.explain.play import attempt_forecast
 from gridweave.grid.messages import (
     GridCommand,
     LinksChanged,
     PathsMeasured,
-    ReportDone,
-    ReportHeld,
-    ReportRefused,
     ToSite,
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
-    CancelJob,
     Ended,
     Enqueued,
     EnqueueJob,
@@ -51,38 +54,13 @@ LOOKS = 16
 """How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
 
 
-class LimitedControl:
-    """Delegation by quotes, with second thoughts while a job still waits.
+class LimitedControl(DelegatingControl):
+    """Delegation by quotes, with second thoughts while a job still waits."""
 
-    Parameters
-    ----------
-    nodes, policy, rng, margin_ms, retry_ms
-        As for `gridweave.grid.control.full.FullControl`.
-    network : GridNetwork, optional
-        The links between the sites.
-
-    Attributes
-    ----------
-    lease_ms : int
-        How long a job may wait at a site that hears nothing of the grid.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[int],
-        policy: GridPolicy,
-        rng: Generator | None,
-        margin_ms: int,
-        retry_ms: int,
-        network: GridNetwork | None = None,
-    ) -> None:
-        self._policy = policy
-        self._nodes = np.array(nodes, np.int64)
-        self._rng = rng if policy.selection == "random" else None
-        self._retry_ms = retry_ms
-        self._attempts = CoAllocator(margin_ms)
-        self._jobs: dict[int, Delegation] = {}
-        self._one_job = OneJob(nodes, policy) if network is None else NetOneJob(nodes, policy, network)
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
+        super().__init__(nodes, policy, options)
+        self._attempts = CoAllocator(options.margin_ms)
+        self._one_job = OneJob(nodes, policy, options.network)
         self._quote_id = 0
         # What each quote is for: a job, and the number of the round that asks all sites, 0 if it asks one site alone.
         self._asked: dict[int, tuple[int, int]] = {}
@@ -90,65 +68,23 @@ class LimitedControl:
         self._claimed: dict[int, tuple[int, int]] = {}
         # Jobs for which quotes are awaited, and until when: a silent site is not waited for for ever.
         self._patience_ms: dict[int, int] = {}
-        self._retry_at_ms: int | None = None
+        self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
-        self.lease_ms = LEASE_MS
 
-    def why_never(self, job: Job) -> str | None:
-        """Return why a job could not be placed on the idle grid, or None."""
-        return self._policy.why_never(self._nodes, job.width)
-
-    def submit(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+    def _admit(
+        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int
     ) -> list[GridCommand]:
-        """Take in a job: all sites are asked what they could offer."""
-        draw = 0.0 if self._rng is None else float(self._rng.random())
-        if job.job_id in self._jobs:
-            return []
-        reason = self.why_never(job)
-        if reason is not None:
-            return [ReportRefused(job.job_id, reason)]
-        self._jobs[job.job_id] = Delegation(job, sensitivity, draw, sends or Sends(), now_ms, number=attempt)
-        return self._ask_all(now_ms, job.job_id)
+        self._jobs[job.job_id] = delegation = Delegation(job, draw, attempt, sensitivity, sends, now_ms)
+        return self._ask_all(now_ms, delegation)
 
-    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, wherever it stands."""
-        delegation = self._jobs.get(job_id)
-        if delegation is None or delegation.cancelled:
-            return []
-        delegation.cancelled = True
+    def _end(self, delegation: Delegation) -> list[GridCommand]:
         if delegation.state == SPLIT:
-            return [*self._attempts.cancel(job_id)]
-        if delegation.state in (ASKING, BACKLOG):
-            return self._done(job_id, "cancelled")
-        return [ToSite(delegation.site, CancelJob(job_id, delegation.number))]
+            return self._attempts.cancel(delegation.job.job_id)
+        return super()._end(delegation)
 
-    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out; one that waits at a site is asked for, and one that is under way when it comes back."""
-        delegation = self._jobs.get(job_id)
-        if delegation is None or delegation.cancelled:
-            return []
-        if delegation.state in (ASKING, BACKLOG):
-            return self._take_out(delegation)
-        delegation.held = True
-        if delegation.state == WAITING:
-            return [ToSite(delegation.site, WithdrawJob(job_id, delegation.number))]
-        return []
-
-    def release(self, job_id: int) -> None:
-        """Do not take a job out any more; one that a site gives back is asked for anew."""
-        if job_id in self._jobs:
-            self._jobs[job_id].held = False
-
-    def _take_out(self, delegation: Delegation) -> list[GridCommand]:
-        job_id = delegation.job.job_id
-        del self._jobs[job_id]
-        self._patience_ms.pop(job_id, None)
-        return [ReportHeld(job_id, delegation.number)]
-
-    def expects(self, answer: Started) -> bool:
-        """Return False: when a job starts is for its site to say."""
-        return False
+    def _forget(self, delegation: Delegation) -> None:
+        super()._forget(delegation)
+        self._patience_ms.pop(delegation.job.job_id, None)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
@@ -168,7 +104,6 @@ class LimitedControl:
             return [*requests, *(self._split_changed(now_ms, change) if change is not None else ())]
         if delegation.number != getattr(answer, "attempt", 0):
             return []
-        job_id = delegation.job.job_id
         match answer:
             case Started():
                 delegation.state = RUNNING
@@ -176,9 +111,9 @@ class LimitedControl:
                 delegation.hurried = False
                 return self._ask_others(now_ms, delegation, range(len(self._nodes)))
             case Ended(outcome="lost") if not delegation.cancelled:
-                return self._ask_all(now_ms, job_id)
+                return self._ask_all(now_ms, delegation)
             case Ended(outcome=outcome):
-                return self._done(job_id, "cancelled" if outcome == "lost" else outcome)
+                return self._done(delegation, "cancelled" if outcome == "lost" else outcome)
             case Refused():
                 return self._put_back(now_ms, delegation)
             case Withdrawn():
@@ -191,19 +126,6 @@ class LimitedControl:
         if self._retry_at_ms is not None:
             self._retry_at_ms = now_ms
         return []
-
-    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Refuse a job that has no place; one that stands somewhere, when it is to be asked for again."""
-        delegation = self._jobs.get(job_id)
-        if delegation is None:
-            return []
-        delegation.hopeless = reason
-        return self._refuse(delegation) if delegation.state in (ASKING, BACKLOG) else []
-
-    def _refuse(self, delegation: Delegation) -> list[GridCommand]:
-        del self._jobs[delegation.job.job_id]
-        self._patience_ms.pop(delegation.job.job_id, None)
-        return [ReportRefused(delegation.job.job_id, delegation.hopeless)]
 
     def run(self, now_ms: int) -> list[GridCommand]:
         """Think again of jobs that wait, where a site has got room; renew leases; try once more what found no place."""
@@ -220,11 +142,6 @@ class LimitedControl:
             commands += self._renew(now_ms)
         return commands
 
-    def waiting(self) -> Iterator[int]:
-        """Yield the jobs that wait, in the order in which they are thought of."""
-        gone = (RUNNING, SPLIT)
-        return (job_id for job_id, delegation in self._jobs.items() if delegation.state not in gone)
-
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
         # All have the same patience, so the first that was asked for is the first that runs out of it.
@@ -232,12 +149,12 @@ class LimitedControl:
         instants = (self._retry_at_ms, self._renew_at_ms, self._attempts.next_wakeup_ms(), patience_ms)
         return min((instant for instant in instants if instant is not None), default=None)
 
-    def _ask_all(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        delegation = self._jobs[job_id]
-        if delegation.held:
-            return self._take_out(delegation)
-        if delegation.hopeless:
-            return self._refuse(delegation)
+    def _ask_all(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        """Ask all sites what they could offer a job, if it is still to be placed."""
+        wanted = self._wanted(delegation)
+        if wanted is not None:
+            return wanted
+        job_id = delegation.job.job_id
         self._patience_ms.pop(job_id, None)
         self._patience_ms[job_id] = now_ms + self._retry_ms
         delegation.state = ASKING
@@ -307,7 +224,7 @@ class LimitedControl:
         split = self._one_job.split(job, delegation.sensitivity, self._not_asked(free), *sends)
         if split is not None:
             fragments, length_ms = split
-            if earliest_end_ms is None or not self._policy.adaptive or now_ms + length_ms < earliest_end_ms:
+            if earliest_end_ms is None or not self.policy.adaptive or now_ms + length_ms < earliest_end_ms:
                 delegation.state = SPLIT
                 delegation.number += 1
                 return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
@@ -336,44 +253,23 @@ class LimitedControl:
         delegation.end_ms = now_ms + job.estimate_ms if end_ms is None else end_ms
         delegation.number += 1
         if self._renew_at_ms is None:
-            self._renew_at_ms = now_ms + self.lease_ms // 3
-        return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self.lease_ms))]
-
-    def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""
-        if delegation.cancelled:
-            return self._done(delegation.job.job_id, "cancelled")
-        if delegation.held:
-            return self._take_out(delegation)
-        if delegation.hopeless:
-            return self._refuse(delegation)
-        delegation.state = BACKLOG
-        if self._retry_at_ms is None:
-            self._retry_at_ms = now_ms + self._retry_ms
-        return []
+            self._renew_at_ms = now_ms + self._lease_ms // 3
+        return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]
 
     def _withdrawn(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        if delegation.cancelled:
-            return self._done(delegation.job.job_id, "cancelled")
-        if delegation.held:
-            return self._take_out(delegation)
-        if delegation.state == WITHDRAWING:
+        if delegation.state == WITHDRAWING and not (delegation.cancelled or delegation.held):
             return self._delegate(now_ms, delegation, delegation.next_site)
-        return self._ask_all(now_ms, delegation.job.job_id)
+        return self._ask_all(now_ms, delegation)
 
-    def _split_changed(self, now_ms: int, change: Change) -> list[GridCommand]:
+    def _split_changed(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
         """Take note of what has become of a co-allocation."""
-        job_id = change.attempt.job.job_id
-        delegation = self._jobs[job_id]
+        delegation = self._jobs[change.attempt.job.job_id]
         if change.kind == MOVED:
             return []
-        if change.kind == ENDED and change.attempt.outcome is not None:
-            return self._done(job_id, change.attempt.outcome)
-        if delegation.cancelled:
-            return self._done(job_id, "cancelled")
-        if change.kind == ENDED:
-            return self._ask_all(now_ms, job_id)
-        return self._put_back(now_ms, delegation)
+        if change.kind != ENDED:
+            return self._put_back(now_ms, delegation)
+        outcome = change.attempt.outcome
+        return self._ask_all(now_ms, delegation) if outcome is None else self._done(delegation, outcome)
 
     def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
         """Ask for jobs that found no place, and for those that wait elsewhere than where something has changed."""
@@ -381,12 +277,12 @@ class LimitedControl:
         self._news = {}
         commands: list[GridCommand] = []
         looks = LOOKS
-        for job_id, delegation in list(self._jobs.items()):
+        for delegation in list(self._jobs.values()):
             if looks == 0:
                 break
             if delegation.state == BACKLOG:
                 looks -= 1
-                commands += self._ask_all(now_ms, job_id)
+                commands += self._ask_all(now_ms, delegation)
             elif delegation.state == WAITING:
                 asked = self._ask_others(now_ms, delegation, news)
                 looks -= bool(asked)
@@ -420,37 +316,33 @@ class LimitedControl:
 
     def _renew(self, now_ms: int) -> list[GridCommand]:
         sites = sorted({d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)})
-        self._renew_at_ms = now_ms + self.lease_ms // 3 if sites else None
-        return [ToSite(site, RenewLeases(now_ms + self.lease_ms)) for site in sites]
+        self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None
+        return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sites]
 
-    def _done(self, job_id: int, outcome: str) -> list[GridCommand]:
-        del self._jobs[job_id]
-        self._patience_ms.pop(job_id, None)
-        return [ReportDone(job_id, outcome)]
-
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return None
         attempt = self._attempts.attempts.get(job_id)
         if attempt is not None:
-            found = attempt_forecast(now_ms, attempt)
+            found = attempt_forecast(now_ms, attempt, names)
         else:
-            found = delegated_forecast(now_ms, delegation, self._nodes.tolist(), self._retry_at_ms or 0)
+            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
+    ) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked."""
-        nodes = self._nodes.tolist()
-        refusal = self.why_never(job) or ""
-        return lambda: unasked_forecast(now_ms, job, nodes, refusal)
+        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), names)
+        return lambda: found
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
+        super().check_invariants()
         split = {job_id for job_id, delegation in self._jobs.items() if delegation.state == SPLIT}
         assert split == set(self._attempts.attempts), "a split job is lost"
         asking = {job_id for job_id, delegation in self._jobs.items() if delegation.state == ASKING}
         assert asking == set(self._patience_ms), "a job waits for quotes for ever"
         assert self._renew_at_ms is not None or not any(d.state == WAITING for d in self._jobs.values()), "no renewal"
-        assert self._retry_at_ms is not None or not any(d.state == BACKLOG for d in self._jobs.values()), "no retry"

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
-from gridweave.grid.kernels.links import JOB_DATA, GridLinks, find_least_factors, new_memo
+from gridweave.grid.kernels.links import JOB_DATA, GridLinks, data_delay_ms, find_least_factors, new_memo
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.sends import Sends
 from gridweave.jit import prepared
 from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import PairMeasured, correct
-from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays
+from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays, with_own_room
 from gridweave.netmodel.model import NetworkModel, new_choice
+from gridweave.site.kernels.state import NEVER_MS
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -72,27 +74,6 @@ class GridNetwork:
         return model
 
 
-class LinksNow:
-    """The links as they are now: what is known to be slow or down, corrected by what was measured."""
-
-    def __init__(self, network: GridNetwork) -> None:
-        self._network = network
-        self._factors: tuple[float, ...] | None = None
-        self._measured: tuple[PairMeasured, ...] = ()
-
-    def after(self, news: LinksChanged | PathsMeasured) -> NetArrays:
-        """Take in news, and return the paths as kernels read them.
-
-        A measurement corrects what the links are said to carry at the time; a path that is down stays down.
-        """
-        if isinstance(news, LinksChanged):
-            self._factors = news.factors
-        else:
-            self._measured = news.pairs
-        model = self._network.model if self._factors is None else self._network.model_with(self._factors)
-        return correct(model, self._measured).model.arrays
-
-
 def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
     """Return what the grid queue knows of a network, with room for jobs that say nothing yet.
 
@@ -134,32 +115,59 @@ def more_slots(links: GridLinks, slots: int) -> GridLinks:
     return links._replace(**larger)
 
 
-class LinkSlots:
-    """Writes down, slot by slot, what jobs send.
+class KnownLinks:
+    """The links as a meta-scheduler knows them now, and what each of its jobs sends over them.
 
     Parameters
     ----------
-    links : GridLinks
-        Of the type of those that will be written to.
+    network : GridNetwork
+    slots : int
+        Jobs that may wait or run at one time.
+    widest : int
+        Nodes of the widest job.
+
+    Attributes
+    ----------
+    arrays : GridLinks
+        As kernels read them; other ones after a change of the links, or when there is room for more jobs.
     """
 
-    def __init__(self, links: GridLinks) -> None:
-        self._find = prepared(find_least_factors, links, 0.0, 0.0)
-        self._least = least_crossing(links.paths)
+    def __init__(self, network: GridNetwork, *, slots: int, widest: int) -> None:
+        self._network = network
+        self._factors: tuple[float, ...] | None = None
+        self._measured: tuple[PairMeasured, ...] = ()
+        self.arrays = new_links(network, slots=slots, widest=widest)
+        self._find = prepared(find_least_factors, self.arrays, 0.0, 0.0)
+        self._least = least_crossing(self.arrays.paths)
 
-    def paths_changed(self, paths: NetArrays) -> None:
-        """Judge jobs from now on by other paths."""
-        self._least = least_crossing(paths)
+    def copy(self) -> KnownLinks:
+        """Return the same links with room of their own for what kernels write down."""
+        twin = copy.copy(self)
+        apart = copied(self.arrays._replace(paths=None))  # type: ignore[arg-type]
+        twin.arrays = apart._replace(paths=with_own_room(self.arrays.paths))
+        return twin
 
-    def enter(self, links: GridLinks, slot: int, width: int, sends: Sends) -> None:
-        """Write down what the job of a slot sends.
+    def change(self, news: LinksChanged | PathsMeasured) -> None:
+        """Take in news of the links.
 
-        Parameters
-        ----------
-        width : int
-            Of the job.
+        A measurement corrects what the links are said to carry at the time; a path that is down stays down.
         """
-        talk = sends.communication
+        if isinstance(news, LinksChanged):
+            self._factors = news.factors
+        else:
+            self._measured = news.pairs
+        model = self._network.model if self._factors is None else self._network.model_with(self._factors)
+        paths = correct(model, self._measured).model.arrays
+        self._least = least_crossing(paths)
+        self.arrays = with_paths(self.arrays, paths)
+
+    def grow(self, slots: int) -> None:
+        """Make room for more jobs."""
+        self.arrays = more_slots(self.arrays, slots)
+
+    def enter(self, slot: int, width: int, sends: Sends) -> None:
+        """Write down what the job of a slot sends, which has this width."""
+        links, talk = self.arrays, sends.communication
         links.communication[slot] = _shape_of(talk.pattern, width)
         row = links.communication[slot]
         row["fraction"], row["bits"] = talk.fraction, 8.0 * talk.message_bytes
@@ -171,6 +179,26 @@ class LinkSlots:
             crossing_factor=links.crossing_factor[one],
         )
         self._find(view, *self._least)
+
+    def data_delay_ms(self, slot: int, submit_ms: int, site: int, when_ms: int) -> int | None:
+        """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
+        times = np.int64(submit_ms), np.int64(site), np.int64(when_ms)
+        delay_ms = int(data_delay_ms(self.arrays, np.int64(slot), *times))
+        return None if delay_ms == NEVER_MS else delay_ms
+
+
+A = TypeVar("A", bound=NamedTuple)
+
+
+def copied(arrays: A) -> A:
+    """Return arrays that hold the same, also those of a tuple within; neither sees what is done to the other."""
+    fresh: dict[str, object] = {}
+    for name, value in zip(arrays._fields, arrays, strict=True):
+        if isinstance(value, np.ndarray):
+            fresh[name] = value.copy()
+        elif hasattr(value, "_fields"):
+            fresh[name] = copied(value)
+    return arrays._replace(**fresh)
 
 
 @lru_cache(maxsize=4096)

@@ -1,21 +1,18 @@
-"""The grid queue's arrays: gives every job a slot in them, makes them larger when they are full, decides nothing.
-
-The grid queue between whose sites links lie: what jobs send, links that change, ends that are late.
-"""
+"""The grid queue's arrays: gives every job a slot in them, makes them larger when they are full, decides nothing."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.grid.control.coallocation import Fragments
-from gridweave.grid.control.links import GridNetwork, LinkSlots, LinksNow, more_slots, new_links, with_paths
+from gridweave.grid.control.links import GridNetwork, KnownLinks, copied
 from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
 from gridweave.grid.kernels.candidates import MOST, withdraw
 from gridweave.grid.kernels.grid_plan import (
@@ -25,10 +22,9 @@ from gridweave.grid.kernels.grid_plan import (
     planned_job_withdrawn,
 )
 from gridweave.grid.kernels.grid_queue import grid_job_ended, kept_for_head
-from gridweave.grid.kernels.links import data_delay_ms
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
-from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
+from gridweave.grid.kernels.placement import fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged, has_room, hold_reserved
 from gridweave.grid.kernels.running import BLOCK, running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
@@ -36,45 +32,30 @@ from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.jit import prepared
-from gridweave.netmodel.kernels.state import with_own_room
 from gridweave.site.job import Job
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.profile import earliest_fit
-from gridweave.site.kernels.rates import late_end_ms, work_left
 from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
+from gridweave.site.kernels.work import late_end_ms, work_left
 from gridweave.site.messages import RunsLate
 
 _FIRST_SLOTS = 64
 
 
-class Placement(msgspec.Struct, frozen=True, gc=False):
-    """Where a pass has placed a job, and how long it takes there at most."""
+class PlacedJob(msgspec.Struct, frozen=True, gc=False):
+    """Where a job starts, or is to start, and how long it takes there at most."""
 
     job: Job
     fragments: Fragments
     length_ms: int
 
 
-class Running(NamedTuple):
+class RunningJob(NamedTuple):
     """A job that has been placed, and when it is to end."""
 
     job: Job
     fragments: Fragments
     end_ms: int
-
-
-A = TypeVar("A", bound=NamedTuple)
-
-
-def copied(arrays: A) -> A:
-    """Return arrays that hold the same, also those of a tuple within; neither sees what is done to the other."""
-    fresh: dict[str, object] = {}
-    for name, value in zip(arrays._fields, arrays, strict=True):
-        if isinstance(value, np.ndarray):
-            fresh[name] = value.copy()
-        elif hasattr(value, "_fields"):
-            fresh[name] = copied(value)
-    return arrays._replace(**fresh)
 
 
 class GridQueue:
@@ -84,6 +65,8 @@ class GridQueue:
     ----------
     nodes : sequence of int
         Nodes of each site.
+    network : GridNetwork, optional
+        The links between the sites.
 
     Attributes
     ----------
@@ -93,15 +76,19 @@ class GridQueue:
         How many jobs wait.
     """
 
-    def __init__(self, nodes: Sequence[int], policy: GridPolicy) -> None:
-        self._policy = policy
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
         self.reserves_starts = policy.backfill == "conservative"
-        self._codes = self._codes_of(policy)
         self._nodes = np.array(nodes, np.int64)
         self._total = int(self._nodes.sum())
+        self._codes = policy.codes()
+        self._links: KnownLinks | None = None
+        if network is not None:
+            self._links = KnownLinks(network, slots=_FIRST_SLOTS, widest=max(1, self._total))
+            self._codes = self._codes._replace(net=self._links.arrays)
+        # What is left of the jobs that have not ended by their end by estimate.
+        self._late: dict[int, RunsLate] = {}
         self._state = empty_grid(self._nodes, slots=_FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
-        self._why_never: dict[int, str | None] = {}
         self._jobs: dict[int, Job] = {}
         self._slot: dict[int, int] = {}
         self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
@@ -126,17 +113,16 @@ class GridQueue:
         # A pass starts no more jobs, in all their fragments, than there are nodes.
         self._most_fragments = len(self._state.fragments) - self._total
 
-    def _codes_of(self, policy: GridPolicy) -> GridCodes:
-        """Return the policy as kernels read it."""
-        return policy.codes()
-
     def copy(self) -> Self:
         """Return a queue of the same state, for the same kernels; neither sees what is done to the other."""
         twin = copy.copy(self)
         twin._state = copied(self._state)
         twin._plan = None if self._plan is None else copied(self._plan)
         twin._others, twin._unused = self._others.copy(), self._unused.copy()
-        twin._why_never, twin._jobs, twin._slot = self._why_never.copy(), self._jobs.copy(), self._slot.copy()
+        twin._jobs, twin._slot, twin._late = self._jobs.copy(), self._slot.copy(), self._late.copy()
+        if self._links is not None:
+            twin._links = self._links.copy()
+            twin._codes = self._codes._replace(net=twin._links.arrays)
         twin._name_numbers()
         return twin
 
@@ -153,10 +139,10 @@ class GridQueue:
             yield self._jobs[slot]
 
     @property
-    def running(self) -> Iterator[Running]:
+    def running(self) -> Iterator[RunningJob]:
         """The running jobs, by their expected end."""
         for slot in running_slots(self._state).tolist():
-            yield Running(self._jobs[slot], self._fragments_of(slot), int(self._state.end_ms[slot]))
+            yield RunningJob(self._jobs[slot], self._fragments_of(slot), int(self._state.end_ms[slot]))
 
     def next_end_ms(self) -> int | None:
         """Return the first expected end of a running job; None if none runs."""
@@ -185,7 +171,7 @@ class GridQueue:
         fragments = tuple(self._state.reserved[: int(n_reserved)].tolist())
         return None if shadow_ms == NEVER_MS else int(shadow_ms), fragments, kept.tolist()
 
-    def reserved(self, job_id: int) -> tuple[int, Placement] | None:
+    def reserved(self, job_id: int) -> tuple[int, PlacedJob] | None:
         """Return what is reserved for a waiting job, and from when on; None if nothing is."""
         slot = self._slot[job_id]
         start_ms = int(self._state.jobs["promised_ms"][slot])
@@ -194,7 +180,7 @@ class GridQueue:
         row = self._plan.row[slot]
         length_ms, n_fragments = self._plan.reserved[row].item()
         fragments = tuple(self._plan.fragments[row, :n_fragments].tolist())
-        return start_ms, Placement(self._jobs[slot], fragments, length_ms)
+        return start_ms, PlacedJob(self._jobs[slot], fragments, length_ms)
 
     def gaps_ms(self, job_id: int, now_ms: int) -> list[int | None]:
         """Return from when on each site alone has a waiting job's nodes beside what is reserved for the others."""
@@ -211,7 +197,7 @@ class GridQueue:
             hold_reserved(self._state, plan, slot, TAKE)
         return [None if start_ms == NEVER_MS else start_ms for start_ms in found]
 
-    def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, Placement] | None:
+    def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, PlacedJob] | None:
         """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when expected.
 
         Parameters
@@ -248,21 +234,18 @@ class GridQueue:
         return tuple(taken.tolist()), int(split_length_ms(self._state, self._codes, slot, estimate_ms))
 
     def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
-        """Return how long the data of a job keeps a site that it starts on at an instant: without links not at all."""
-        return 0
+        """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
+        slot = self._slot[job_id]
+        if self._links is None:
+            return 0
+        return self._links.data_delay_ms(slot, int(self._state.jobs["submit_ms"][slot]), site, when_ms)
 
     def free(self, site: int) -> int:
         """Return how many nodes of a site are free, as far as is known."""
         return int(self._state.free[site])
 
-    def why_never(self, job: Job) -> str | None:
-        """Return why a job could not be placed on the idle grid, or None."""
-        if job.width not in self._why_never:
-            self._why_never[job.width] = self._policy.why_never(self._nodes, job.width)
-        return self._why_never[job.width]
-
-    def submit(self, now_ms: int, job: Job, *, draw: float, sensitivity: float) -> None:
-        """Take in a job."""
+    def submit(self, now_ms: int, job: Job, *, draw: float, sensitivity: float, sends: Sends | None = None) -> None:
+        """Take in a job; what it sends matters between sites with links."""
         if not self._unused:
             self._grow()
         slot = self._unused.pop()
@@ -272,6 +255,8 @@ class GridQueue:
         key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
         arrive = self._arrive
         arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
+        if self._links is not None:
+            self._links.enter(slot, width, sends or Sends())
         self.n_waiting += 1
 
     def withdraw(self, job_id: int) -> bool:
@@ -294,8 +279,10 @@ class GridQueue:
         next_ms = int(self._plan.counters["next_start_ms"][0])
         return None if next_ms == NEVER_MS else next_ms
 
-    def run_pass(self, now_ms: int) -> list[Placement]:
-        """Place what can start now; return where, in the order in which the jobs were placed."""
+    def run_pass(self, now_ms: int) -> list[PlacedJob]:
+        """Expect later ends of the jobs that are late; then place what can start now, and return where, in order."""
+        if self._late:
+            self.expect_late(now_ms)
         if not self.n_waiting:
             return []
         if self._n_fragments > self._most_fragments:
@@ -311,12 +298,12 @@ class GridQueue:
         if not n_started:
             return []
         self.n_waiting -= n_started
-        placements: list[Placement] = []
+        placements: list[PlacedJob] = []
         while True:
             slot, end_ms, count, site, width = first
             self._n_fragments += count
             fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
-            placements.append(Placement(self._jobs[slot], fragments, end_ms - now_ms))
+            placements.append(PlacedJob(self._jobs[slot], fragments, end_ms - now_ms))
             if len(placements) == n_started:
                 return placements
             first = self._placed(state, len(placements))
@@ -325,8 +312,23 @@ class GridQueue:
         first = int(self._state.first_fragment[slot])
         return tuple(self._state.fragments[first : first + int(self._state.n_fragments[slot])].tolist())
 
+    def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
+        """Place jobs from now on by the links as they are now."""
+        if self._links is not None:
+            self._links.change(news)
+            self._codes = self._codes._replace(net=self._links.arrays)
+            self._replan()
+
+    def runs_late(self, answer: RunsLate) -> None:
+        """Take note of what is left of a job that has not ended by its end by estimate."""
+        self._late[answer.job_id] = answer
+
     def expect_late(self, now_ms: int) -> None:
-        """Expect later ends of the jobs that are late: without links none is."""
+        """Expect later ends of the jobs that are late."""
+        for job_id, late in self._late.items():
+            if int(self._state.end_ms[self._slot[job_id]]) <= now_ms:
+                left = work_left(late.left, late.rate, late.since_ms, now_ms)
+                self.expect_end(now_ms, job_id, max(now_ms + 1, int(late_end_ms(left, late.rate, now_ms))))
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job for good."""
@@ -369,6 +371,7 @@ class GridQueue:
 
     def _leave(self, now_ms: int, job_id: int) -> int:
         """Take out a running job; return its slot, which it keeps."""
+        self._late.pop(job_id, None)
         slot, depart = self._slot[job_id], self._depart
         if self._plan is None:
             left = depart(self._state, slot)
@@ -413,6 +416,9 @@ class GridQueue:
             rows = np.zeros(slots, np.int64)
             rows[: len(self._plan.row)] = self._plan.row
             self._plan = self._plan._replace(row=rows)
+        if self._links is not None:
+            self._links.grow(slots)
+            self._codes = self._codes._replace(net=self._links.arrays)
         self._name_numbers()
         self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
@@ -440,6 +446,7 @@ class GridQueue:
             self._check_plan(self._plan, waiting)
         ranks = [tuple(self._state.jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
         assert ranks == sorted(ranks), "the queue is out of order"
+        assert set(self._late) <= set(self._slot), "a job is late that is not here"
 
     def _check_plan(self, plan: GridPlan, waiting: list[int]) -> None:
         """Raise AssertionError if the reservations contradict themselves."""
@@ -452,86 +459,3 @@ class GridQueue:
             if plan.counters["stale"][0] != REPLAN and site < len(self._nodes):
                 least = min(0, int(self._state.free[site]))
                 assert (plan.step_free[site, :n_steps] >= least).all(), "a site is overbooked"
-
-
-class NetQueue(GridQueue):
-    """The arrays of a grid queue, with those of its links.
-
-    Parameters
-    ----------
-    nodes : sequence of int
-        Nodes of each site.
-    """
-
-    def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork) -> None:
-        self._network = network
-        self._widest = max(1, sum(nodes))
-        self._links = LinksNow(network)
-        self._late: dict[int, RunsLate] = {}
-        super().__init__(nodes, policy)
-        assert self._codes.net is not None, "a network without links"
-        self._slots = LinkSlots(self._codes.net)
-
-    def _codes_of(self, policy: GridPolicy) -> GridCodes:
-        return policy.codes()._replace(net=new_links(self._network, slots=1, widest=self._widest))
-
-    def copy(self) -> Self:
-        """Return a queue of the same state, with what its kernels write down of the links."""
-        twin = super().copy()
-        links = self._codes.net
-        assert links is not None, "a network without links"
-        apart = copied(links._replace(paths=None))._replace(paths=with_own_room(links.paths))  # type: ignore[arg-type]
-        twin._codes = self._codes._replace(net=apart)
-        twin._late = self._late.copy()
-        return twin
-
-    def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
-        """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
-        slot = self._slot[job_id]
-        times = self._state.jobs["submit_ms"][slot], np.int64(site), np.int64(when_ms)
-        delay_ms = int(data_delay_ms(self._codes.net, np.int64(slot), *times))
-        return None if delay_ms == NEVER_MS else delay_ms
-
-    def send(self, job_id: int, sends: Sends) -> None:
-        """Take note of what a job sends that has just been submitted."""
-        links = self._codes.net
-        assert links is not None, "a network without links"
-        slots = len(self._state.jobs)
-        if len(links.communication) < slots:
-            links = more_slots(links, slots)
-            self._codes = self._codes._replace(net=links)
-        slot = self._slot[job_id]
-        self._slots.enter(links, slot, self._jobs[slot].width, sends)
-
-    def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
-        """Place jobs from now on by the links as they are now."""
-        paths = self._links.after(news)
-        assert self._codes.net is not None, "a network without links"
-        self._slots.paths_changed(paths)
-        self._codes = self._codes._replace(net=with_paths(self._codes.net, paths))
-        self._replan()
-
-    def runs_late(self, answer: RunsLate) -> None:
-        """Take note of what is left of a job that has not ended by its end by estimate."""
-        self._late[answer.job_id] = answer
-
-    def run_pass(self, now_ms: int) -> list[Placement]:
-        """Expect later ends of the jobs that are late; then place what can start now."""
-        self.expect_late(now_ms)
-        return super().run_pass(now_ms)
-
-    def expect_late(self, now_ms: int) -> None:
-        """Expect later ends of the jobs that are late."""
-        for job_id, late in self._late.items():
-            if int(self._state.end_ms[self._slot[job_id]]) <= now_ms:
-                left = work_left(late.left, late.rate, late.since_ms, now_ms)
-                self.expect_end(now_ms, job_id, max(now_ms + 1, int(late_end_ms(left, late.rate, now_ms))))
-
-    def _leave(self, now_ms: int, job_id: int) -> int:
-        self._late.pop(job_id, None)
-        return super()._leave(now_ms, job_id)
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
-        super().check_invariants()
-        assert set(self._late) <= set(self._slot), "a job is late that is not here"

@@ -1,18 +1,20 @@
-"""How it stands with a job that waits in the queue of a site: what the grid knows of that without asking.
-
-When it starts there, the site knows; what it says is put beside this by `gridweave.grid.explain.words`.
-"""
+"""When a job starts that waits in the queue of a site, or is to: what the grid knows, and what sites say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gridweave.grid.control.delegation import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
-from gridweave.grid.explain.facts import GridForecast, SiteFacts, SiteWhy, Why
+import msgspec
+
+from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
+from gridweave.site.explain import Forecast, SiteReason, nodes_text
 from gridweave.site.job import Job
+from gridweave.site.times import rough_span_text, when_text
 
 
-def delegated_forecast(now_ms: int, delegation: Delegation, nodes: Sequence[int], retry_ms: int) -> GridForecast:
+def delegated_forecast(
+    now_ms: int, delegation: Delegation, nodes: Sequence[int], retry_ms: int, names: Sequence[str]
+) -> Forecast:
     """Return how it stands with a job under limited control.
 
     Parameters
@@ -21,108 +23,177 @@ def delegated_forecast(now_ms: int, delegation: Delegation, nodes: Sequence[int]
         Of each site.
     retry_ms : int
         When the sites are asked again for jobs that found no place.
+    names : sequence of str
+        Of the sites.
     """
-    job, site = delegation.job, delegation.site
-    why: Why = "delegated"
-    if delegation.state in (ASKING, BACKLOG):
-        why, site = ("asking" if delegation.state == ASKING else "backlog"), -1
-    elif delegation.state in (WITHDRAWING, RUNNING):
-        why = "moving" if delegation.state == WITHDRAWING else "running"
-    quote = delegation.quotes.get(site)
-    length_ms = job.estimate_ms
-    return GridForecast(
-        job_id=job.job_id,
-        now_ms=now_ms,
-        width=job.width,
-        estimate_ms=job.estimate_ms,
-        why=why,
-        start_ms=None if quote is None else quote.start_ms,
-        fragments=() if site < 0 else ((site, job.width),),
-        length_ms=0 if site < 0 else length_ms,
-        held=tuple(sorted(delegation.quotes)) if why == "asking" else (),
-        retry_ms=retry_ms,
-        sites=tuple(_quoted(delegation, site, size) for site, size in enumerate(nodes)),
+    job = delegation.job
+    rows = tuple(_quoted(now_ms, delegation, site, size, names) for site, size in enumerate(nodes))
+    known = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows)
+    if delegation.state == ASKING:
+        said = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
+        return msgspec.structs.replace(known, reason=said)
+    if delegation.state == BACKLOG:
+        again = when_text(max(retry_ms, now_ms), now_ms)
+        return msgspec.structs.replace(known, reason=f"no site would take it; all are asked again {again}")
+    name, quote = names[delegation.site], delegation.quotes.get(delegation.site)
+    start_ms = None if quote is None else quote.start_ms
+    known = msgspec.structs.replace(
+        known, start_ms=start_ms, places=((name, job.width),), length_ms=job.estimate_ms, queues=(name,)
     )
+    if delegation.state == RUNNING:
+        return msgspec.structs.replace(known, state="running", queues=(), reason=f"it runs on {name} ({job.width})")
+    if delegation.state == WITHDRAWING:
+        reason = f"it is being taken back from {name}, as another site could start it at once"
+    else:
+        meant = "" if start_ms is None else f", which meant to start it {when_text(start_ms, now_ms)}"
+        reason = f"it waits in the queue of {name}{meant}"
+    return msgspec.structs.replace(known, reason=reason)
 
 
-def _quoted(delegation: Delegation, site: int, nodes: int) -> SiteFacts:
+def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str]) -> SiteReason:
     """Return what a site has said last of a job."""
     quote = delegation.quotes.get(site)
     if quote is None:
-        why: SiteWhy = "small" if nodes < delegation.job.width else "silent"
-        return SiteFacts(site=site, nodes=nodes, free=0, why=why)
-    return SiteFacts(
-        site=site,
-        nodes=nodes,
-        free=quote.free,
-        why="quoted",
-        start_ms=quote.start_ms,
-        since_ms=delegation.quoted_ms[site],
-        detail=quote.reason,
-    )
+        reason = _too_small(nodes, delegation.job) or "has not said when it could start it"
+        return SiteReason(site=names[site], nodes=nodes, reason=reason)
+    asked_ms = delegation.quoted_ms[site]
+    reason = f"said {when_text(asked_ms, now_ms)}: " if asked_ms != now_ms else "says: "
+    if quote.start_ms is None:
+        reason += quote.reason
+    else:
+        start = "at once" if quote.start_ms <= asked_ms else when_text(quote.start_ms, now_ms)
+        reason += f"a start {start}, {nodes_text(quote.free)} to be had now"
+    return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)
+
+
+def _too_small(nodes: int, job: Job) -> str:
+    return f"has {nodes_text(nodes)} in all: never alone" if nodes < job.width else ""
 
 
 def sent_forecast(
-    now_ms: int, job: Job, place: int | None, nodes: Sequence[int], loads: Sequence[int | None], retry_ms: int
-) -> GridForecast:
+    now_ms: int,
+    job: Job,
+    site: int | None,
+    nodes: Sequence[int],
+    loads: Sequence[int | None],
+    retry_ms: int,
+    names: Sequence[str],
+) -> Forecast:
     """Return how it stands with a job without control.
 
     Parameters
     ----------
-    place : int or None
-        The site that it was sent to; None if all have refused it.
+    site : int or None
+        The one that it was sent to; None if all have refused it.
     nodes : sequence of int
         Of each site.
     loads : sequence of int or None
         For how long each site is busy with what it was sent; None for one that has refused.
     retry_ms : int
         When it is sent again, if all have refused it.
+    names : sequence of str
+        Of the sites.
     """
-    return GridForecast(
+    rows = _loaded(job, nodes, loads, names)
+    if site is None:
+        again = when_text(max(retry_ms, now_ms), now_ms)
+        return Forecast(
+            job_id=job.job_id, now_ms=now_ms, reason=f"all sites have refused it; it is sent again {again}", sites=rows
+        )
+    return Forecast(
         job_id=job.job_id,
         now_ms=now_ms,
-        width=job.width,
-        estimate_ms=job.estimate_ms,
-        why="turned-away" if place is None else "sent",
-        fragments=() if place is None else ((place, job.width),),
-        length_ms=0 if place is None else job.estimate_ms,
-        retry_ms=retry_ms,
-        sites=_loaded(job, nodes, loads),
+        places=((names[site], job.width),),
+        length_ms=job.estimate_ms,
+        reason=f"it was sent to {names[site]}, whose queue decides",
+        sites=rows,
+        queues=(names[site],),
     )
 
 
-def unasked_forecast(
-    now_ms: int, job: Job, nodes: Sequence[int], refusal: str, loads: Sequence[int | None] | None = None
-) -> GridForecast:
-    """Return what can be said of a job that nobody has been asked about.
+def unasked_quote(
+    now_ms: int,
+    job: Job,
+    nodes: Sequence[int],
+    refusal: str | None,
+    names: Sequence[str],
+    loads: Sequence[int | None] | None = None,
+) -> Forecast:
+    """Return what can be said of a job that was not handed in, and that no site has been asked about.
 
     Parameters
     ----------
     nodes : sequence of int
         Of each site.
-    refusal : str
-        Why it would be refused; empty if not.
+    refusal : str or None
+        Why it would be refused.
+    names : sequence of str
+        Of the sites.
     loads : sequence of int or None, optional
-        As for `sent_forecast`.
+        As for `sent_forecast`, without control; None under limited control.
     """
-    silent = tuple(
-        SiteFacts(site=site, nodes=size, free=0, why="small" if size < job.width else "silent")
-        for site, size in enumerate(nodes)
-    )
-    return GridForecast(
-        job_id=job.job_id,
-        now_ms=now_ms,
-        width=job.width,
-        estimate_ms=job.estimate_ms,
-        why="refused" if refusal else "unasked" if loads is None else "unsent",
-        detail=refusal,
-        sites=() if refusal else silent if loads is None else _loaded(job, nodes, loads),
-    )
+    if refusal is not None:
+        return Forecast(now_ms=now_ms, state="refused", reason=refusal)
+    if loads is None:
+        reason = "the sites would be asked when they could start it"
+        rows = tuple(
+            SiteReason(site=name, nodes=size, reason=_too_small(size, job) or "has not said when it could start it")
+            for name, size in zip(names, nodes, strict=True)
+        )
+    else:
+        reason = "it would be sent to the site with the least work of the grid for each node"
+        rows = _loaded(job, nodes, loads, names)
+    large_enough = tuple(row.site for row in rows if row.nodes >= job.width)
+    return Forecast(now_ms=now_ms, reason=reason, sites=rows, queues=large_enough)
 
 
-def _loaded(job: Job, nodes: Sequence[int], loads: Sequence[int | None]) -> tuple[SiteFacts, ...]:
-    found = []
-    for site, (size, load_ms) in enumerate(zip(nodes, loads, strict=True)):
-        why: SiteWhy = "small" if size < job.width else "refused" if load_ms is None else "load"
-        found.append(SiteFacts(site=site, nodes=size, free=0, why=why, load_ms=load_ms or 0))
-    return tuple(found)
+def _loaded(
+    job: Job, nodes: Sequence[int], loads: Sequence[int | None], names: Sequence[str]
+) -> tuple[SiteReason, ...]:
+    rows = []
+    for name, size, load_ms in zip(names, nodes, loads, strict=True):
+        reason = _too_small(size, job)
+        if not reason and load_ms is None:
+            reason = "has refused it"
+        elif not reason:
+            reason = f"was sent work of the grid for {rough_span_text(load_ms or 0)} on all its {size} nodes"
+        rows.append(SiteReason(site=name, nodes=size, reason=reason))
+    return tuple(rows)
+
+
+def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
+    """Return a forecast with what a site says of the job.
+
+    Parameters
+    ----------
+    answer : Forecast
+        Of the site alone: of a job that waits there, or would.
+
+    Returns
+    -------
+    Forecast
+        With the site's own start and reason, if the job waits in its queue; if it is a quote, with the site that could
+        start the job first, of those that have answered.
+    """
+    said = answer.sites[0] if answer.sites else SiteReason(start_ms=answer.start_ms, reason=answer.reason)
+    rows = tuple(
+        msgspec.structs.replace(said, site=site, nodes=row.nodes) if row.site == site else row for row in forecast.sites
+    )
+    forecast = msgspec.structs.replace(forecast, sites=rows)
+    start_ms = answer.start_ms
+    if forecast.job_id is not None:
+        where = f"it waits in the queue of {site}" if answer.state == "waiting" else f"at {site}"
+        reason = f"{where}: {answer.reason}"
+        return msgspec.structs.replace(
+            forecast, state=answer.state, start_ms=start_ms, ahead=answer.ahead, reason=reason
+        )
+    if start_ms is None or (forecast.start_ms is not None and forecast.start_ms <= start_ms):
+        return forecast
+    return msgspec.structs.replace(
+        forecast,
+        start_ms=start_ms,
+        places=answer.places,
+        length_ms=answer.length_ms,
+        ahead=answer.ahead,
+        reason=f"{site} could start it first, {when_text(start_ms, answer.now_ms)}",
+    )

@@ -1,24 +1,57 @@
-"""How a waiting job stands in the grid queue: at each site, and with the split that could start soonest."""
+"""How a waiting job stands in the grid queue: at each site, and with the split that could start soonest.
+
+The reasons are made of numbers that the kernels leave behind: free nodes, the shadow time, what is kept for the head,
+what is reserved. No rule is decided here a second time (docs/explain.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.explain.facts import GridForecast, SiteFacts, SiteWhy, SplitFacts, SplitWhy, Why
 from gridweave.grid.policy import GridPolicy
+from gridweave.site.explain import (
+    Forecast,
+    Places,
+    SiteReason,
+    SplitReason,
+    ahead_text,
+    free_text,
+    listed,
+    nodes_text,
+    places_text,
+)
 from gridweave.site.job import Job
+from gridweave.site.times import rough_span_text, when_text
 
 MOST_SPLITS = 256
 """At so many ends of running jobs a split is looked for at most."""
 
 
-def queue_facts(
-    queue: GridQueue, policy: GridPolicy, closed: Mapping[int, tuple[int, int]], now_ms: int, job_id: int
-) -> GridForecast:
-    """Return what keeps a waiting job from starting, as things are now; when it does start is left open.
+def named(fragments: Fragments, names: Sequence[str]) -> Places:
+    """Return fragments with the names of their sites."""
+    return tuple((names[site], nodes) for site, nodes in fragments)
+
+
+class _Alone(NamedTuple):
+    """When a site has the nodes for a job, were it the next there.
+
+    ``start_ms`` is None if never by what is known. ``delay_ms`` is how long its data keeps the site beside its work,
+    None if there is no way to its data. ``more`` nodes come free by then, when the jobs ``waits_for`` end.
+    """
+
+    start_ms: int | None
+    delay_ms: int | None
+    more: int
+    waits_for: tuple[int, ...]
+
+
+class Standing:
+    """A waiting job, and all that is said of it as things are now; when it starts is found by play.
 
     Parameters
     ----------
@@ -26,183 +59,324 @@ def queue_facts(
         No running job is past its expected end.
     closed : mapping of int to (int, int)
         The sites that are not asked for now: since when, and until when.
+    names : sequence of str
+        Of the sites.
+    is_quote : bool
+        Whether the job was not handed in.
     """
-    return _Facts(queue, policy, closed, now_ms, job_id).forecast()
-
-
-class _Facts:
-    """A waiting job, and all that is said of it."""
 
     def __init__(
-        self, queue: GridQueue, policy: GridPolicy, closed: Mapping[int, tuple[int, int]], now_ms: int, job_id: int
+        self,
+        queue: GridQueue,
+        policy: GridPolicy,
+        closed: Mapping[int, tuple[int, int]],
+        now_ms: int,
+        job_id: int,
+        names: Sequence[str],
+        *,
+        is_quote: bool = False,
     ) -> None:
-        self.queue, self.policy, self.closed, self.now_ms = queue, policy, closed, now_ms
+        self._queue, self._policy, self._closed, self._now_ms = queue, policy, dict(closed), now_ms
+        self._names, self._is_quote = names, is_quote
         waiting = list(queue.waiting)
-        self.ahead = next(place for place, job in enumerate(waiting) if job.job_id == job_id)
-        self.job: Job = waiting[self.ahead]
-        self.n_sites = len(queue.nodes)
-        self.free = [max(0, queue.free(site)) for site in range(self.n_sites)]
+        self._ahead = next(place for place, job in enumerate(waiting) if job.job_id == job_id)
+        self._job: Job = waiting[self._ahead]
+        self._sites = range(len(queue.nodes))
+        self._free = [max(0, queue.free(site)) for site in self._sites]
         # Of each site: (end, job, nodes) of what runs there, by its end.
-        self.running: list[list[tuple[int, int, int]]] = [[] for _ in self.free]
+        self._running: list[list[tuple[int, int, int]]] = [[] for _ in self._free]
         for running in queue.running:
             for site, width in running.fragments:
-                self.running[site].append((running.end_ms, running.job.job_id, width))
-        self.gaps_ms = queue.gaps_ms(job_id, now_ms) if policy.backfill == "conservative" else []
-        self.head: int | None = waiting[0].job_id if self.ahead else None
-        self.head_start_ms: int | None = None
-        self.kept = [0] * self.n_sites
-        if self.ahead and policy.backfill == "easy":
-            self.head_start_ms, _, self.kept = queue.kept_for_head()
-        elif self.ahead and (reserved := queue.reserved(waiting[0].job_id)) is not None:
-            self.head_start_ms = reserved[0]
+                self._running[site].append((running.end_ms, running.job.job_id, width))
+        self._gaps_ms = queue.gaps_ms(job_id, now_ms) if policy.backfill == "conservative" else []
+        self._head: int | None = waiting[0].job_id if self._ahead else None
+        self._head_start_ms: int | None = None
+        self._kept = [0] * len(self._sites)
+        if self._ahead and policy.backfill == "easy":
+            self._head_start_ms, _, self._kept = queue.kept_for_head()
+        elif self._ahead and (reserved := queue.reserved(waiting[0].job_id)) is not None:
+            self._head_start_ms = reserved[0]
+        self._alone = [self._when_alone(site) for site in self._sites]
+        # Where the job would end first alone: the end, and the name of the site.
+        self._whole_end_ms, self._whole_site, self._whole_ms = self._first_end_alone()
+        # All is said before the queue is played forward.
+        self._reason = self._why()
+        self._rows = tuple(self._row(site) for site in self._sites)
+        self._split = self._split_now()
 
-    def forecast(self) -> GridForecast:
-        """Return all that is said of the job."""
-        sites = tuple(self._site(site) for site in range(self.n_sites))
-        return GridForecast(
-            job_id=self.job.job_id,
-            now_ms=self.now_ms,
-            width=self.job.width,
-            estimate_ms=self.job.estimate_ms,
-            why=self._why(sites),
-            ahead=self.ahead,
-            head=self.head,
-            head_start_ms=self.head_start_ms,
-            sites=sites,
-            split=self._split(sites),
+    @property
+    def job_id(self) -> int:
+        """Of the job."""
+        return self._job.job_id
+
+    def unplaced(self, *, is_too_far: bool = False) -> Forecast:
+        """Return the forecast if no start was found: because there is none, or none within the steps allowed."""
+        why = "; nodes that others have must come free first, and when they do is not known"
+        if is_too_far:
+            why = "; when it starts lies too far ahead to be worked out"
+        return self._forecast(self._reason + why)
+
+    def placed(
+        self, start_ms: int, fragments: Fragments, length_ms: int, *, is_reserved_only: bool = False
+    ) -> Forecast:
+        """Return the forecast if a start was found.
+
+        Parameters
+        ----------
+        is_reserved_only : bool
+            Whether it is what is reserved now, and what becomes of that lies too far ahead.
+        """
+        places = named(fragments, self._names)
+        reason = f"{self._reason}; it starts {when_text(start_ms, self._now_ms)} on {places_text(places)}"
+        if is_reserved_only:
+            reason = f"{self._reason}; when it starts lies too far ahead to be worked out: this is what is reserved now"
+        return self._found(reason, start_ms, places, length_ms)
+
+    def placed_at_once(self, start_ms: int, fragments: Fragments, length_ms: int) -> Forecast:
+        """Return the forecast of a job that would not wait at all."""
+        places = named(fragments, self._names)
+        return self._found(f"it would start at once, on {places_text(places)}", start_ms, places, length_ms)
+
+    def _found(self, reason: str, start_ms: int, places: Places, length_ms: int) -> Forecast:
+        forecast = self._forecast(reason)
+        split = forecast.split
+        if len(places) > 1 and split is not None:
+            split = self._split_found(start_ms, places, length_ms)
+        return msgspec.structs.replace(forecast, start_ms=start_ms, places=places, length_ms=length_ms, split=split)
+
+    def _forecast(self, reason: str) -> Forecast:
+        return Forecast(
+            job_id=None if self._is_quote else self._job.job_id,
+            now_ms=self._now_ms,
+            ahead=self._ahead,
+            reason=reason,
+            sites=self._rows,
+            split=self._split,
         )
 
-    def _why(self, sites: Sequence[SiteFacts]) -> Why:
+    # -- the job ------------------------------------------------------------------------------------------------------
+
+    def _why(self) -> str:
         """Return what keeps the job from starting now."""
-        found = {site.why for site in sites}
-        if self.policy.backfill == "conservative":
-            return "reserved"
-        if not self.ahead:
-            return "first"
-        if self.policy.backfill == "none":
-            return "strict"
-        if "fits" in found:
-            return "next"
-        if "kept" in found:
-            return "kept"
-        return "parted" if sum(self.free) >= self.job.width else "narrow"
+        need, length = f"it needs {nodes_text(self._job.width)}", rough_span_text(self._job.estimate_ms)
+        if self._policy.backfill == "conservative":
+            return f"its start is reserved: {need} for {length}, which no earlier gap has"
+        if not self._ahead:
+            return f"it is first in the queue; {need}, {self._most_free()}"
+        if self._policy.backfill == "none":
+            return f"{ahead_text(self._ahead)} must start before it: this queue lets none be overtaken"
+        roomy = [site for site in self._sites if self._has_room(site)]
+        if any(self._hindrance(site) is None for site in roomy):
+            return f"{need}, which are free: the next pass over the queue places it, if no job ahead takes them"
+        if roomy:
+            return (
+                f"{need}, which are free, but it would run for {length} on nodes that are kept for job {self._head}, "
+                f"first in the queue{self._head_due()}"
+            )
+        return f"{need}, {self._most_free()}; {ahead_text(self._ahead)} would be offered them before it"
 
-    # -- alone ---------------------------------------------------------------------------------------------------------
+    def _most_free(self) -> str:
+        most, total = max(self._free, default=0), sum(self._free)
+        if not total:
+            return "and none is free"
+        return f"and {free_text(most)} at one site at most" + (f", {total} in all" if total > most else "")
 
-    def _site(self, site: int) -> SiteFacts:
-        """Return how the job stands at a site."""
-        width, nodes, free = self.job.width, self.queue.nodes[site], self.free[site]
-        start_ms, more, waits_for = self._alone(site)
-        delay_ms = None if start_ms is None else self.queue.delay_ms(self.job.job_id, site, start_ms)
-        since_ms, until_ms = self.closed.get(site, (0, 0))
-        gap_ms = self.gaps_ms[site] if self.gaps_ms else None
-        why: SiteWhy
-        if nodes < width:
-            why = "small"
-        elif start_ms is not None and delay_ms is None:
-            why, start_ms = "apart", None
-        elif site in self.closed:
-            why = "closed"
-        elif free < width:
-            why = "busy"
-        else:
-            why = self._why_not_there(site)
-        return SiteFacts(
-            site=site,
-            nodes=nodes,
-            free=free,
-            why=why,
-            start_ms=start_ms,
-            delay_ms=delay_ms or 0,
-            more=more,
-            waits_for=waits_for,
-            others=max(0, self.queue.others(site)),
-            kept=self.kept[site],
-            since_ms=since_ms,
-            until_ms=until_ms,
-            gap_ms=gap_ms,
-        )
+    def _head_due(self) -> str:
+        if self._head_start_ms is None:
+            return ""
+        return f", which is to start {when_text(self._head_start_ms, self._now_ms)}"
 
-    def _alone(self, site: int) -> tuple[int | None, int, tuple[int, ...]]:
-        """Return when a site has the nodes, were the job the next; how many come free by then, and which jobs end."""
-        missing = self.job.width - self.free[site]
-        if missing <= 0:
-            return self.now_ms, 0, ()
-        more = 0
+    # -- alone, at a site ---------------------------------------------------------------------------------------------
+
+    def _when_alone(self, site: int) -> _Alone:
+        missing = self._job.width - self._free[site]
+        start_ms, more = (self._now_ms if missing <= 0 else None), 0
         ends: list[int] = []
-        start_ms: int | None = None
-        for end_ms, job_id, width in self.running[site]:
+        for end_ms, job_id, nodes in self._running[site] if missing > 0 else ():
             if start_ms is not None and end_ms > start_ms:
                 break
-            more += width
+            more += nodes
             ends.append(job_id)
             if more >= missing:
                 start_ms = end_ms
-        return start_ms, more, tuple(ends)
+        if start_ms is None:
+            return _Alone(None, 0, more, ())
+        delay_ms = self._queue.delay_ms(self._job.job_id, site, start_ms)
+        return _Alone(None if delay_ms is None else start_ms, delay_ms, more, tuple(ends))
 
-    def _why_not_there(self, site: int) -> SiteWhy:
-        """Return why the job does not start now at a site that has the nodes."""
-        if self.gaps_ms:
-            return "fits" if self.gaps_ms[site] == self.now_ms else "reserved"
-        if self.ahead and self.policy.backfill == "none":
-            return "ahead"
-        is_late = self.head_start_ms is None or self.now_ms + self.job.estimate_ms > self.head_start_ms
-        return "kept" if self.ahead and is_late and self.free[site] - self.kept[site] < self.job.width else "fits"
+    def _has_room(self, site: int) -> bool:
+        """Return whether a site could be asked for the job now, and has the nodes."""
+        alone = self._alone[site]
+        return site not in self._closed and alone.delay_ms is not None and self._free[site] >= self._job.width
 
-    # -- split ---------------------------------------------------------------------------------------------------------
-
-    def _split(self, sites: Sequence[SiteFacts]) -> SplitFacts | None:
-        """Return the split that could start soonest, were the job the next; None if nothing is ever split."""
-        if not self.policy.splits or self.job.width < 2 or self.n_sites < 2:
-            return None
-        estimate_ms = self.job.estimate_ms
-        starts = [(s.gap_ms if self.gaps_ms else s.start_ms, s) for s in sites if s.start_ms is not None]
-        ends = [(start_ms + s.delay_ms + estimate_ms, s.site) for start_ms, s in starts if start_ms is not None]
-        end_ms, whole_site = min(ends, default=(None, -1))
-        whole_ms = estimate_ms + (sites[whole_site].delay_ms if ends else 0)
-        about = SplitFacts(why="bound", least=self.policy.lower_bound, whole_ms=whole_ms, whole_site=whole_site)
-        about = msgspec.structs.replace(about, whole_end_ms=end_ms)
-        if not self.queue.may_split(self.job.job_id):
-            return about
-        allowed = self.queue.fragments_allowed(self.job.width)
-        found = self._soonest_split() if allowed > 1 else None
-        if found is None:
-            why: SplitWhy = "fragments" if allowed < self.n_sites else "links"
-            if sum(self.free) + sum(nodes for site in self.running for _, _, nodes in site) < self.job.width:
-                why = "few"
-            return msgspec.structs.replace(about, why=why, least=allowed)
-        start_ms, fragments, length_ms = found
-        if len(fragments) == 1:
-            return msgspec.structs.replace(about, why="alone", start_ms=start_ms)
-        gain_ms = None if end_ms is None else end_ms - start_ms - length_ms
-        if self.policy.adaptive and gain_ms is not None and gain_ms <= 0:
-            why = "waits"
-        elif start_ms > self.now_ms:
-            why = "later"
+    def _row(self, site: int) -> SiteReason:
+        """Return how the job stands at a site: the first reason that holds."""
+        now_ms, width, alone = self._now_ms, self._job.width, self._alone[site]
+        nodes = self._queue.nodes[site]
+        free = free_text(self._free[site], nodes)
+        if nodes < width:
+            reason = f"has {nodes_text(nodes)} in all: never alone"
+        elif alone.delay_ms is None:
+            reason = "has no way to its data now"
+        elif site in self._closed:
+            since_ms, until_ms = self._closed[site]
+            asked = when_text(max(until_ms, now_ms), now_ms)
+            reason = f"refused, or was silent, {when_text(since_ms, now_ms)}; is asked again {asked} at latest"
+        elif self._free[site] < width:
+            reason = f"needs {nodes_text(width)}, {free}{self._later(site)}"
         else:
-            why = "ahead" if self.ahead else "pays"
-        return msgspec.structs.replace(
-            about, why=why, fragments=fragments, start_ms=start_ms, length_ms=length_ms, gain_ms=gain_ms
+            reason = free + (self._hindrance(site) or ": it could start there now")
+        return SiteReason(
+            site=self._names[site],
+            nodes=nodes,
+            free=self._free[site],
+            start_ms=alone.start_ms,
+            ahead=self._ahead,
+            waits_for=alone.waits_for,
+            reason=reason,
         )
 
-    def _soonest_split(self) -> tuple[int, tuple[tuple[int, int], ...], int] | None:
-        """Return the first instant at which what is free can be had in parts, with the parts and the length then."""
-        free, width = self.free.copy(), self.job.width
-        ends = sorted({end_ms for running in self.running for end_ms, _, _ in running})
+    def _hindrance(self, site: int) -> str | None:
+        """Return what keeps the job from a site that has the nodes; None if nothing does."""
+        now_ms, estimate_ms = self._now_ms, self._job.estimate_ms
+        if self._gaps_ms:
+            gap_ms = self._gaps_ms[site]
+            if gap_ms == now_ms:
+                return None
+            later = "" if gap_ms is None else f"; they are free for that long {when_text(gap_ms, now_ms)}"
+            return f", but not for {rough_span_text(estimate_ms)}: others have reserved them{later}"
+        if not self._ahead:
+            return None
+        if self._policy.backfill == "none":
+            return f"; {ahead_text(self._ahead)} must start first"
+        ends_by_then = self._head_start_ms is not None and now_ms + estimate_ms <= self._head_start_ms
+        if ends_by_then or self._free[site] - self._kept[site] >= self._job.width:
+            return None
+        return f", {self._kept[site]} of them kept for job {self._head}{self._head_due()}"
+
+    def _later(self, site: int) -> str:
+        """Return what comes free at a site, and when."""
+        alone, count = self._alone[site], max(0, self._queue.others(site))
+        others = f"; others have {count}" if count else ""
+        if alone.start_ms is None:
+            return others + (", and when they leave is not known" if others else "")
+        more = f"{alone.more} more {'comes' if alone.more == 1 else 'come'} free"
+        ahead = f"; offered to {ahead_text(self._ahead)} first" if self._ahead else ""
+        return f"{others}; {more} {when_text(alone.start_ms, self._now_ms)} when {_ends(alone.waits_for)}{ahead}"
+
+    def _first_end_alone(self) -> tuple[int | None, str, int]:
+        """Return where the job would end first on one site: its end there (None: nowhere), the name, and its length."""
+        estimate_ms, found = self._job.estimate_ms, []
+        for site, alone in enumerate(self._alone):
+            start_ms = self._gaps_ms[site] if self._gaps_ms else alone.start_ms
+            if alone.start_ms is not None and start_ms is not None:
+                length_ms = estimate_ms + (alone.delay_ms or 0)
+                found.append((start_ms + length_ms, site, length_ms))
+        if not found:
+            return None, "", estimate_ms
+        end_ms, site, length_ms = min(found)
+        return end_ms, self._names[site], length_ms
+
+    # -- split --------------------------------------------------------------------------------------------------------
+
+    def _split_now(self) -> SplitReason | None:
+        """Return the split that could start soonest, were the job the next; None if nothing is ever split."""
+        width = self._job.width
+        if not self._policy.splits or width < 2 or len(self._sites) < 2:
+            return None
+        if not self._queue.may_split(self._job.job_id):
+            return self._no_split(f"only jobs of more than {nodes_text(self._policy.lower_bound)} are split")
+        allowed = self._queue.fragments_allowed(width)
+        found = self._soonest_split() if allowed > 1 else None
+        if found is None:
+            return self._no_split(self._why_no_split(allowed))
+        start_ms, fragments, length_ms = found
+        if len(fragments) > 1:
+            return self._split_possible(start_ms, named(fragments, self._names), length_ms)
+        alone = f"{self._whole_site} alone has the nodes"
+        if start_ms == self._now_ms:
+            return self._no_split(f"no split is needed: {alone} now")
+        return self._no_split(f"no split is possible before {alone}, {when_text(start_ms, self._now_ms)}")
+
+    def _no_split(self, reason: str) -> SplitReason:
+        return SplitReason(whole_ms=self._whole_ms, reason=reason)
+
+    def _why_no_split(self, allowed: int) -> str:
+        """Return why no split was found, with so many sites allowed."""
+        width = nodes_text(self._job.width)
+        if sum(self._free) + sum(nodes for site in self._running for _, _, nodes in site) < self._job.width:
+            return "no split is possible: too few nodes come free, by what is known"
+        if allowed == 1:
+            return f"a job of {width} may not be split"
+        if allowed < len(self._sites):
+            return f"a job of {width} may be on {allowed} sites, and would need more"
+        return "no split is possible: its parts would have no way to each other"
+
+    def _split_found(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
+        """Return the split that the job gets."""
+        gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
+        reason = f"it is split over {places_text(places)}: it takes {self._lengths(length_ms)}"
+        if gain_ms is not None and gain_ms > 0:
+            reason += f", and ends {rough_span_text(gain_ms)} sooner than {self._whole_site} alone"
+        return self._worded(reason, start_ms, places, length_ms, gain_ms)
+
+    def _split_possible(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
+        """Return the split that could start soonest."""
+        gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
+        waits = self._policy.adaptive and gain_ms is not None and gain_ms <= 0
+        if not waits and start_ms == self._now_ms and not self._ahead:
+            return self._split_found(start_ms, places, length_ms)
+        reason = f"a split over {places_text(places)} could start {when_text(start_ms, self._now_ms)} and would take "
+        reason += self._lengths(length_ms)
+        if gain_ms is None:
+            reason += "; no site has the nodes alone"
+        else:
+            ends = f"{rough_span_text(abs(gain_ms))} {'later' if gain_ms > 0 else 'sooner'}" if gain_ms else "no later"
+            reason += f"; waiting for {self._whole_site} ends {ends}"
+        if not waits and start_ms == self._now_ms:
+            reason += f"; {ahead_text(self._ahead)} would be placed first"
+        return self._worded(reason, start_ms, places, length_ms, gain_ms)
+
+    def _lengths(self, length_ms: int) -> str:
+        return f"{rough_span_text(length_ms)} instead of {rough_span_text(self._whole_ms)}"
+
+    def _worded(self, reason: str, start_ms: int, places: Places, length_ms: int, gain_ms: int | None) -> SplitReason:
+        return SplitReason(
+            places=places,
+            start_ms=start_ms,
+            length_ms=length_ms,
+            whole_ms=self._whole_ms,
+            gain_ms=gain_ms,
+            reason=reason,
+        )
+
+    def _soonest_split(self) -> tuple[int, Fragments, int] | None:
+        """Return the first instant at which what is free can be had in fragments, with these and the length then."""
+        free, width = self._free.copy(), self._job.width
+        ends = sorted({end_ms for running in self._running for end_ms, _, _ in running})
         at_ms: dict[int, list[tuple[int, int]]] = {end_ms: [] for end_ms in ends}
-        for site, running in enumerate(self.running):
+        for site, running in enumerate(self._running):
             for end_ms, _, nodes in running:
                 at_ms[end_ms].append((site, nodes))
         tries = 0
-        for when_ms in [self.now_ms, *ends]:
+        for when_ms in [self._now_ms, *ends]:
             for site, nodes in at_ms.get(when_ms, ()):
                 free[site] += nodes
             if sum(free) < width:
                 continue
-            found = self.queue.split(self.job.job_id, free, when_ms)
+            found = self._queue.split(self._job.job_id, free, when_ms)
             tries += 1
             if found is not None:
                 return when_ms, *found
             if tries == MOST_SPLITS:
                 break
         return None
+
+
+def _ends(job_ids: Sequence[int]) -> str:
+    """Return that some jobs end."""
+    if len(job_ids) == 1:
+        return f"job {job_ids[0]} ends"
+    if len(job_ids) <= 3:
+        return f"jobs {listed([str(job_id) for job_id in job_ids])} end"
+    return f"job {job_ids[-1]} and {len(job_ids) - 1} others end"

@@ -28,10 +28,9 @@ from gridweave.grid.api import (
     SiteInfo,
     StoryEntry,
 )
-from gridweave.grid.explain.words import of_site, record_forecast, with_site_answer
-from gridweave.grid.service.desk import Foretold
+from gridweave.grid.explain.delegated import with_site_answer
 from gridweave.site.desk_messages import JobList, SiteNames, SiteStatus
-from gridweave.site.forecast import SiteForecast
+from gridweave.site.explain import record_forecast
 from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.journal.records import JobFilter, Note
 from gridweave.site.machine.agent import OutputRead
@@ -215,24 +214,21 @@ class LiveBackend:
         """Return when a job starts, and why it waits; None if it is unknown."""
         if job_id >= OWN_IDS:
             return await self._own_forecast(job_id)
-        told = await self._ask(GRID_ACTOR, "forecast", Foretold, job_id)
-        if told.forecast is None:
-            return None
-        said = await self._of_sites(told.sites, "forecast", job_id)
-        return functools.reduce(lambda known, name: with_site_answer(known, name, said[name]), said, told.forecast)
+        kind: Any = Forecast | None
+        known: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id)
+        return None if known is None else await self._with_sites(known, "forecast", job_id)
 
-    async def _of_sites(self, names: Sequence[str], method: str, *arguments: object) -> dict[str, SiteForecast]:
-        """Return what sites say of a job, those that answer and know it."""
-        kind: Any = SiteForecast | None
-        asked = (self._ask(site_actor(name), method, kind, *arguments, timeout_s=LOOK_S) for name in names)
+    async def _with_sites(self, known: Forecast, method: str, *arguments: object) -> Forecast:
+        """Return a forecast with what the sites say in whose queues the job waits, or would; those that answer."""
+        kind: Any = Forecast | None
+        asked = (self._ask(site_actor(name), method, kind, *arguments, timeout_s=LOOK_S) for name in known.queues)
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        found: dict[str, SiteForecast] = {}
-        for name, answer in zip(names, answers, strict=True):
-            if isinstance(answer, SiteForecast):
-                found[name] = answer
+        for name, answer in zip(known.queues, answers, strict=True):
+            if isinstance(answer, Forecast):
+                known = with_site_answer(known, name, answer)
             elif isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
                 raise answer
-        return found
+        return known
 
     async def _own_forecast(self, job_id: int) -> Forecast | None:
         """Return what a site says of a job of its own users."""
@@ -240,16 +236,13 @@ class LiveBackend:
         if record is None:
             return None
         name = await self._owner(job_id)
-        kind: Any = SiteForecast | None
-        said: SiteForecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
-        return record_forecast(record, record.end_ms or 0, "") if said is None else of_site(name, said)
+        kind: Any = Forecast | None
+        said: Forecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
+        return said or record_forecast(record, record.end_ms or 0)
 
     async def quote(self, request: JobRequest) -> Forecast:
         """Return when such a job would start."""
-        told = await self._ask(GRID_ACTOR, "quote", Foretold, request)
-        assert told.forecast is not None, "a quote without an answer"
-        said = await self._of_sites(told.sites, "quote", request, True)
-        return functools.reduce(lambda known, name: with_site_answer(known, name, said[name]), said, told.forecast)
+        return await self._with_sites(await self._ask(GRID_ACTOR, "quote", Forecast, request), "quote", request, True)
 
     # -- output -------------------------------------------------------------------------------------------------------
 
@@ -430,7 +423,7 @@ class SiteBackend(LiveBackend):
 
     async def quote(self, request: JobRequest) -> Forecast:
         """Return when such a job of an own user would start."""
-        return of_site(self.site, await self._ask(self.home, "quote", SiteForecast, request, False))
+        return await self._ask(self.home, "quote", Forecast, request, False)
 
     async def scheduling(self) -> Scheduling:
         """Refuse: how the grid schedules is known there.

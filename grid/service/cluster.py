@@ -14,11 +14,16 @@ from typing import Any, NoReturn
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy
+from gridweave.grid.config.reading import ReadGrid
+from gridweave.grid.config.tables import GridFile, LiveGridTable, LiveSiteTable
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
+from gridweave.netmodel.model import NetworkModel
 from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.messages import Agent
@@ -471,3 +476,56 @@ def agents_of(site: SitePlan, first_port: int) -> tuple[Agent, ...]:
         ports = (low, low + PORTS_EACH) if low + PORTS_EACH <= 65_536 else (0, 0)
         agents.append(Agent(name=f"m{machine}", nodes=nodes, ports=ports))
     return tuple(agents)
+
+
+def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
+    """Return the grid that is to be started.
+
+    Parameters
+    ----------
+    folder, namespace, labelled, first_port
+        As for `GridPlan`.
+    secret : bytes
+        By which the sites know each other when they probe.
+    """
+    table = read.grid
+    times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms")
+    return GridPlan(
+        folder=folder,
+        sites=tuple(site_plan(site, table) for site in read.sites),
+        policy=grid_policy(table),
+        namespace=namespace,
+        labelled=labelled,
+        network=_network(read),
+        probes=_probes(read, secret),
+        first_port=first_port,
+        **{name: getattr(table, name) for name in times},
+    )
+
+
+def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
+    """Return a site as it is to be started; what it leaves open is as for the grid."""
+    return SitePlan(
+        name=site.name,
+        nodes=site.nodes,
+        machines=site.machines,
+        virtual=site.virtual,
+        policy=site_policy(site, grid),
+        owner=owner_policy(site),
+        journal=site.journal,
+    )
+
+
+def _network(read: ReadGrid) -> GridNetwork | None:
+    """Return the links between the sites, as the meta-scheduler knows them."""
+    if read.network is None:
+        return None
+    model = NetworkModel.of_table(read.network.table, read.network.topology)
+    return GridNetwork(model, read.grid.split == "earliest-end", NO_DATA, read.grid.exact_up_to)
+
+
+def _probes(read: ReadGrid, secret: bytes) -> ProbePlan | None:
+    probes = read.file.probes if isinstance(read.file, GridFile) else None
+    if probes is None:
+        return None
+    return ProbePlan(secret=secret, every_s=probes.every_s, bandwidth_every_s=probes.bandwidth_every_s)

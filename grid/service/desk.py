@@ -6,24 +6,15 @@ import asyncio
 from collections import Counter
 from itertools import islice
 
-import msgspec
-
-from gridweave.grid.api import Forecast, FragmentLimit, Queue, Scheduling
-from gridweave.grid.explain.words import record_forecast
+from gridweave.grid.api import FragmentLimit, Queue, Scheduling
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.desk_messages import SiteNames
+from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRequest
 from gridweave.site.service.desk import DESK_METHODS, Desk, queued
 
 GRID_METHODS = (*DESK_METHODS, "about", "queue", "forecast", "quote", "scheduling")
 """What may be asked at the desk of the grid through a `Door`."""
-
-
-class Foretold(msgspec.Struct, frozen=True):
-    """What the meta-scheduler says of a job, if it knows it, and the sites that know more."""
-
-    forecast: Forecast | None
-    sites: tuple[str, ...] = ()
 
 
 class GridDesk(Desk[GridDriver]):
@@ -59,26 +50,22 @@ class GridDesk(Desk[GridDriver]):
         states = {state: counts[state] for state in ("waiting", "held", "starting", "running")}
         return Queue(**states, jobs=[queued(record) for record in first])
 
-    async def forecast(self, job_id: int) -> Foretold:
-        """Return when a job starts, and why it waits."""
+    async def forecast(self, job_id: int) -> Forecast | None:
+        """Return when a job starts, and why it waits, by what the grid knows; None if it is unknown."""
         found = await self.records([job_id])
         if not found:
-            return Foretold(None)
+            return None
         async with self._forecasting:
             forecaster = self.driver.grid.forecaster(self.driver.clock.now_ms(), job_id)
             if forecaster is None:
-                return Foretold(record_forecast(found[0], self.driver.clock.now_ms(), ""))
-            forecast = await asyncio.to_thread(forecaster)
-        waits_there = self._delegates and forecast.state == "waiting"
-        return Foretold(forecast, tuple(name for name, _ in forecast.places) if waits_there else ())
+                return record_forecast(found[0], self.driver.clock.now_ms())
+            return await asyncio.to_thread(forecaster)
 
-    async def quote(self, request: JobRequest) -> Foretold:
-        """Return when such a job would start."""
+    async def quote(self, request: JobRequest) -> Forecast:
+        """Return when such a job would start, by what the grid knows."""
         async with self._forecasting:
             quoter = self.driver.grid.quoter(self.driver.clock.now_ms(), request)
-            forecast = await asyncio.to_thread(quoter)
-        large_enough = (site.site for site in forecast.sites if site.nodes >= request.nodes)
-        return Foretold(forecast, tuple(large_enough) if self._delegates else ())
+            return await asyncio.to_thread(quoter)
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
@@ -97,8 +84,3 @@ class GridDesk(Desk[GridDriver]):
             links=settings.network is not None,
             margin_ms=settings.margin_ms,
         )
-
-    @property
-    def _delegates(self) -> bool:
-        """Whether jobs wait in the queues of sites."""
-        return self.driver.settings.policy.control != "full"

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import (
     FromLiveSite,
@@ -20,6 +19,7 @@ from gridweave.grid.messages import (
     LiveGridEvent,
     TellSite,
 )
+from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.warming import warm_up
 from gridweave.jit import one_at_a_time
 from gridweave.site.eligibility import Past
@@ -31,15 +31,59 @@ from gridweave.site.service.clock import Clock
 from gridweave.site.service.driver import Driver, Send
 
 
-def configuration_of(settings: GridSettings) -> str:
-    """Return what the journal knows the settings by; of the network its links alone."""
-    # Journals from before a lease could be chosen know of none.
-    known = repr(msgspec.structs.replace(settings, network=None)).replace(f", lease_ms={LEASE_MS},", ",")
-    if settings.network is None:
-        return known
-    topology = settings.network.model.topology
-    columns = [topology.source, topology.target, topology.latency_ms, topology.bandwidth_bps, topology.node_of_site]
-    return f"{known}, links {digest([column.tolist() for column in columns]).hex()}"
+class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the grid decides by of the links between its sites.
+
+    Attributes
+    ----------
+    links : str
+        A digest of the links.
+    routes : str
+    k, segment_bytes : int
+        As for `gridweave.netmodel.routing.find_paths`.
+    earliest_end : bool
+    staging, exact_up_to : int
+        As for `gridweave.grid.control.links.GridNetwork`.
+    """
+
+    links: str
+    routes: str
+    k: int
+    segment_bytes: int
+    earliest_end: bool
+    staging: int
+    exact_up_to: int
+
+
+class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """From what a journal's core was made: `GridSettings`, with what counts of the network."""
+
+    sites: tuple[tuple[str, int], ...]
+    policy: GridPolicy
+    seed: int
+    margin_ms: int
+    retry_ms: int
+    lease_ms: int
+    network: NetworkIdentity | None
+
+
+def identity_of(settings: GridSettings) -> GridIdentity:
+    """Return what the journal knows the settings by."""
+    known = {name: getattr(settings, name) for name in GridIdentity.__struct_fields__}
+    network = settings.network
+    if network is not None:
+        topology, found = network.model.topology, network.model.paths
+        columns = [topology.source, topology.target, topology.latency_ms, topology.bandwidth_bps, topology.node_of_site]
+        known["network"] = NetworkIdentity(
+            links=digest([column.tolist() for column in columns]).hex(),
+            routes=found.routes,
+            k=found.k,
+            segment_bytes=found.segment_bytes,
+            earliest_end=network.earliest_end,
+            staging=network.staging,
+            exact_up_to=network.exact_up_to,
+        )
+    return GridIdentity(**known)
 
 
 class GridDriver(Driver[Any]):
@@ -64,7 +108,7 @@ class GridDriver(Driver[Any]):
             event_type=LiveGridEvent,
             message_type=GridMessage,
             answer_type=Accepted | Declined,
-            configuration=configuration_of(settings),
+            identity=identity_of(settings),
             batch=0,
         )
         super().__init__(self.grid, journal, clock, peers=self._names, incoming=SiteMessage, send=to_site)

@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.grid.gateway.settings import DEFAULT_PORT, GatewaySettings
+from gridweave.grid.config.tables import GatewayTable
+from gridweave.grid.gateway.settings import DEFAULT_PORT
 from gridweave.grid.service.ending import MARKER_VARIABLE
 from gridweave.grid.service.ray import free_port, token_environment
 from gridweave.grid.service.state import GATEWAY, LOGS, TOKEN, TOKENS, LocalGridState, LocalProcess
@@ -24,63 +25,12 @@ LOG = "gateway.log"
 _LOOK_EVERY_S = 0.05
 
 
-class GatewayPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A gateway as it is to be started.
-
-    Attributes
-    ----------
-    host : str
-    port : int, optional
-        0: any that is free; None: the usual one, or any.
-    tokens : bool
-        Whether who asks must have a token.
-    cert, key : str, optional
-        Files for TLS.
-    client_ca : str, optional
-        A file of certificates by which the other ends of links are known.
-    operator_token_file : str, optional
-        A file with a token that was made elsewhere.
-    limits : dict from str to int or float
-        By their names in `GatewaySettings`.
-    """
-
-    host: str = "127.0.0.1"
-    port: int | None = None
-    tokens: bool = True
-    cert: str | None = None
-    key: str | None = None
-    client_ca: str | None = None
-    operator_token_file: str | None = None
-    limits: dict[str, float] = {}
-
-    def settings(self, tokens: str) -> GatewaySettings:
-        """Return how the gateway is set up.
-
-        Parameters
-        ----------
-        tokens : str
-            Where they are kept, if there are any.
-        """
-        return msgspec.convert(
-            {
-                "host": self.host,
-                "port": DEFAULT_PORT if self.port is None else self.port,
-                "tokens": tokens if self.tokens else None,
-                "cert": self.cert,
-                "key": self.key,
-                "client_ca": self.client_ca,
-                **self.limits,
-            },
-            GatewaySettings,
-        )
-
-
 class GatewayTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the process of a gateway is told (`gridweave.grid.service.gateway_process`).
 
     Attributes
     ----------
-    plan : GatewayPlan
+    plan : GatewayTable
         With its port.
     address : str
         Of Ray.
@@ -92,7 +42,7 @@ class GatewayTask(msgspec.Struct, frozen=True, kw_only=True):
         The file for the token of the user who starts it.
     """
 
-    plan: GatewayPlan
+    plan: GatewayTable
     address: str
     namespace: str
     tokens: str
@@ -100,7 +50,7 @@ class GatewayTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_gateway(
-    plan: GatewayPlan, state: LocalGridState, folder: Path, ray_token: Path | None
+    plan: GatewayTable, state: LocalGridState, folder: Path, ray_token: Path | None
 ) -> tuple[LocalProcess, str]:
     """Start the gateway of a grid; it looks for the actors by itself.
 
@@ -153,12 +103,12 @@ def start_gateway(
     return process, url_of(plan, port)
 
 
-def url_of(plan: GatewayPlan, port: int) -> str:
+def url_of(plan: GatewayTable, port: int) -> str:
     """Return at which URL a gateway is reached from this machine.
 
     Examples
     --------
-    >>> url_of(GatewayPlan(host="0.0.0.0"), 8765), url_of(GatewayPlan(host="::1", cert="c", key="k"), 443)
+    >>> url_of(GatewayTable(host="0.0.0.0"), 8765), url_of(GatewayTable(host="::1", cert="c", key="k"), 443)
     ('http://127.0.0.1:8765', 'https://[::1]:443')
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(plan.host, plan.host)

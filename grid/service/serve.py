@@ -23,6 +23,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.config.reading import ReadGrid
+from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.link import LinkDoor
 from gridweave.grid.gateway.running import log_requests
@@ -31,14 +33,13 @@ from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
 from gridweave.grid.live import GridSettings
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
-from gridweave.grid.service.local_gateway import GatewayPlan
 from gridweave.grid.service.ray import LOOPBACK, connected, knock
 from gridweave.grid.service.signals import ended_in_order, signals_held
 from gridweave.grid.service.site_ray import SiteRay
 from gridweave.grid.service.state import TOKEN, TOKENS, make_private, write_private
 from gridweave.grid.service.up import MARKER, kept_secret
 from gridweave.site.runs import SiteSettings
-from gridweave.site.service.calls import CALL_S, GRID_ACTOR, SITE_LABEL, Handles, agent_actor, site_actor
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
 
@@ -49,11 +50,16 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 """Hears what is going on, line by line."""
 
+FIRST_PORT, PORTS_OF_A_SITE = 20_000, 1_000
+"""From which port on the ranks of jobs meet, and how many ports are kept for each site."""
+
+_MOST_PLACES = 44
+
 STOP_S = 3.0
 """So long requests may take to come to an end when the process is told to end."""
 
 
-def prepare_tokens(plan: GatewayPlan, folder: Path) -> str:
+def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
     """See to it that there is an operator's token; return where tokens are kept.
 
     Parameters
@@ -185,7 +191,7 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     settings : GridSettings
     sites : tuple of FarSitePlan
         In the order of the settings.
-    gateway : GatewayPlan
+    gateway : GatewayTable
     journal : str
         Path or URL.
     password_file : str
@@ -196,10 +202,50 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     settings: GridSettings
     sites: tuple[FarSitePlan, ...]
-    gateway: GatewayPlan
+    gateway: GatewayTable
     journal: str
     password_file: str = ""
     clock: Clock = Clock()
+
+
+def grid_service(read: ReadGrid) -> GridService:
+    """Return the grid's side that is to run.
+
+    Parameters
+    ----------
+    read : ReadGrid
+        Of the grid's side.
+    """
+    from gridweave.grid.service.cluster import agents_of, plan_of
+
+    file = read.file
+    assert isinstance(file, ServedGrid), "a site is no grid"
+    plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
+    return GridService(
+        folder=read.folder,
+        settings=plan.settings(),
+        sites=tuple(
+            FarSitePlan(
+                end=_link_end(site, site.name, read),
+                accepts_file=read.placed(site.accepts_file),
+                machines=tuple(agent.name for agent in agents_of(each, FIRST_PORT)),
+            )
+            for site, each in zip(file.sites, plan.sites, strict=True)
+        ),
+        gateway=read.gateway,
+        journal=plan.journal or str(Path(read.folder) / "grid.journal"),
+        password_file=_password_file(file.grid.journal_password_file, read),
+    )
+
+
+def _link_end(table: EndTable, site: str, read: ReadGrid) -> LinkEnd:
+    end = read.with_places(table)
+    names = ("token_file", "ca", "cert", "key")
+    return LinkEnd(site=site, url=end.url.rstrip("/"), **{name: getattr(end, name) for name in names})
+
+
+def _password_file(path: str | None, read: ReadGrid) -> str:
+    return "" if path is None else read.placed(path)
 
 
 class FarCalls:
@@ -338,7 +384,7 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     settings : SiteSettings
     namespace : str
         Of its actors.
-    gateway : GatewayPlan
+    gateway : GatewayTable
     uplink : LinkEnd, optional
         The grid; None: it is in none.
     accepts_file : str
@@ -359,7 +405,7 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     plan: Any  # a SitePlan; naming it here would load the cores
     settings: SiteSettings
     namespace: str
-    gateway: GatewayPlan
+    gateway: GatewayTable
     uplink: LinkEnd | None = None
     accepts_file: str = ""
     host: str = ""
@@ -368,6 +414,37 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     ray_port: int = 0
     store_bytes: int = 80 << 20
     clock: Clock = Clock()
+
+
+def site_service(read: ReadGrid) -> SiteService:
+    """Return the site that is to run.
+
+    Parameters
+    ----------
+    read : ReadGrid
+        Of a site.
+    """
+    from gridweave.grid.service.cluster import plan_of
+
+    file = read.file
+    assert isinstance(file, ServedSite), "the grid's side is no site"
+    own, ray, uplink = file.site, file.ray, file.uplink
+    first_port = ray.first_port or FIRST_PORT + own.number % _MOST_PLACES * PORTS_OF_A_SITE
+    plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=first_port, secret=b"")
+    return SiteService(
+        folder=read.folder,
+        plan=plan.sites[0],
+        settings=msgspec.structs.replace(plan.site_settings(0), number=own.number),
+        namespace=f"{NAMESPACE}-{own.name}",
+        gateway=read.gateway,
+        uplink=None if uplink is None else _link_end(uplink, own.name, read),
+        accepts_file="" if uplink is None else read.placed(uplink.accepts_file),
+        host=own.host or "",
+        password_file=_password_file(own.journal_password_file, read),
+        address=ray.address,
+        ray_port=ray.port,
+        store_bytes=ray.store_bytes,
+    )
 
 
 def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.config.reading import ReadGrid
+from gridweave.grid.config.tables import GatewayTable, GridFile
 from gridweave.grid.service.cluster import GIVE_UP_S, stop_actors
 from gridweave.grid.service.down import end_all
 from gridweave.grid.service.ending import count_running, end_processes
-from gridweave.grid.service.local_gateway import GatewayPlan, start_gateway, wait_until_ready
+from gridweave.grid.service.local_gateway import start_gateway, wait_until_ready
 from gridweave.grid.service.ray import (
     LOOPBACK,
     MOST_NODES,
@@ -41,6 +43,7 @@ from gridweave.grid.service.state import (
     LocalGridState,
     LocalProcess,
     LocalSite,
+    check_name,
     make_private,
     read_grid_state,
     working_on,
@@ -75,7 +78,7 @@ class Wanted:
         secret by which sites that probe know each other. It may take a while.
     folder : str
         Of journals, jobs and output; empty: one below that of its state.
-    gateway : GatewayPlan
+    gateway : GatewayTable
     ray_port, first_port, store_bytes : int
         Of the local Ray; the first two 0: any.
     address : str, optional
@@ -88,7 +91,7 @@ class Wanted:
     sites: tuple[LocalSite, ...]
     make_plan: Callable[[str, str, bool, int, bytes], GridPlan]
     folder: str = ""
-    gateway: GatewayPlan = field(default_factory=GatewayPlan)
+    gateway: GatewayTable = field(default_factory=GatewayTable)
     ray_port: int = 0
     first_port: int = 0
     store_bytes: int = 80 << 20
@@ -105,6 +108,47 @@ class Wanted:
             for site in self.sites
             for number in range(site.machines)
         ]
+
+
+def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> Wanted:
+    """Return what is to run of a GRID.toml.
+
+    Parameters
+    ----------
+    name : str, optional
+        Goes before the name in the file.
+    address : str, optional
+        Of a Ray cluster that runs; without it there is a local one.
+
+    Raises
+    ------
+    OptionError
+        If the name can be none.
+    """
+    file = read.file
+    assert isinstance(file, GridFile), "a file of serve is no GRID.toml"
+
+    def make_plan(folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
+        from gridweave.grid.service.cluster import plan_of
+
+        return plan_of(
+            read, folder=folder, namespace=namespace, labelled=labelled, first_port=first_port, secret=secret
+        )
+
+    return Wanted(
+        name=check_name(name or file.name or DEFAULT_NAME),
+        sites=tuple(LocalSite(site.name, site.nodes, site.machines) for site in file.sites),
+        make_plan=make_plan,
+        folder=read.folder,
+        gateway=read.gateway,
+        ray_port=file.ray.port,
+        first_port=file.ray.first_port or 0,
+        store_bytes=file.ray.store_bytes,
+        address=address,
+        file=read.source,
+        text=read.text,
+        base=read.base,
+    )
 
 
 @dataclass(kw_only=True)

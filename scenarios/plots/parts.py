@@ -7,6 +7,7 @@ only where a plot is drawn.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import matplotlib.dates as mdates
@@ -28,6 +29,8 @@ BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
 GREY = "#6B6B6B"
 SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHED = (0, (5, 3))
 
 _MINUTE, _HOUR, _DAY = 60 * MS_PER_S, 3600 * MS_PER_S, 86400 * MS_PER_S
 
@@ -87,6 +90,34 @@ def tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def legend_below(figure: Figure, axes: Axes | None = None) -> None:
+    """Write below a figure which series is which, as its first axes have it or those given."""
+    handles, labels = (axes or figure.axes[0]).get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
+
+
+def draw_groups(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float, float]]], names: Sequence[str]) -> None:
+    """Draw bars side by side at each name, with their intervals as whiskers.
+
+    Parameters
+    ----------
+    groups : mapping from str to sequence of (float, float, float)
+        Series to its mean, low and high end at each name; without an interval all three are the same.
+    """
+    wide = 0.8 / len(groups)
+    for number, (series, values) in enumerate(groups.items()):
+        mean, low, high = np.array(values, np.float64).T
+        places = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * wide
+        axes.bar(places, mean, wide, color=SERIES[number], label=series)
+        known = high > low
+        if known.any():
+            reach = np.array([mean - low, high - mean])[:, known]
+            axes.errorbar(places[known], mean[known], reach, fmt="none", ecolor=BLACK, elinewidth=0.8, capsize=2)
+    axes.set_xticks(np.arange(len(names)), names)
+    axes.set_ylim(bottom=0)
+    tidy(axes)
 
 
 @dataclass(frozen=True, slots=True)

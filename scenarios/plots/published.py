@@ -1,47 +1,70 @@
-"""The figures of a reproduction, drawn like those of the papers."""
+"""The figures of published tables: those of the papers drawn alike, and those of what the links between sites cost."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
-from gridweave.scenarios.plots.parts import BLACK, GREY, SERIES, new_figure, tidy
-from gridweave.scenarios.published.streit import monthly_sldwa
-from gridweave.scenarios.published.streit_data import POLICIES, TABLES_A, TRACES
-from gridweave.scenarios.published.thesis_runs import ThesisRuns
-from gridweave.scenarios.published.zhang import FIGURES, QUANTITIES, Curves, Panel, curves_of, panels_of, values_of
-from gridweave.scenarios.published.zhang_runs import ZhangRuns
+from gridweave.netmodel.tables import CONTENTIONS
+from gridweave.scenarios.plots.parts import (
+    BLACK,
+    DASHED,
+    GREY,
+    MARKERS,
+    SERIES,
+    draw_groups,
+    legend_below,
+    new_figure,
+    tidy,
+)
+from gridweave.scenarios.published import lomarc
+from gridweave.scenarios.published.lomarc import LomarcRuns
+from gridweave.scenarios.published.network import (
+    CUTS,
+    FRACTIONS,
+    MODES,
+    OVERHEADS,
+    SENDING,
+    SIZES,
+    Case,
+    NetworkRuns,
+    cases_by_fraction,
+    cases_by_size,
+    contended,
+    cut_case,
+    overheads_of,
+    weighted_overhead,
+)
+from gridweave.scenarios.published.streit import POLICIES, TABLES_A, ThesisRuns, monthly_sldwa
+from gridweave.scenarios.published.zhang import QUANTITIES, Curves, Panel, ZhangRuns, curves_of, panels_of, values_of
+from gridweave.scenarios.sweep.tables import mean_interval
+from gridweave.site.disciplines.lomarc import VARIANTS
 
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_DAY_MS = 86_400_000
+_NUMBER = StrMethodFormatter("{x:,.6g}")
 
 
-def plot_figure(figure: str, runs: ZhangRuns) -> dict[str, Figure]:
-    """Draw a figure of Zhang et al., once for each reading of backfilling.
+def _slug(table: str, reading: str) -> str:
+    return "-".join([table, *re.findall("[a-z0-9]+", reading.lower())])
 
-    Parameters
-    ----------
-    figure : str
-        A key of `gridweave.scenarios.published.zhang.FIGURES`.
 
-    Returns
-    -------
-    dict from str to matplotlib.figure.Figure
-        By name, such as "zhang-5-easy".
-    """
-    title, _ = FIGURES[figure]
+def draw_zhang(table: str, title: str, runs: ZhangRuns) -> dict[str, Figure]:
+    """Draw a figure of Zhang et al., once for each reading of backfilling; names are such as "zhang-5-easy"."""
     figures = {}
-    for reading, curves in curves_of(figure, runs).items():
-        panels = panels_of(figure, reading)
+    for reading, curves in curves_of(table, runs).items():
+        panels = panels_of(table, reading)
         drawn = new_figure(10, 4.2 * (len(panels) // 2) + 0.5)
         for axes, panel in zip(drawn.subplots(len(panels) // 2, 2, squeeze=False).flat, panels, strict=True):
             _draw_panel(axes, panel, curves)
         drawn.suptitle(f"{title}: {reading}", fontsize="medium")
-        figures["-".join([figure, *re.findall("[a-z0-9]+", reading.lower())])] = drawn
+        figures[_slug(table, reading)] = drawn
     return figures
 
 
@@ -52,18 +75,18 @@ def _draw_panel(axes: Axes, panel: Panel, curves: Curves) -> None:
             curve.rho,
             values_of(line, panel.quantity, curve),
             color=SERIES[number],
-            marker=_MARKERS[number],
+            marker=MARKERS[number],
             markersize=4.5,
             linewidth=1.4,
             label=line.label,
         )
     if panel.quantity == "loss":
         ends = np.array([0.5, 1.0])
-        axes.plot(ends, 1 - ends, color=BLACK, linewidth=1, linestyle=(0, (5, 3)), label="κ = 1 − ρ")
+        axes.plot(ends, 1 - ends, color=BLACK, linewidth=1, linestyle=DASHED, label="κ = 1 − ρ")
     axes.set_xlim(0.5, 1.0)
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axes.yaxis.set_major_formatter(_NUMBER)
     axes.set_xlabel("Utilisation ρ")
     axes.set_ylabel(QUANTITIES[panel.quantity][0])
     axes.set_title(panel.title, fontsize="medium", loc="left")
@@ -71,24 +94,17 @@ def _draw_panel(axes: Axes, panel: Panel, curves: Curves) -> None:
     tidy(axes)
 
 
-def plot_months(runs: ThesisRuns) -> dict[str, Figure]:
-    """Draw the monthly SLDwA of Tables A.1 to A.4, published and ours, for the traces at hand.
-
-    Returns
-    -------
-    dict from str to matplotlib.figure.Figure
-        "streit-A"; empty if there is no trace.
-    """
-    keys = runs.present(TRACES)
+def draw_months(table: str, title: str, runs: ThesisRuns) -> dict[str, Figure]:
+    """Draw the monthly SLDwA of Tables A.1 to A.4, published and ours, for the traces at hand."""
+    keys = list(runs.present())
     if not keys:
         return {}
     figure = new_figure(11, 2.9 * len(keys) + 0.6)
     for axes, key in zip(figure.subplots(len(keys), 1, squeeze=False).flat, keys, strict=True):
         _draw_months(axes, key, monthly_sldwa(runs, key))
-    handles = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=2 * len(POLICIES), frameon=False, fontsize="small")
+    legend_below(figure)
     figure.suptitle("SLDwA by month of submission (Streit, Tables A.1 to A.4)", fontsize="medium")
-    return {"streit-A": figure}
+    return {table: figure}
 
 
 def _draw_months(axes: Axes, key: str, ours: Mapping[str, Sequence[float]]) -> None:
@@ -105,16 +121,201 @@ def _draw_months(axes: Axes, key: str, ours: Mapping[str, Sequence[float]]) -> N
             own,
             color=colour,
             linestyle="none",
-            marker=_MARKERS[number],
+            marker=MARKERS[number],
             markersize=5,
             markerfacecolor="none",
             label=f"{policy}, ours",
         )
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axes.yaxis.set_major_formatter(_NUMBER)
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xticks(places, months, rotation=45, ha="right", fontsize="small")
     axes.set_ylabel("SLDwA")
     axes.set_title(key, fontsize="medium", loc="left", color=GREY)
     tidy(axes)
+
+
+def draw_lomarc(table: str, title: str, runs: LomarcRuns) -> dict[str, Figure]:
+    """Draw groups of bars, once for each reading of the slowdown; names are such as "lomarc-6-as-printed"."""
+    points = runs.points(lomarc.bars_of(table))
+    mixes, workloads = (("M2", "M3"), ("W1",)) if table == "lomarc-9" else (("M1",), lomarc.WORKLOADS)
+    quantities = lomarc.SHOWN[table]
+    figures = {}
+    for reading in lomarc.READINGS:
+        view = lomarc.View(points, reading)
+        drawn = new_figure(5.6 * len(quantities), 4.0 * len(mixes) + 0.5)
+        for row, mix in zip(drawn.subplots(len(mixes), len(quantities), squeeze=False), mixes, strict=True):
+            for axes, quantity in zip(row, quantities, strict=True):
+                groups = {
+                    variant: [mean_interval(view.values(quantity, variant, one, mix)) for one in workloads]
+                    for variant in VARIANTS
+                }
+                draw_groups(axes, groups, [f"{one} {mix}" for one in workloads])
+                axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.8g}"))
+                axes.set_ylabel(lomarc.QUANTITIES[quantity][0])
+        legend_below(drawn)
+        drawn.suptitle(f"{title}: {reading}", fontsize="medium")
+        figures[_slug(table, reading)] = drawn
+    return figures
+
+
+def draw_network(table: str, title: str, runs: NetworkRuns) -> dict[str, Figure]:
+    """Draw the gain over sharing, which p it amounts to, where jobs are split, contention, and the cut."""
+    return {
+        "network-gain": plot_gain(runs),
+        "network-overhead": plot_overhead(runs),
+        "network-split": plot_split(runs),
+        "network-contention": plot_contention(runs),
+        "network-cut": plot_cut(runs),
+    }
+
+
+def plot_gain(runs: NetworkRuns) -> Figure:
+    """Draw AWRT against sharing over the fraction of communication and over the size of messages."""
+    figure = new_figure(11, 8)
+    panels: tuple[tuple[str, tuple[float, ...], Callable[[str, str], dict[str, Case]]], ...] = (
+        ("Part of the time in communication", FRACTIONS, cases_by_fraction),
+        ("Size of messages [byte]", SIZES, cases_by_size),
+    )
+    for row, mode in zip(figure.subplots(2, 2, squeeze=False), MODES, strict=True):
+        for axes, (label, values, cases) in zip(row, panels, strict=True):
+            for number, pattern in enumerate(SENDING):
+                changes = [runs.change_pct(case) for case in cases(mode, pattern).values()]
+                _line(axes, values, changes, number, pattern)
+            axes.axhline(0, color=BLACK, linewidth=1, linestyle=DASHED, label="sharing")
+            axes.set_xscale("log")
+            if values is FRACTIONS:
+                axes.set_xticks(FRACTIONS, [f"{one:.0%}" for one in FRACTIONS])
+                axes.minorticks_off()
+            if mode == "multi-site":  # beyond this the grid is overloaded, and queues grow without end
+                axes.set_ylim(-25, 75)
+            axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+            axes.set_xlabel(label)
+            axes.set_ylabel("AWRT against sharing")
+            axes.set_title(f"mode {mode}", fontsize="medium", loc="left")
+            tidy(axes)
+    legend_below(figure)
+    return figure
+
+
+def plot_overhead(runs: NetworkRuns) -> Figure:
+    """Draw the p of all multi-site jobs by pattern, and AWRT under the model beside that of a constant p."""
+    figure = new_figure(11, 4.6)
+    left, right = figure.subplots(1, 2)
+    results = {pattern: runs.result(Case("multi-site", pattern)) for pattern in SENDING}
+    for number, (pattern, result) in enumerate(results.items()):
+        ordered = np.sort(overheads_of(result))
+        left.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), color=SERIES[number], where="post")
+        _line(right, [weighted_overhead(result)], [runs.awrt_s(result)], number, pattern)
+    left.set_xscale("log")
+    left.set_xlabel("p = factor − 1")
+    left.set_ylabel("Part of the multi-site jobs with at most so much")
+    left.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    highest = max(weighted_overhead(result) for result in results.values())
+    upto = [p for p in OVERHEADS if p <= 1.3 * highest]
+    constant = [runs.awrt_s(runs.constant(p)) for p in upto]
+    right.plot(upto, constant, color=GREY, linewidth=1.4, label="constant p", zorder=1)
+    _sharing_line(right, runs)
+    right.set_xlabel("p, or its mean by area")
+    right.set_ylabel("AWRT [s]")
+    right.set_ylim(bottom=0)
+    right.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    for axes in (left, right):
+        tidy(axes)
+    legend_below(figure, right)
+    return figure
+
+
+def plot_split(runs: NetworkRuns) -> Figure:
+    """Draw AWRT and p with the fewest fragments and with the earliest end, by pattern."""
+    figure = new_figure(11, 4.4)
+    for axes, mode in zip(figure.subplots(1, 2), MODES, strict=True):
+        _draw_patterns(
+            axes,
+            {
+                name: [runs.awrt_s(runs.result(Case(mode, pattern, split=split))) for pattern in SENDING]
+                for name, split in (("fewest fragments", "fewest"), ("earliest end", "earliest-end"))
+            },
+        )
+        _sharing_line(axes, runs)
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.05 * runs.awrt_s(runs.result(Case("sharing")))))
+        axes.set_ylabel("AWRT [s]")
+        axes.set_title(f"mode {mode}", fontsize="medium", loc="left")
+    legend_below(figure)
+    return figure
+
+
+def plot_contention(runs: NetworkRuns) -> Figure:
+    """Draw AWRT and p without, with static and with dynamic contention, by pattern."""
+    figure = new_figure(11, 8)
+    for row, mode in zip(figure.subplots(2, 2), MODES, strict=True):
+        results = {one: [runs.result(contended(mode, pattern, one)) for pattern in SENDING] for one in CONTENTIONS}
+        _draw_patterns(row[0], {name: [runs.awrt_s(result) for result in each] for name, each in results.items()})
+        _draw_patterns(row[1], {name: [weighted_overhead(result) for result in each] for name, each in results.items()})
+        row[0].set_ylabel("AWRT [s]")
+        row[1].set_ylabel("p, mean by area")
+        for axes in row:
+            axes.set_title(f"mode {mode}", fontsize="medium", loc="left")
+        if mode == "multi-site":  # queues that grow without end beside others
+            row[0].set_ylim(bottom=5_000)
+            row[0].set_yscale("log")
+    legend_below(figure)
+    return figure
+
+
+def plot_cut(runs: NetworkRuns) -> Figure:
+    """Draw the p of multi-site jobs by the day on which they began, for a link that stays, slows and fails."""
+    figure = new_figure(11, 2.4 * len(SENDING) + 0.6)
+    first_ms = int(runs.result(cut_case(SENDING[0], "none")).workload.submit_ms[0])
+    for axes, pattern in zip(figure.subplots(len(SENDING), 1, sharex=True), SENDING, strict=True):
+        for number, cut in enumerate(CUTS):
+            result = runs.result(cut_case(pattern, cut))
+            days = (result.start_ms[result.multi_site] - first_ms) / _DAY_MS
+            edges = _edges(runs, first_ms, float(days.max()))
+            period = np.digitize(days, edges) - 1
+            overheads = overheads_of(result)
+            places = range(len(edges) - 1)
+            means = [overheads[period == one].mean() if (period == one).any() else np.nan for one in places]
+            axes.stairs(means, edges, color=SERIES[number], linewidth=1.6, label={"none": "whole"}.get(cut, cut))
+        axes.axvspan(*((one - first_ms) / _DAY_MS for one in runs.cut_ms), color="#EEEEEE", zorder=0)
+        axes.set_ylabel("mean p")
+        axes.set_yscale("log")
+        axes.set_title(pattern, fontsize="medium", loc="left")
+        tidy(axes)
+    axes.set_xlabel("Start of the job [days since the first submission]")
+    legend_below(figure)
+    return figure
+
+
+def _edges(runs: NetworkRuns, first_ms: int, last_day: float) -> npt.NDArray[np.float64]:
+    """Return periods of a third of the cut, of which one begins when the link is cut, in days."""
+    begin, end = ((one - first_ms) / _DAY_MS for one in runs.cut_ms)
+    third = (end - begin) / 3
+    return begin + third * np.arange(-np.ceil(begin / third), np.ceil((last_day - begin) / third) + 1)
+
+
+def _sharing_line(axes: Axes, runs: NetworkRuns) -> None:
+    sharing_s = runs.awrt_s(runs.result(Case("sharing")))
+    axes.axhline(sharing_s, color=BLACK, linewidth=1, linestyle=DASHED, label="sharing")
+
+
+def _line(axes: Axes, x: object, y: object, number: int, label: str) -> None:
+    axes.plot(x, y, color=SERIES[number], marker=MARKERS[number], markersize=5, linewidth=1.4, label=label)  # type: ignore[arg-type]
+
+
+def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
+    """Draw a group of bars for each pattern."""
+    names = [one.replace("-", "-\n", 1) for one in SENDING]
+    draw_groups(axes, {name: [(one, one, one) for one in each] for name, each in groups.items()}, names)
+    axes.tick_params(axis="x", labelsize="small")
+    axes.yaxis.set_major_formatter(_NUMBER)
+
+
+DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {
+    "streit": draw_months,
+    "zhang": draw_zhang,
+    "lomarc": draw_lomarc,
+    "network": draw_network,
+}
+"""Module of the published tables to what draws them: ``draw(id, title, runs)``."""

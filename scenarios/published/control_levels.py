@@ -8,14 +8,15 @@ Nothing is published to compare with; every number here is ours.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, GridRuns
-from gridweave.scenarios.published.report import OURS, Conclusion, Report, Row, Section, Value, Verdict
+from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, against, our_values
+from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
+from gridweave.scenarios.published.study import Study
 from gridweave.scenarios.workload.homes import assign_homes, home_of
 from gridweave.scenarios.workload.table import BoolArray
 from gridweave.scenarios.workload.transform import split
@@ -62,7 +63,17 @@ _TABLE_COLUMNS = ("AWRT [s]", "AWT [s]", "multi-site jobs", "messages per job")
 _PARTY_COLUMNS = ("AWRT [s]", "AWT [s]", "own users: AWRT", "AWT", "grid: AWRT", "AWT")
 
 
-class _Study:
+class _Setting(NamedTuple):
+    """A mode and a level of control; whether half of the jobs alone is handed to the grid; what owners let it have."""
+
+    mode: str
+    control: str
+    half: bool = False
+    max_width: int = CONFIGURATIONS[MACHINES][0]
+    owner: OwnerPolicy = EVERYTHING
+
+
+class _Runs:
     """The schedules of the study, each made once.
 
     No job is wider than a site, or, where owners keep some of it, than half a site: every level runs the same jobs.
@@ -74,7 +85,7 @@ class _Study:
         # Round robin takes no number from the generator (Streit, section 7.2).
         jobs = assign_homes(runs.extract(EXTRACT), "round-robin", names, np.random.default_rng(HALF_SEED))
         self._workloads = {width: split(jobs, width) for width in (self._nodes[0], self._nodes[0] // 2)}
-        self.result = cache(self._result)
+        self._results = Study(self._simulate)
 
     @property
     def site_nodes(self) -> int:
@@ -85,32 +96,30 @@ class _Study:
         """Return which jobs are handed to the grid where half of them are, drawn one by one."""
         return np.random.default_rng(HALF_SEED).random(len(self._workloads[max_width])) < 0.5
 
-    def _result(
-        self, mode: str, control: str, half: bool = False, max_width: int = 0, owner: OwnerPolicy = EVERYTHING
-    ) -> WorldResult:
-        width = max_width or self.site_nodes
-        workload = self._workloads[width]
-        return simulate_world(
-            workload,
-            self._nodes,
-            GridPolicy(mode=mode, control=control, overhead=OVERHEAD),
-            home=home_of(workload),
-            to_grid=self.to_grid(width) if half and mode != "local" else None,
-            owners=[owner] * len(self._nodes),
-        )
+    def result(self, mode: str, control: str, *, half: bool = False) -> WorldResult:
+        """Return a schedule of the jobs of at most a site."""
+        return self._results[_Setting(mode, control, half)]
 
     def owners_result(self, mode: str, control: str, owner: OwnerPolicy = EVERYTHING) -> WorldResult:
         """Return a schedule of the jobs of at most half a site, half of them handed to the grid."""
-        return self.result(mode, control, half=True, max_width=self.site_nodes // 2, owner=owner)
+        return self._results[_Setting(mode, control, True, self.site_nodes // 2, owner)]
+
+    def _simulate(self, one: _Setting) -> WorldResult:
+        workload = self._workloads[one.max_width]
+        return simulate_world(
+            workload,
+            self._nodes,
+            GridPolicy(mode=one.mode, control=one.control, overhead=OVERHEAD),
+            home=home_of(workload),
+            to_grid=self.to_grid(one.max_width) if one.half and one.mode != "local" else None,
+            owners=[one.owner] * len(self._nodes),
+        )
 
 
-def control_levels(runs: GridRuns) -> Report:
+def report(table: str, runs: GridRuns) -> Findings:
     """Compare no grid and the three levels of control, and show what owners' rules gain and cost (docs/control.md)."""
-    study = _Study(runs)
-    return Report(
-        id="control-levels",
-        title="What each level of control costs",
-        source=_SOURCE,
+    study = _Runs(runs)
+    return Findings(
         sections=(_all_to_grid(study), _half_to_grid(study), _by_owners(study)),
         conclusions=tuple(_conclusions(study)),
         notes=(
@@ -125,15 +134,14 @@ def _label(mode: str, control: str) -> tuple[str, str]:
     return ("no grid", "local") if mode == "local" else (control, mode)
 
 
-def _all_to_grid(study: _Study) -> Section:
+def _all_to_grid(study: _Runs) -> Section:
     rows = []
     for mode, control in LEVELS:
         result = study.result(mode, control)
         metrics = result.metrics()
         messages = 0.0 if mode == "local" else result.messages / len(result.workload)
         figures = (metrics.awrt_width_ms / 1000, metrics.awt_ms / 1000, float(result.multi_site.sum()))
-        values = (*(Value(ours=one) for one in figures), Value(ours=messages, decimals=1))
-        rows.append(Row(_label(mode, control), values))
+        rows.append(Row(_label(mode, control), (*our_values(*figures), *our_values(messages, decimals=1))))
     return Section(
         title="All jobs are handed to the grid",
         headings=("control", "mode"),
@@ -146,20 +154,7 @@ def _all_to_grid(study: _Study) -> Section:
 def parties(result: WorldResult, to_grid: BoolArray) -> tuple[float, ...]:
     """Return AWRT by width and AWT, in seconds: of all jobs, of own users' jobs, and of the grid's jobs.
 
-    Parameters
-    ----------
-    to_grid : numpy.ndarray of bool, shape (n,)
-        Which jobs are the grid's.
-
-    Returns
-    -------
-    tuple of float
-        Six numbers.
-
-    Raises
-    ------
-    InputError
-        If a job did not run: then the numbers of two runs are not of the same jobs.
+    A job that did not run is an `InputError`: then the numbers of two runs are not of the same jobs.
     """
     if result.refused:
         raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
@@ -174,12 +169,9 @@ def parties(result: WorldResult, to_grid: BoolArray) -> tuple[float, ...]:
     return tuple(figures)
 
 
-def _half_to_grid(study: _Study) -> Section:
+def _half_to_grid(study: _Runs) -> Section:
     to_grid = study.to_grid(study.site_nodes)
-    rows = [
-        Row(_label(*level), tuple(Value(ours=one) for one in parties(study.result(*level, half=True), to_grid)))
-        for level in LEVELS
-    ]
+    rows = [Row(_label(*level), our_values(*parties(study.result(*level, half=True), to_grid))) for level in LEVELS]
     return Section(
         title="Half of the jobs are handed to the grid, the others to their own sites",
         headings=("control", "mode"),
@@ -189,11 +181,8 @@ def _half_to_grid(study: _Study) -> Section:
     )
 
 
-def _by_owners(study: _Study) -> Section:
-    rows = []
-    for control, name in OWNERS_RUNS:
-        figures = _owners_figures(study, control, name)
-        rows.append(Row((control, name), tuple(Value(ours=one) for one in figures)))
+def _by_owners(study: _Runs) -> Section:
+    rows = [Row(one, our_values(*_owners_figures(study, *one))) for one in OWNERS_RUNS]
     return Section(
         title="The same with owners' rules, under sharing",
         headings=("control", "owners give"),
@@ -203,18 +192,18 @@ def _by_owners(study: _Study) -> Section:
     )
 
 
-def _owners_figures(study: _Study, control: str, name: str) -> tuple[float, ...]:
+def _owners_figures(study: _Runs, control: str, name: str) -> tuple[float, ...]:
     return parties(study.owners_result("sharing", control, OWNERS[name]), study.to_grid(study.site_nodes // 2))
 
 
-def _conclusions(study: _Study) -> Iterator[Conclusion]:
+def _conclusions(study: _Runs) -> Iterator[Conclusion]:
     yield _compared(study, "Full control gives the lowest AWRT", "full", "limited", ("sharing", "adaptive"))
     yield _compared(study, "Limited control gives a lower AWRT than none", "limited", "none", ("sharing",))
     yield _compared(study, "A grid without control gives a lower AWRT than no grid", "none", None, ("sharing",))
     yield from _of_owners(study)
 
 
-def _compared(study: _Study, claim: str, better: str, worse: str | None, modes: tuple[str, ...]) -> Conclusion:
+def _compared(study: _Runs, claim: str, better: str, worse: str | None, modes: tuple[str, ...]) -> Conclusion:
     """Whether one level has a lower AWRT than another, or than no grid."""
     verdicts = {}
     for half in (False, True):
@@ -223,13 +212,12 @@ def _compared(study: _Study, claim: str, better: str, worse: str | None, modes: 
                 study.result(*level, half=half).metrics().awrt_width_ms / 1000
                 for level in ((mode, better), ("local", "full") if worse is None else (mode, worse))
             )
-            change = f"{100 * (ours_s / others_s - 1):+.1f}%"
             reading = f"{mode}, {'half of the jobs' if half else 'all jobs'}"
-            verdicts[reading] = Verdict(ours_s < others_s, f"{ours_s:,.0f} s against {others_s:,.0f} s ({change})")
+            verdicts[reading] = Verdict(ours_s < others_s, against(ours_s, others_s))
     return Conclusion(source=_SOURCE, claim=claim, verdicts=verdicts)
 
 
-def _of_owners(study: _Study) -> Iterator[Conclusion]:
+def _of_owners(study: _Runs) -> Iterator[Conclusion]:
     """Whether what an owner keeps back helps the own users, and what the grid's jobs pay."""
     for name in list(OWNERS)[1:]:
         verdicts = {}

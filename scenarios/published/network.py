@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
+from gridweave.grid.config.networks import TOML, find_topology, text_of, with_source_of
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import Change, Timetable
 from gridweave.netmodel.communication import PATTERNS
@@ -27,11 +28,20 @@ from gridweave.netmodel.tables import CONTENTIONS, NetTable
 from gridweave.netmodel.topology import Topology
 from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
-from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, GridRuns
-from gridweave.scenarios.published.report import OURS, Conclusion, Report, Row, Section, Value, Verdict
-from gridweave.scenarios.scenario.networks import TOML, find_topology, text_of, with_source_of
+from gridweave.scenarios.published.report import (
+    OURS,
+    Conclusion,
+    Findings,
+    Row,
+    Section,
+    Verdict,
+    against,
+    change_pct,
+    our_values,
+)
+from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
+from gridweave.scenarios.published.study import Study
 from gridweave.scenarios.workload.columns import with_communication
-from gridweave.scenarios.workload.table import Workload
 
 EXTRACT, MACHINES = "10_20k_org", "m128"
 FRACTION, MESSAGE_BYTES = 0.1, 1e6
@@ -64,10 +74,12 @@ class Case:
         Of all jobs.
     fraction, message_bytes : float
         Of all jobs.
-    split, contention, exchange : str
+    split, contention : str
         As in a scenario.
     cut : str
         What becomes of the busiest link in the middle of the run: a key of `CUTS`.
+    constant : float or None
+        Streit's p, in the place of the network.
     """
 
     mode: str
@@ -76,8 +88,8 @@ class Case:
     message_bytes: float = MESSAGE_BYTES
     split: str = "fewest"
     contention: str = "none"
-    exchange: str = "synchronous"
     cut: str = "none"
+    constant: float | None = None
 
 
 CUTS = {"none": 1.0, "slow": 0.01, "cut": 0.0}
@@ -97,8 +109,9 @@ class NetworkRuns:
         self._nodes = CONFIGURATIONS[MACHINES]
         # No job is wider than a site: every mode runs the same jobs.
         self._jobs = runs.extract(EXTRACT, max_width=max(self._nodes))
-        self._results: dict[Case | float, GridResult] = {}
-        self._models: dict[str, NetworkModel] = {}
+        self._results = Study[Case, GridResult](
+            self._simulate, same=lambda case: Case("sharing") if case.mode == "sharing" else case
+        )
 
     @cached_property
     def source(self) -> str:
@@ -125,52 +138,39 @@ class NetworkRuns:
         assert topology is not None
         return topology
 
-    def model(self, exchange: str = "synchronous") -> NetworkModel:
-        """Return the model of the network."""
-        if exchange not in self._models:
-            self._models[exchange] = NetworkModel.of_table(NetTable(exchange=exchange), self.topology)
-        return self._models[exchange]
+    @cached_property
+    def model(self) -> NetworkModel:
+        """The model of the network."""
+        return NetworkModel.of_table(NetTable(), self.topology)
 
-    def workload(self, case: Case) -> Workload:
-        """Return the jobs of a run."""
-        return with_communication(
+    def result(self, case: Case) -> GridResult:
+        """Return the schedule of a run."""
+        return self._results[case]
+
+    def constant(self, overhead: float) -> GridResult:
+        """Return a schedule under Streit's constant p."""
+        return self._results[Case("multi-site", constant=overhead)]
+
+    def _simulate(self, case: Case) -> GridResult:
+        if case.constant is not None:
+            return simulate_grid(self._jobs, self._nodes, GridPolicy(mode=case.mode, overhead=case.constant))
+        workload = with_communication(
             self._jobs,
             pattern=case.pattern,
             fraction=case.fraction,
             message_bytes=case.message_bytes,
             rng=np.random.default_rng(0),  # nothing is drawn
         )
-
-    def result(self, case: Case) -> GridResult:
-        """Return a schedule with the network."""
-        if case.mode == "sharing":
-            case = Case("sharing")
-        if case not in self._results:
-            net = GridNet(
-                model=self.model(case.exchange),
-                timetable=None if case.cut == "none" else self.timetable(case.cut),
-                contention=case.contention,
-                split=case.split,
-            )
-            used = None if case.mode == "sharing" else net
-            self._results[case] = simulate_grid(
-                self.workload(case),
-                self._nodes,
-                GridPolicy(mode=case.mode),
-                net=used,
-            )
-        return self._results[case]
-
-    def constant(self, overhead: float, mode: str = "multi-site") -> GridResult:
-        """Return a schedule under Streit's constant p."""
-        if overhead not in self._results:
-            self._results[overhead] = simulate_grid(self._jobs, self._nodes, GridPolicy(mode=mode, overhead=overhead))
-        return self._results[overhead]
+        timetable = None if case.cut == "none" else self.timetable(case.cut)
+        net = GridNet(model=self.model, timetable=timetable, contention=case.contention, split=case.split)
+        return simulate_grid(
+            workload, self._nodes, GridPolicy(mode=case.mode), net=None if case.mode == "sharing" else net
+        )
 
     @cached_property
     def busiest_cable(self) -> int:
         """The cable that most of the paths between sites cross; of several the first."""
-        paths, sites = self.model().paths, len(self.topology.sites)
+        paths, sites = self.model.paths, len(self.topology.sites)
         crossed = [
             int(self.topology.cable[link])
             for one in range(sites)
@@ -204,29 +204,17 @@ class NetworkRuns:
 
     def change_pct(self, case: Case) -> float:
         """Return by how much AWRT differs from that of sharing, in per cent."""
-        return 100 * (self.awrt_s(self.result(case)) / self.awrt_s(self.result(Case("sharing"))) - 1)
+        return change_pct(self.awrt_s(self.result(case)), self.awrt_s(self.result(Case("sharing"))))
 
 
 def overheads_of(result: GridResult) -> npt.NDArray[np.float64]:
-    """Return by which part of itself each multi-site job took longer: what p was for it.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (multi-site jobs,)
-        In the order of the workload.
-    """
+    """Return by which part of itself each multi-site job took longer, in their order: what p was for it."""
     rows = np.flatnonzero(result.multi_site)
     return (result.end_ms[rows] - result.start_ms[rows]) / result.workload.run_ms[rows] - 1.0
 
 
 def weighted_overhead(result: GridResult) -> float:
-    """Return the mean p of the multi-site jobs, each weighted by what it would take of one site's node time.
-
-    Returns
-    -------
-    float
-        NaN if there are none.
-    """
+    """Return the mean p of the multi-site jobs, weighted by the node time of one site; NaN if there are none."""
     rows = np.flatnonzero(result.multi_site)
     if not len(rows):
         return float("nan")
@@ -245,15 +233,11 @@ CLOSE_PCT = 5.0
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
-def network(grid: GridRuns) -> Report:
+def report(table: str, runs: NetworkRuns) -> Findings:
     """Compare multi-site scheduling by the links between sites with sharing, and with a constant p."""
-    runs = runs_of(grid)
-    latency_ms = runs.model().paths.latency_ms
+    latency_ms = runs.model.paths.latency_ms
     near, far = latency_ms[latency_ms > 0].min(), latency_ms.max()
-    return Report(
-        id="network",
-        title="What the links between sites cost",
-        source=SOURCE,
+    return Findings(
         sections=(*_by_job(runs), _amounts(runs), _splits(runs), _contention(runs), _cuts(runs)),
         conclusions=tuple(_conclusions(runs)),
         notes=(
@@ -266,17 +250,6 @@ def network(grid: GridRuns) -> Report:
     )
 
 
-_RUNS: dict[int, tuple[GridRuns, NetworkRuns]] = {}
-
-
-def runs_of(grid: GridRuns) -> NetworkRuns:
-    """Return the runs that belong to an extract, each made once for the tables and the plots."""
-    if id(grid) not in _RUNS:
-        _RUNS.clear()
-        _RUNS[id(grid)] = grid, NetworkRuns(grid)
-    return _RUNS[id(grid)][1]
-
-
 def _by_job(runs: NetworkRuns) -> Iterator[Section]:
     """Yield what is gained over sharing, by fraction and by size."""
     for what, cases in (
@@ -285,7 +258,7 @@ def _by_job(runs: NetworkRuns) -> Iterator[Section]:
     ):
         columns = tuple(cases("adaptive", "ring"))
         rows = [
-            Row((pattern, mode), tuple(_percent(runs.change_pct(case)) for case in cases(mode, pattern).values()))
+            Row((pattern, mode), our_values(*map(runs.change_pct, cases(mode, pattern).values()), decimals=1))
             for pattern in SENDING
             for mode in MODES
         ]
@@ -321,10 +294,11 @@ def _amounts(runs: NetworkRuns) -> Section:
         mean = weighted_overhead(result)
         model_s, constant_s = runs.awrt_s(result), runs.awrt_s(runs.constant(mean))
         low, median, high = np.quantile(overheads_of(result), _QUANTILES)
-        values = [Value(ours=float(result.multi_site.sum()))]
-        values += [Value(ours=float(p), decimals=3) for p in (low, median, high, mean)]
-        values += [_plain(model_s), _plain(constant_s), _percent(_change_pct(model_s, constant_s))]
-        rows.append(Row((pattern,), tuple(values)))
+        values = our_values(float(result.multi_site.sum()))
+        values += our_values(*map(float, (low, median, high, mean)), decimals=3)
+        values += our_values(model_s, constant_s)
+        values += our_values(change_pct(model_s, constant_s), decimals=1)
+        rows.append(Row((pattern,), values))
     return Section(
         title="Which p each pattern amounts to, under mode multi-site",
         headings=("pattern",),
@@ -340,10 +314,10 @@ def _splits(runs: NetworkRuns) -> Section:
         for pattern in SENDING:
             fewest, earliest = (runs.result(Case(mode, pattern, split=split)) for split in ("fewest", "earliest-end"))
             seconds = [runs.awrt_s(fewest), runs.awrt_s(earliest)]
-            values = [*map(_plain, seconds), _percent(_change_pct(seconds[1], seconds[0]))]
-            values += [Value(ours=weighted_overhead(one), decimals=3) for one in (fewest, earliest)]
-            values += [_plain(float(one.multi_site.sum())) for one in (fewest, earliest)]
-            rows.append(Row((pattern, mode), tuple(values)))
+            values = our_values(*seconds) + our_values(change_pct(seconds[1], seconds[0]), decimals=1)
+            values += our_values(*map(weighted_overhead, (fewest, earliest)), decimals=3)
+            values += our_values(*(float(one.multi_site.sum()) for one in (fewest, earliest)))
+            rows.append(Row((pattern, mode), values))
     return Section(
         title="Fewest fragments against earliest end",
         headings=("pattern", "mode"),
@@ -358,9 +332,8 @@ def _contention(runs: NetworkRuns) -> Section:
     for mode in MODES:
         for pattern in SENDING:
             results = [runs.result(contended(mode, pattern, contention)) for contention in CONTENTIONS]
-            values = [_plain(runs.awrt_s(result)) for result in results]
-            values += [Value(ours=weighted_overhead(result), decimals=3) for result in results]
-            rows.append(Row((pattern, mode), tuple(values)))
+            values = our_values(*map(runs.awrt_s, results))
+            rows.append(Row((pattern, mode), values + our_values(*map(weighted_overhead, results), decimals=3)))
     return Section(
         title=f"Contention, with messages of {_size(CONTENDED_BYTES)}",
         headings=("pattern", "mode"),
@@ -385,9 +358,8 @@ def _cuts(runs: NetworkRuns) -> Section:
     for pattern in SENDING:
         for cut in CUTS:
             result = runs.result(cut_case(pattern, cut))
-            values = [_plain(runs.awrt_s(result)), _plain(float(result.multi_site.sum()))]
-            values += [Value(ours=p, decimals=3) for p in by_period(runs, result)]
-            rows.append(Row((pattern, cut), tuple(values)))
+            values = our_values(runs.awrt_s(result), float(result.multi_site.sum()))
+            rows.append(Row((pattern, cut), values + our_values(*by_period(runs, result), decimals=3)))
     return Section(
         title=f"The link {runs.busiest_link} is cut in the middle of the run, or slowed to 1%",
         headings=("pattern", "link"),
@@ -404,18 +376,6 @@ def by_period(runs: NetworkRuns, result: GridResult) -> list[float]:
     return [float(overheads[period == one].mean()) if (period == one).any() else float("nan") for one in range(3)]
 
 
-def _plain(value: float) -> Value:
-    return Value(ours=value)
-
-
-def _percent(value: float) -> Value:
-    return Value(ours=value, decimals=1)
-
-
-def _change_pct(ours: float, others: float) -> float:
-    return 100 * (ours / others - 1)
-
-
 def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
     for mode in MODES:
         cases = {pattern: (Case(mode, pattern), Case("sharing")) for pattern in SENDING}
@@ -424,8 +384,8 @@ def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
     for pattern in SENDING:
         result = runs.result(Case("multi-site", pattern))
         model_s, constant_s = runs.awrt_s(result), runs.awrt_s(runs.constant(weighted_overhead(result)))
-        holds = abs(_change_pct(model_s, constant_s)) <= CLOSE_PCT
-        verdicts[pattern] = Verdict(holds, _figures(model_s, constant_s))
+        holds = abs(change_pct(model_s, constant_s)) <= CLOSE_PCT
+        verdicts[pattern] = Verdict(holds, against(model_s, constant_s))
     claim = f"The mean p as a constant gives the same AWRT, within {CLOSE_PCT:g}%"
     yield Conclusion(source=SOURCE, claim=claim, verdicts=verdicts)
     for mode in MODES:
@@ -443,9 +403,5 @@ def _judged(runs: NetworkRuns, claim: str, cases: Mapping[str, tuple[Case, Case]
     verdicts = {}
     for pattern, (one, other) in cases.items():
         ours_s, others_s = runs.awrt_s(runs.result(one)), runs.awrt_s(runs.result(other))
-        verdicts[pattern] = Verdict(ours_s < others_s, _figures(ours_s, others_s))
+        verdicts[pattern] = Verdict(ours_s < others_s, against(ours_s, others_s))
     return Conclusion(source=SOURCE, claim=claim, verdicts=verdicts)
-
-
-def _figures(ours_s: float, others_s: float) -> str:
-    return f"{ours_s:,.0f} s against {others_s:,.0f} s ({_change_pct(ours_s, others_s):+.1f}%)"

@@ -2,26 +2,30 @@
 
 The group ``beyond`` is of evaluations that the papers ask for and do not make.
 
-Adding one adds an entry here and touches nothing else. What is heavy to import is imported when a table is computed.
+Adding one adds an entry here, and a module with ``report(id, runs)``. It is imported when a table is computed: what
+simulates is heavy to import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.published.report import Report
-from gridweave.scenarios.published.thesis_runs import THESIS_TRACES, Progress, ThesisRuns, path_of
+from gridweave.scenarios.published.report import Findings, Report
+from gridweave.scenarios.published.streit import THESIS_TRACES, ThesisRuns
+from gridweave.scenarios.published.study import Progress, path_of, seeds_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from gridweave.scenarios.published.grid_runs import GridRuns
-    from gridweave.scenarios.published.lomarc_runs import LomarcRuns
-    from gridweave.scenarios.published.zhang_runs import ZhangRuns
+    from gridweave.scenarios.published.lomarc import LomarcRuns
+    from gridweave.scenarios.published.network import NetworkRuns
+    from gridweave.scenarios.published.streit_grid import GridRuns
+    from gridweave.scenarios.published.zhang import ZhangRuns
 
 _CTC = THESIS_TRACES["CTC"].name
 _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
@@ -44,32 +48,38 @@ class Bench:
     """
 
     def __init__(self, *, seeds: int = 3, progress: Progress | None = None) -> None:
-        if seeds < 1:
-            raise OptionError("seeds", f"is {seeds}; at least 1")
-        self._seeds = seeds
+        self._seeds = len(seeds_of(seeds))
         self._progress = progress
+        self._ctc = path_of(_CTC)
         self.thesis = ThesisRuns(progress)
 
     @cached_property
     def zhang(self) -> ZhangRuns | None:
         """The curves of Zhang et al.; None if the trace that their model is fitted to is not at hand."""
-        from gridweave.scenarios.published.zhang_runs import ZhangRuns, learn_model
+        from gridweave.scenarios.published.zhang import ZhangRuns, learn_model
 
-        path = path_of(_CTC)
-        return None if path is None else ZhangRuns(learn_model(path), seeds=self._seeds, progress=self._progress)
+        if self._ctc is None:
+            return None
+        return ZhangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
 
     @cached_property
     def grid(self) -> GridRuns | None:
         """The schedules of Streit's chapter 7; None if the trace is not at hand."""
-        from gridweave.scenarios.published.grid_runs import GridRuns
+        from gridweave.scenarios.published.streit_grid import GridRuns
 
-        path = path_of(_CTC)
-        return None if path is None else GridRuns(path)
+        return None if self._ctc is None else GridRuns(self._ctc)
+
+    @cached_property
+    def network(self) -> NetworkRuns | None:
+        """The schedules with a network; None if the trace is not at hand."""
+        from gridweave.scenarios.published.network import NetworkRuns
+
+        return None if self.grid is None else NetworkRuns(self.grid)
 
     @cached_property
     def lomarc(self) -> LomarcRuns:
         """The bars of LOMARC; their workloads come from a model."""
-        from gridweave.scenarios.published.lomarc_runs import LomarcRuns
+        from gridweave.scenarios.published.lomarc import LomarcRuns
 
         return LomarcRuns(seeds=self._seeds, progress=self._progress)
 
@@ -82,188 +92,71 @@ class PublishedTable:
     ----------
     title, source : str
         What it shows; paper, section, and table or figure.
+    module : str
+        Of this package: its ``report(id, runs)`` makes the findings.
+    runs : str
+        The simulations that it is made of, an attribute of `Bench`.
     traces : tuple of str
         Names of the traces that it needs; none if a model makes its jobs. What needs one that is not at hand is left
         out.
-    compute : callable
-        ``compute(bench)`` returns a `Report`.
-    draw : callable, optional
-        ``draw(bench)`` returns figures by name.
+    is_drawn : bool
+        Whether there are figures of it.
     """
 
     title: str
     source: str
+    module: str
+    runs: str
     traces: tuple[str, ...]
-    compute: Callable[[Bench], Report]
-    draw: Callable[[Bench], dict[str, Figure]] | None = None
+    is_drawn: bool = False
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
         return {name: path_of(name) is not None for name in self.traces}
 
 
-def _streit(table: str) -> Callable[[Bench], Report]:
-    def compute(bench: Bench) -> Report:
-        from gridweave.scenarios.published import streit
-
-        return streit.TABLES[table](bench.thesis)
-
-    return compute
+def _streit(title: str, where: str, *, is_drawn: bool = False) -> PublishedTable:
+    return PublishedTable(title, f"Streit, {where}", "streit", "thesis", _ALL_FOUR, is_drawn)
 
 
-def _on_grid(table: str, compute: Callable[[GridRuns], Report]) -> Callable[[Bench], Report]:
-    return lambda bench: _missing(table) if bench.grid is None else compute(bench.grid)
+def _on_grid(title: str, where: str, module: str = "streit_grid") -> PublishedTable:
+    return PublishedTable(title, f"Streit, {where}", module, "grid", (_CTC,))
 
 
-def _missing(table: str) -> Report:
-    """Return the report of a table none of whose traces is at hand."""
-    known = TABLES[table]
-    return Report(id=table, title=known.title, source=known.source, missing=known.traces)
+def _zhang(title: str, where: str) -> PublishedTable:
+    return PublishedTable(title, f"Zhang et al., {where}", "zhang", "zhang", (_CTC,), is_drawn=True)
 
 
-def _streit_grid(table: str) -> Callable[[Bench], Report]:
-    def compute(runs: GridRuns) -> Report:
-        from gridweave.scenarios.published import streit_grid
-
-        return streit_grid.TABLES[table](runs)
-
-    return _on_grid(table, compute)
-
-
-def _reserved_starts(runs: GridRuns) -> Report:
-    from gridweave.scenarios.published.reserved_starts import reserved_starts
-
-    return reserved_starts(runs)
-
-
-def _control_levels(runs: GridRuns) -> Report:
-    from gridweave.scenarios.published.control_levels import control_levels
-
-    return control_levels(runs)
-
-
-def _network(runs: GridRuns) -> Report:
-    from gridweave.scenarios.published.network import network
-
-    return network(runs)
-
-
-def _draw_network(bench: Bench) -> dict[str, Figure]:
-    from gridweave.scenarios.plots.published_network import plot_network
-
-    return {} if bench.grid is None else plot_network(bench.grid)
-
-
-def _draw_months(bench: Bench) -> dict[str, Figure]:
-    from gridweave.scenarios.plots.published import plot_months
-
-    return plot_months(bench.thesis)
-
-
-def _zhang(figure: str) -> Callable[[Bench], Report]:
-    def compute(bench: Bench) -> Report:
-        from gridweave.scenarios.published.zhang import report_figure
-
-        return _missing(figure) if bench.zhang is None else report_figure(figure, bench.zhang)
-
-    return compute
-
-
-def _draw_zhang(figure: str) -> Callable[[Bench], dict[str, Figure]]:
-    def draw(bench: Bench) -> dict[str, Figure]:
-        from gridweave.scenarios.plots.published import plot_figure
-
-        return {} if bench.zhang is None else plot_figure(figure, bench.zhang)
-
-    return draw
-
-
-def _zhang_entry(number: int, section: int, title: str) -> PublishedTable:
-    figure = f"zhang-{number}"
-    source = f"Zhang et al., section {section}, Figure {number}"
-    return PublishedTable(title, source, (_CTC,), _zhang(figure), _draw_zhang(figure))
-
-
-def _lomarc_entry(number: int, section: str, title: str, *, draws: bool = True) -> PublishedTable:
-    entry = f"lomarc-{number}"
-
-    def compute(bench: Bench) -> Report:
-        from gridweave.scenarios.published.lomarc import report_lomarc
-
-        return report_lomarc(entry, bench.lomarc)
-
-    def draw(bench: Bench) -> dict[str, Figure]:
-        from gridweave.scenarios.plots.published_lomarc import plot_lomarc
-
-        return plot_lomarc(entry, bench.lomarc)
-
-    return PublishedTable(title, f"LOMARC, section {section}", (), compute, draw if draws else None)
+def _lomarc(title: str, where: str, *, is_drawn: bool = True) -> PublishedTable:
+    return PublishedTable(title, f"LOMARC, {where}", "lomarc", "lomarc", (), is_drawn)
 
 
 TABLES: dict[str, PublishedTable] = {
-    "streit-3.4": PublishedTable(
-        "Basic properties of the traces", "Streit, section 3.6, Table 3.4", _ALL_FOUR, _streit("streit-3.4")
+    "streit-3.4": _streit("Basic properties of the traces", "section 3.6, Table 3.4"),
+    "streit-3.6": _streit('Performance "scheduled by FCFS + EASY backfill"', "section 3.6, Table 3.6"),
+    "streit-5.1": _streit("Overall SLDwA of planned FCFS, SJF and LJF", "section 5.1, Table 5.1"),
+    "streit-A": _streit("The same by month of submission", "appendix A.1.1, Tables A.1 to A.4", is_drawn=True),
+    "streit-7": _on_grid("What multi-site scheduling gains and costs", "sections 7.3.1 to 7.3.3"),
+    "streit-7.3": _on_grid("Number of multi-site jobs", "section 7.3.1, Table 7.3"),
+    "streit-7.4": _on_grid("Squashed area of multi-site jobs", "section 7.3.1, Table 7.4"),
+    "streit-7.6": _on_grid("Multi-site jobs under adaptive scheduling", "section 7.3.3, Table 7.6"),
+    "reserved-starts": _on_grid(
+        "Adaptive scheduling with EASY and with reserved starts", "chapter 8", "reserved_starts"
     ),
-    "streit-3.6": PublishedTable(
-        "Performance under FCFS", "Streit, section 3.6, Table 3.6", _ALL_FOUR, _streit("streit-3.6")
-    ),
-    "streit-5.1": PublishedTable(
-        "SLDwA of planned FCFS, SJF and LJF", "Streit, section 5.1, Table 5.1", _ALL_FOUR, _streit("streit-5.1")
-    ),
-    "streit-A": PublishedTable(
-        "The same by month of submission",
-        "Streit, appendix A.1.1, Tables A.1 to A.4",
-        _ALL_FOUR,
-        _streit("streit-A"),
-        _draw_months,
-    ),
-    "streit-7": PublishedTable(
-        "What multi-site scheduling gains and costs",
-        "Streit, sections 7.3.1 to 7.3.3",
-        (_CTC,),
-        _streit_grid("streit-7"),
-    ),
-    "streit-7.3": PublishedTable(
-        "Number of multi-site jobs", "Streit, section 7.3.1, Table 7.3", (_CTC,), _streit_grid("streit-7.3")
-    ),
-    "streit-7.4": PublishedTable(
-        "Squashed area of multi-site jobs", "Streit, section 7.3.1, Table 7.4", (_CTC,), _streit_grid("streit-7.4")
-    ),
-    "streit-7.6": PublishedTable(
-        "Multi-site jobs under adaptive scheduling",
-        "Streit, section 7.3.3, Table 7.6",
-        (_CTC,),
-        _streit_grid("streit-7.6"),
-    ),
-    "reserved-starts": PublishedTable(
-        "Adaptive scheduling with EASY and with reserved starts",
-        "Streit, chapter 8",
-        (_CTC,),
-        _on_grid("reserved-starts", _reserved_starts),
-    ),
-    "control-levels": PublishedTable(
-        "What each level of control costs",
-        "Streit, section 2.5",
-        (_CTC,),
-        _on_grid("control-levels", _control_levels),
-    ),
+    "control-levels": _on_grid("What each level of control costs", "section 2.5", "control_levels"),
     "network": PublishedTable(
-        "What the links between sites cost",
-        "Streit, section 6.5.3",
-        (_CTC,),
-        _on_grid("network", _network),
-        _draw_network,
+        "What the links between sites cost", "Streit, section 6.5.3", "network", "network", (_CTC,), is_drawn=True
     ),
-    "zhang-5": _zhang_entry(5, 3, "Queueing policies with backfilling"),
-    "zhang-6": _zhang_entry(6, 4, "Over-estimation under the Ω model"),
-    "zhang-7": _zhang_entry(7, 4, "Over-estimation under the Φ model"),
-    "zhang-8": _zhang_entry(8, 4, "The impact of good estimation"),
-    "lomarc-4": _lomarc_entry(4, "6.1, Table 4", "The workloads and their load", draws=False),
-    "lomarc-5": _lomarc_entry(5, "6.2, Table 5", "Candidates left by each test of a match", draws=False),
-    "lomarc-6": _lomarc_entry(6, "6.2, Figure 6", "Response times by approach and workload"),
-    "lomarc-7": _lomarc_entry(7, "6.2, Figure 7", "Relative bounded response times by approach and workload"),
-    "lomarc-8": _lomarc_entry(8, "6.2, Figure 8", "Utilisation and utilisation efficiency"),
-    "lomarc-9": _lomarc_entry(9, "6.2, Figure 9", "Response times with the mixes M2 and M3"),
+    "zhang-5": _zhang("Queueing policies with backfilling", "section 3, Figure 5"),
+    "zhang-6": _zhang("Over-estimation under the Ω model", "section 4, Figure 6"),
+    "zhang-7": _zhang("Over-estimation under the Φ model", "section 4, Figure 7"),
+    "zhang-8": _zhang("The impact of good estimation", "section 4, Figure 8"),
+    "lomarc-4": _lomarc("The workloads and their load", "section 6.1, Table 4", is_drawn=False),
+    "lomarc-5": _lomarc("Candidates left by each test of a match", "section 6.2, Table 5", is_drawn=False),
+    "lomarc-6": _lomarc("Response times by approach and workload", "section 6.2, Figure 6"),
+    "lomarc-7": _lomarc("Relative bounded response times by approach and workload", "section 6.2, Figure 7"),
+    "lomarc-8": _lomarc("Utilisation and utilisation efficiency", "section 6.2, Figure 8"),
+    "lomarc-9": _lomarc("Response times with the mixes M2 and M3", "section 6.2, Figure 9"),
 }
 """Id to published table or figure."""
 
@@ -275,6 +168,26 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "all": tuple(TABLES),
 }
 """Name to the ids that it stands for."""
+
+
+def compute(table: str, bench: Bench) -> Report:
+    """Recompute one of `TABLES`; without any of its traces the report only names them."""
+    entry = TABLES[table]
+    runs = getattr(bench, entry.runs)
+    if runs is None:
+        findings = Findings(missing=entry.traces)
+    else:
+        findings = importlib.import_module(f"{__package__}.{entry.module}").report(table, runs)
+    return Report.of(table, entry.title, entry.source, findings)
+
+
+def draw(table: str, bench: Bench) -> dict[str, Figure]:
+    """Return the figures of one of `TABLES`, by name; none without its traces."""
+    from gridweave.scenarios.plots.published import DRAWN
+
+    entry = TABLES[table]
+    runs = getattr(bench, entry.runs)
+    return DRAWN[entry.module](table, entry.title, runs) if entry.is_drawn and runs is not None else {}
 
 
 def resolve(names: Iterable[str]) -> list[str]:

@@ -126,15 +126,11 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: dict[str, Verdict]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A published table or figure, and ours.
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a published table or figure.
 
     Parameters
     ----------
-    id : str
-        As on the command line.
-    title, source : str
-        What it shows, and where it was published.
     data : dict from str to list of dict
         Further tables that are too long to print, by name: a list of records with the same keys each.
     missing : tuple of str
@@ -143,9 +139,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         What a reader of the numbers must know.
     """
 
-    id: str
-    title: str
-    source: str
     sections: tuple[Section, ...] = ()
     conclusions: tuple[Conclusion, ...] = ()
     data: dict[str, list[Record]] = msgspec.field(default_factory=dict)
@@ -156,6 +149,28 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def empty(self) -> bool:
         """Whether nothing could be computed."""
         return not self.sections and not self.conclusions
+
+
+class Report(Findings, frozen=True, kw_only=True):
+    """A published table or figure, and ours.
+
+    Parameters
+    ----------
+    id : str
+        As on the command line.
+    title, source : str
+        What it shows, and where it was published.
+    """
+
+    id: str
+    title: str
+    source: str
+
+    @classmethod
+    def of(cls, name: str, title: str, source: str, findings: Findings) -> Report:
+        """Return findings under the name that the command line has for them."""
+        fields = {field: getattr(findings, field) for field in Findings.__struct_fields__}
+        return cls(id=name, title=title, source=source, **fields)
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain values, for JSON; a number that is not defined is None."""
@@ -187,6 +202,21 @@ def _plain_values(section: Section, row: Row) -> list[dict[str, object]]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def our_values(*numbers: float, decimals: int = 0) -> tuple[Value, ...]:
+    """Return numbers of ours, to which none is published."""
+    return tuple(Value(ours=number, decimals=decimals) for number in numbers)
+
+
+def change_pct(ours: float, other: float) -> float:
+    """Return by how much a number of ours is above another, in per cent of that one."""
+    return 100 * (ours / other - 1)
+
+
+def against(ours_s: float, other_s: float) -> str:
+    """Return two times in words, with the difference in per cent."""
+    return f"{ours_s:,.0f} s against {other_s:,.0f} s ({change_pct(ours_s, other_s):+.1f}%)"
 
 
 def text_table(section: Section) -> tuple[list[str], list[list[str]]]:
@@ -243,13 +273,7 @@ def conclusion_lines(conclusion: Conclusion) -> list[str]:
 
 
 def tally(reports: Iterable[Report]) -> dict[str, tuple[int, int]]:
-    """Count the conclusions that hold, for each reading.
-
-    Returns
-    -------
-    dict from str to (int, int)
-        Reading to the number that holds and the number of all, over the conclusions that have several readings.
-    """
+    """Count for each reading the conclusions that hold, and all; over those that have several readings."""
     counts: dict[str, tuple[int, int]] = {}
     for report in reports:
         for conclusion in report.conclusions:
@@ -265,14 +289,7 @@ _VALUES_HEADER = ("section", "row", "column", "published", "ours", "difference_p
 
 
 def csv_files(report: Report) -> dict[str, str]:
-    """Return a report as CSV files.
-
-    Returns
-    -------
-    dict from str to str
-        Name of the file to its text: ``ID.csv`` with one line per number, ``ID-conclusions.csv``, and one file for
-        each table in ``data``. A file that would be empty is left out.
-    """
+    """Return a report as CSV files, name to text: its numbers, its conclusions, and each table in ``data``."""
     values = [
         (section.title, " ".join(row.labels), *plain.values())
         for section in report.sections

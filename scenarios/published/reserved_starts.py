@@ -8,17 +8,25 @@ the local scheduler in their abilities". Nothing is published to compare with; e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import GridResult, simulate_grid
-from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, GridRuns
-from gridweave.scenarios.published.report import OURS, Conclusion, Report, Row, Section, Value, Verdict
+from gridweave.scenarios.batch.grid import GridResult
+from gridweave.scenarios.published.report import (
+    OURS,
+    Conclusion,
+    Findings,
+    Row,
+    Section,
+    Verdict,
+    change_pct,
+    our_values,
+)
+from gridweave.scenarios.published.streit_grid import GridRuns
+from gridweave.scenarios.published.study import Study
 from gridweave.scenarios.results.grid import job_of_fragments
-from gridweave.scenarios.workload.estimates import perfect
 from gridweave.scenarios.workload.table import IntArray
 
 EXTRACT = "10_20k_org"
@@ -34,73 +42,60 @@ WIDE_NODES = 32
 _SOURCE = "Streit, chapter 8"
 _COLUMNS = ("AWRT [s]", "AWT [s]", "AWT wide [s]", "multi-site jobs")
 
-_Figures = dict[str, float]
 
-
-class _Study:
-    """The schedules of the study, each made once."""
+class _Runs:
+    """The schedules of the study and their numbers."""
 
     def __init__(self, runs: GridRuns) -> None:
-        jobs = runs.extract(EXTRACT)
-        self._workloads = {"real": jobs, "perfect": perfect(jobs)}
-        self.result = cache(self._result)
-        self.figures = cache(self._figures)
+        self._runs = runs
+        self._figures = Study(self._figures_of)
 
-    def _result(
+    def result(
         self, machines: str, estimates: str, overhead: float, backfill: str, mode: str = "adaptive"
     ) -> GridResult:
+        """Return a schedule of the extract."""
         policy = GridPolicy(mode=mode, overhead=overhead, backfill=backfill)
-        return simulate_grid(self._workloads[estimates], CONFIGURATIONS[machines], policy)
+        return self._runs.result(EXTRACT, machines, policy, estimates=estimates)
 
-    def _figures(self, machines: str, estimates: str, overhead: float, backfill: str) -> _Figures:
+    def figures(self, machines: str, estimates: str, overhead: float, backfill: str) -> dict[str, float]:
         """Return the numbers of one run, by the names in `_COLUMNS`."""
-        result = self.result(machines, estimates, overhead, backfill)
+        return self._figures[machines, estimates, overhead, backfill]
+
+    def _figures_of(self, run: tuple[str, str, float, str]) -> dict[str, float]:
+        result = self.result(*run)
         metrics = result.metrics()
         wide = result.workload.width > WIDE_NODES
-        wait_ms = result.start_ms - result.workload.submit_ms
-        return dict(
-            zip(
-                _COLUMNS,
-                (
-                    metrics.awrt_area_ms / 1000,
-                    metrics.awt_ms / 1000,
-                    float(wait_ms[wide].mean()) / 1000,
-                    float(result.multi_site.sum()),
-                ),
-                strict=True,
-            )
-        )
+        wide_ms = float((result.start_ms - result.workload.submit_ms)[wide].mean())
+        numbers = (metrics.awrt_area_ms / 1000, metrics.awt_ms / 1000, wide_ms / 1000, float(result.multi_site.sum()))
+        return dict(zip(_COLUMNS, numbers, strict=True))
 
     def changes_pct(self, machines: str, column: str, overheads: tuple[float, ...]) -> dict[str, list[float]]:
         """Return by how much reserved starts change a number, for each kind of estimates and overhead."""
         changes: dict[str, list[float]] = {}
         for estimates in ESTIMATES:
             pairs = ([self.figures(machines, estimates, p, one)[column] for one in BACKFILLS] for p in overheads)
-            changes[estimates] = [100 * (reserved / easy - 1) for easy, reserved in pairs]
+            changes[estimates] = [change_pct(reserved, easy) for easy, reserved in pairs]
         return changes
 
 
-def reserved_starts(runs: GridRuns) -> Report:
+def report(table: str, runs: GridRuns) -> Findings:
     """Compare adaptive scheduling with EASY and with reserved starts (docs/grid.md), by overhead and estimates."""
-    study = _Study(runs)
+    study = _Runs(runs)
     sections = [_section(study, machines, OVERHEADS) for machines in MACHINES]
     sections.append(_section(study, ONE_MACHINE, (0.0,)))
-    return Report(
-        id="reserved-starts",
-        title="Adaptive scheduling with EASY and with reserved starts",
-        source=_SOURCE,
+    return Findings(
         sections=tuple(sections),
         conclusions=tuple(_conclusions(study)),
         notes=(f"The workload is {EXTRACT}. Wide jobs have more than {WIDE_NODES} nodes.",),
     )
 
 
-def _section(study: _Study, machines: str, overheads: tuple[float, ...]) -> Section:
+def _section(study: _Runs, machines: str, overheads: tuple[float, ...]) -> Section:
     rows = []
     for estimates in ESTIMATES:
         for overhead in overheads:
             easy, reserved = (study.figures(machines, estimates, overhead, one) for one in BACKFILLS)
-            values = tuple(Value(ours=one[column]) for column in _COLUMNS for one in (easy, reserved))
+            values = our_values(*(one[column] for column in _COLUMNS for one in (easy, reserved)))
             rows.append(Row((estimates, f"p = {overhead:.0%}"), values))
     columns = tuple(name for column in _COLUMNS for name in (f"{column}, EASY", "reserved"))
     return Section(
@@ -112,7 +107,7 @@ def _section(study: _Study, machines: str, overheads: tuple[float, ...]) -> Sect
     )
 
 
-def _conclusions(study: _Study) -> Iterator[Conclusion]:
+def _conclusions(study: _Runs) -> Iterator[Conclusion]:
     claims = {
         "AWRT [s]": "Reserved starts lower AWRT at every overhead",
         "AWT [s]": "Reserved starts lower the average wait at every overhead",
@@ -133,7 +128,7 @@ def _listed(changes: list[float]) -> str:
     return ", ".join(f"p = {p:.0%}: {change:+.1f}%" for p, change in zip(OVERHEADS, changes, strict=True))
 
 
-def _same_on_one_machine(study: _Study) -> Conclusion:
+def _same_on_one_machine(study: _Runs) -> Conclusion:
     """Whether the waits change without a grid too, by backfilling alone."""
     verdicts = {}
     for estimates in ESTIMATES:
@@ -145,13 +140,13 @@ def _same_on_one_machine(study: _Study) -> Conclusion:
     return Conclusion(source=_SOURCE, claim=claim, verdicts=verdicts)
 
 
-def _splitting_pays(study: _Study) -> Conclusion:
+def _splitting_pays(study: _Runs) -> Conclusion:
     """Whether splits, most of them reserved for later, are worth it on the configuration where no job must be split."""
     verdicts = {}
     for estimates in ESTIMATES:
         shared_ms = study.result("m384", estimates, 0.0, "conservative", "sharing").metrics().awrt_area_ms
         results = [study.result("m384", estimates, p, "conservative") for p in OVERHEADS]
-        changes = [100 * (result.metrics().awrt_area_ms / shared_ms - 1) for result in results]
+        changes = [change_pct(result.metrics().awrt_area_ms, shared_ms) for result in results]
         later = [int((result.multi_site & (result.start_ms > result.workload.submit_ms)).sum()) for result in results]
         figures = f"AWRT {_listed(changes)}; split jobs that had waited: {', '.join(map(str, later))}"
         verdicts[estimates] = Verdict(max(changes) < 0, figures)
@@ -162,7 +157,7 @@ def _splitting_pays(study: _Study) -> Conclusion:
     )
 
 
-def _not_guaranteed(study: _Study) -> Conclusion:
+def _not_guaranteed(study: _Runs) -> Conclusion:
     verdicts = {}
     for machines in MACHINES:
         figures = []

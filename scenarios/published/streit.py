@@ -1,131 +1,431 @@
-"""The tables of Streit's thesis, recomputed: 3.4, 3.6, 5.1 and A.1 to A.4.
+"""Streit's thesis: its traces, and Tables 3.4, 3.6, 5.1 and A.1 to A.4 recomputed.
 
-Each function takes the traces that are at hand and returns a report. What needs a trace that is not there is left out,
-and the report names it.
+The conversion of the thesis (section 3.6) differs from that of `gridweave.scenarios.traces.convert` in one point: a
+record with a negative estimate is not converted, where gridweave takes the run time as the estimate. Both readings are
+kept here. The dates are those that the monthly tables of the thesis are made with (docs/reproduction.md, "The dates").
+
+What needs a trace that is not at hand is left out, and the table names it. The published numbers are transcribed in
+``data``: the rows of the four traces that are publicly available. Thousands separators are left out; nothing else is
+changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gridweave.scenarios.published.report import EACH, OURS, Conclusion, Report, Row, Section, Value, Verdict
-from gridweave.scenarios.published.streit_data import (
-    POLICIES,
-    TABLE_3_4,
-    TABLE_3_6,
-    TABLE_5_1,
-    TABLES_A,
-    TRACES,
-    Month,
-    Printed,
+from gridweave.errors import TraceError
+from gridweave.scenarios.published.report import (
+    EACH,
+    OURS,
+    Conclusion,
+    Findings,
+    Row,
+    Section,
+    Value,
+    Verdict,
+    our_values,
 )
-from gridweave.scenarios.published.thesis_runs import (
-    FILLED,
-    LEFT_OUT,
-    THESIS_TRACES,
-    Clock,
-    ThesisJobs,
-    ThesisRuns,
-)
+from gridweave.scenarios.published.study import Progress, Study, path_of, printed
 from gridweave.scenarios.results.metrics import Metrics, compute_by_class
-from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
+from gridweave.scenarios.traces.convert import ConversionReport
+from gridweave.scenarios.traces.swf import read_records, read_swf
+from gridweave.scenarios.workload.columns import JobClasses, classes_by_month
+from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray, Workload
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.results.schedule import SimulationResult
+
+TRACES = ("CTC", "KTH", "LANL", "SDSC")
+POLICIES = ("FCFS", "SJF", "LJF")
+
+LEFT_OUT = "records without an estimate left out"
+"""The reading of the thesis."""
+
+FILLED = "run time taken as the estimate"
+"""The reading of `gridweave.scenarios.traces.convert`."""
 
 PLANNED, EASY = "planned FCFS", "FCFS queue, EASY"
 
 _KINDS = {PLANNED: ("planning", "fcfs"), EASY: ("queue", "fcfs")}
 _ORDERS = [("planning", policy.lower()) for policy in POLICIES]
 
-
-def table_3_4(runs: ThesisRuns) -> Report:
-    """Recompute Table 3.4, basic properties of the traces."""
-    keys = runs.present(TRACES)
-    return Report(
-        id="streit-3.4",
-        title="Basic properties of the traces",
-        source="Streit, section 3.6, Table 3.4",
-        sections=tuple(_section(key, TABLE_3_4[key], {"ours": _properties(_jobs(runs, key))}) for key in keys),
-        missing=runs.missing(TRACES),
-        notes=(*_conversion_notes(runs, keys), "All jobs that were submitted, also those without a run time."),
-    )
+_S_PER_H = 3600
+_FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", "requested_s")
 
 
-def table_3_6(runs: ThesisRuns) -> Report:
-    """Recompute Table 3.6, performance under FCFS, in two readings: planned, and as a queue with EASY backfilling."""
-    keys = runs.present(TRACES)
-    runs.run_all(keys, list(_KINDS.values()), [LEFT_OUT])
-    ours = {key: {name: _performance(runs, key, *kind) for name, kind in _KINDS.items()} for key in keys}
-    return Report(
-        id="streit-3.6",
-        title='Performance "scheduled by FCFS + EASY backfill"',
-        source="Streit, section 3.6, Table 3.6",
-        sections=tuple(_section(key, TABLE_3_6[key], ours[key]) for key in keys),
-        conclusions=_which_reading(ours) if keys else (),
-        missing=runs.missing(TRACES),
-        notes=_conversion_notes(runs, keys),
-    )
-
-
-def table_5_1(runs: ThesisRuns) -> Report:
-    """Recompute Table 5.1, the overall SLDwA of planned FCFS, SJF and LJF, in two readings of the conversion."""
-    keys = runs.present(TRACES)
-    conversions = (LEFT_OUT, FILLED)
-    runs.run_all(keys, _ORDERS, conversions)
-    rows = []
-    for key in keys:
-        for policy in POLICIES:
-            printed = TABLE_5_1[key][policy]
-            sldwa = [runs.result(key, "planning", policy.lower(), one).metrics().sldwa for one in conversions]
-            tolerance = THESIS_TRACES[key].tolerance_pct
-            rows.append(Row((key, policy), tuple(_value(printed, ours, tolerance) for ours in sldwa)))
-    section = Section(title="SLDwA under planning", headings=("trace", "policy"), columns=conversions, rows=tuple(rows))
-    return Report(
-        id="streit-5.1",
-        title="Overall SLDwA of the three basic policies",
-        source="Streit, section 5.1, Table 5.1",
-        sections=(section,) if keys else (),
-        conclusions=_best_policies(runs, keys) if keys else (),
-        missing=runs.missing(TRACES),
-        notes=_conversion_notes(runs, keys),
-    )
-
-
-def tables_a(runs: ThesisRuns) -> Report:
-    """Recompute Tables A.1 to A.4, submitted jobs and SLDwA of the three basic policies by month of submission."""
-    keys = runs.present(TRACES)
-    runs.run_all(keys, _ORDERS, [LEFT_OUT])
-    sections = [_dates_section(runs, keys)] if keys else []
-    conclusions = []
-    for key in keys:
-        sldwa = monthly_sldwa(runs, key)
-        sections += [_jobs_section(key, _jobs(runs, key)), _sldwa_section(key, sldwa)]
-        conclusions.append(_best_months(key, sldwa))
-    return Report(
-        id="streit-A",
-        title="Monthly analysis: submitted jobs and SLDwA of the three basic policies",
-        source="Streit, appendix A.1.1, Tables A.1 to A.4",
-        sections=tuple(sections),
-        conclusions=tuple(conclusions),
-        missing=runs.missing(TRACES),
-        notes=_conversion_notes(runs, keys),
-    )
-
-
-def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
-    """Return the SLDwA of the three policies by month of submission, as our simulations give it.
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A number as it is printed.
 
     Parameters
     ----------
-    key : str
-        A trace that is at hand.
-
-    Returns
-    -------
-    dict from str to tuple of float
-        Month, such as "1996-09", to the SLDwA under each of `POLICIES`.
+    decimals : int
+        Digits behind the point.
     """
-    jobs = _jobs(runs, key)
+
+    value: float
+    decimals: int
+
+    @classmethod
+    def of(cls, text: str) -> Printed:
+        """Read a number."""
+        return cls(float(text), len(text.partition(".")[2]))
+
+
+class Month(NamedTuple):
+    """A line of Tables A.1 to A.4.
+
+    Parameters
+    ----------
+    month : str
+        Month of submission, such as "1996-09".
+    jobs : int
+        Jobs submitted.
+    width, run_s, estimate_s : float
+        Their averages, in nodes and seconds.
+    over_estimation : float
+        Average estimate over average run time.
+    sldwa : tuple of float
+        SLDwA under each of `POLICIES`.
+    best : str
+        The policy of the least SLDwA; "-" if they are equal.
+    """
+
+    month: str
+    jobs: int
+    width: float
+    run_s: float
+    estimate_s: float
+    over_estimation: float
+    sldwa: tuple[float, ...]
+    best: str
+
+
+def _by_trace(table: str) -> dict[str, dict[str, Printed]]:
+    return {row.pop("trace"): {name: Printed.of(text) for name, text in row.items()} for row in printed(table)}
+
+
+def _months() -> dict[str, list[Month]]:
+    months: dict[str, list[Month]] = {trace: [] for trace in TRACES}
+    for row in printed("streit-A"):
+        width, run_s, estimate_s, factor = (
+            float(row[one]) for one in ("width", "run_s", "estimate_s", "over_estimation")
+        )
+        sldwa = tuple(float(row[policy]) for policy in POLICIES)
+        line = Month(row["month"], int(row["jobs"]), width, run_s, estimate_s, factor, sldwa, row["best"])
+        months[row["trace"]].append(line)
+    return months
+
+
+TABLE_3_4 = _by_trace("streit-3.4")
+"""Basic properties of the traces: trace, then quantity, to the printed number."""
+
+TABLE_3_6 = _by_trace("streit-3.6")
+"""Performance "scheduled by FCFS + EASY backfill": trace, then quantity, to the printed number."""
+
+TABLE_5_1 = _by_trace("streit-5.1")
+"""Overall SLDwA of the three basic policies: trace, then policy, to the printed number."""
+
+TABLES_A = _months()
+"""Monthly analysis, Tables A.1 to A.4: trace to its months."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceClock:
+    """A clock: that of a time zone, some hours ahead of it.
+
+    Parameters
+    ----------
+    zone : str
+        IANA name.
+    ahead_h : int
+        Hours ahead; negative if the clock is behind.
+    """
+
+    zone: str
+    ahead_h: int = 0
+
+    def months(self, submit_ms: IntArray, start_unix_s: int) -> JobClasses:
+        """Part jobs by the month that this clock showed at their submission; ``start_unix_s`` is true time zero."""
+        return classes_by_month(submit_ms, start_unix_s + self.ahead_h * _S_PER_H, self.zone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThesisTrace:
+    """How the thesis uses a trace.
+
+    Parameters
+    ----------
+    name : str
+        Name of the archive's trace.
+    nodes : int
+        Nodes of the machine (Table 3.4).
+    table_clock : TraceClock
+        The clock by which Table 3.5 gives the first submission.
+    first_submit_unix_s : int
+        The instant of the first submission in Table 3.5, from which the thesis counts.
+    unknown_estimate_is_zero : bool
+        Whether the estimates that the archive's file gives as -1 were 0 in that of the thesis. Such a job was
+        submitted; cut at its estimate it has no run time, and it was not scheduled.
+    tolerance_pct : float or None
+        How near to the published SLDwA ours must come; None if nothing was set.
+    """
+
+    name: str
+    nodes: int
+    table_clock: TraceClock
+    first_submit_unix_s: int
+    unknown_estimate_is_zero: bool = False
+    tolerance_pct: float | None = None
+
+    @property
+    def month_clock(self) -> TraceClock:
+        """The clock by which the months of Tables A.1 to A.4 begin: an hour behind that of Table 3.5."""
+        return TraceClock(self.table_clock.zone, self.table_clock.ahead_h - 1)
+
+
+THESIS_TRACES = {
+    "CTC": ThesisTrace(
+        name="CTC-SP2-1996-3.1-cln",
+        nodes=430,
+        table_clock=TraceClock("UTC", -5),
+        first_submit_unix_s=835823160,
+        unknown_estimate_is_zero=True,
+        tolerance_pct=1.0,
+    ),
+    "KTH": ThesisTrace(
+        name="KTH-SP2-1996-2",
+        nodes=100,
+        table_clock=TraceClock("Europe/Stockholm", -2),
+        first_submit_unix_s=843480031,
+        tolerance_pct=1.0,
+    ),
+    "LANL": ThesisTrace(
+        name="LANL-CM5-1994-4.1-cln",
+        nodes=1024,
+        table_clock=TraceClock("America/Denver", 0),
+        first_submit_unix_s=781275672,
+    ),
+    "SDSC": ThesisTrace(
+        name="SDSC-SP2-1998-4.2-cln",
+        nodes=128,
+        table_clock=TraceClock("UTC", 0),
+        first_submit_unix_s=893865928,
+        tolerance_pct=5.0,
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ThesisJobs:
+    """The jobs of a trace.
+
+    Parameters
+    ----------
+    scheduled : Workload
+        The jobs that the thesis schedules.
+    filled : Workload
+        With the records that have no estimate, whose run time is taken for it; the same as `scheduled` if there are
+        none.
+    submitted : dict from str to numpy.ndarray of int64, shape (n,)
+        ``submit_ms``, ``width``, ``run_ms`` and ``estimate_ms`` of all jobs that the thesis counts: also of those with
+        no run time, which it does not schedule.
+    start_unix_s : int
+        The instant of time zero.
+    report : ConversionReport
+        What gridweave's own conversion dropped.
+    """
+
+    trace: ThesisTrace
+    scheduled: Workload
+    filled: Workload
+    submitted: dict[str, IntArray]
+    start_unix_s: int
+    report: ConversionReport
+
+
+def read_thesis_jobs(trace: ThesisTrace, path: str | Path) -> ThesisJobs:
+    """Read the SWF file of a trace as the thesis does; it must tell when it begins."""
+    workload, report = read_swf(path, nodes=trace.nodes)
+    if workload.start_unix_s is None:
+        raise TraceError(path, "does not tell the instant of time zero (; UnixStartTime), which months need")
+    raw, _ = read_records(path, _FIELDS)
+    without = np.asarray(raw["job_id"])[np.asarray(raw["requested_s"]) <= 0]
+    rows = ~np.isin(workload.job_id, without)
+    columns = {name: np.asarray(values, np.float64) for name, values in raw.items()}
+    return ThesisJobs(
+        trace=trace,
+        scheduled=workload if rows.all() else workload.take(rows),
+        filled=workload,
+        submitted=_submitted(columns, trace),
+        start_unix_s=workload.start_unix_s,
+        report=report,
+    )
+
+
+def _submitted(raw: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]], trace: ThesisTrace) -> dict[str, IntArray]:
+    """Return the jobs that the thesis counts, in submit order."""
+    estimate_s = raw["requested_s"]
+    if trace.unknown_estimate_is_zero:
+        estimate_s = np.maximum(estimate_s, 0)
+    width = np.where(raw["processors"] == -1, raw["requested_processors"], raw["processors"])
+    keep = (width > 0) & (width <= trace.nodes) & (raw["run_s"] >= 0) & (estimate_s >= 0) & (raw["submit_s"] >= 0)
+    columns = {
+        "submit_ms": raw["submit_s"] * MS_PER_S,
+        "width": width,
+        "run_ms": np.minimum(raw["run_s"], estimate_s) * MS_PER_S,
+        "estimate_ms": estimate_s * MS_PER_S,
+    }
+    rows = np.flatnonzero(keep)
+    rows = rows[np.argsort(raw["submit_s"][rows], kind="stable")]
+    return {name: np.rint(values[rows]).astype(np.int64) for name, values in columns.items()}
+
+
+class ThesisRuns:
+    """The traces that are at hand, and their simulations.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called with the number of simulations done, the number of all, and what is going on.
+    """
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._jobs: Study[str, ThesisJobs | None] = Study(self._read)
+        self._results = Study(self._simulate, title="Streit", progress=progress, same=self._shared)
+        self._progress = progress or (lambda done, total, what: None)
+
+    def jobs(self, key: str) -> ThesisJobs | None:
+        """Return the jobs of a trace, a key of `THESIS_TRACES`; None if it is not at hand."""
+        return self._jobs[key]
+
+    def missing(self) -> tuple[str, ...]:
+        """Return the names of those of the four traces that are not at hand."""
+        return tuple(THESIS_TRACES[key].name for key in TRACES if self.jobs(key) is None)
+
+    def present(self) -> dict[str, ThesisJobs]:
+        """Return the jobs of those of the four traces that are at hand."""
+        return {key: jobs for key in TRACES if (jobs := self.jobs(key)) is not None}
+
+    def run_all(self, kinds: Sequence[tuple[str, str]], conversions: Sequence[str] = (LEFT_OUT,)) -> None:
+        """Run these simulations, discipline and order, of all traces at hand that have not been run yet."""
+        self._results.results((key, *kind, one) for key in self.present() for kind in kinds for one in conversions)
+
+    def result(self, key: str, discipline: str, order: str, conversion: str = LEFT_OUT) -> SimulationResult:
+        """Return the simulation of a trace at hand; ``conversion`` is `LEFT_OUT` or `FILLED`."""
+        return self._results[key, discipline, order, conversion]
+
+    def _read(self, key: str) -> ThesisJobs | None:
+        trace = THESIS_TRACES[key]
+        path = path_of(trace.name)
+        if path is None:
+            return None
+        self._progress(0, 1, f"Reading {key}")
+        return read_thesis_jobs(trace, path)
+
+    def at_hand(self, key: str) -> ThesisJobs:
+        """Return the jobs of a trace, which must be there."""
+        jobs = self.jobs(key)
+        if jobs is None:
+            raise TraceError(THESIS_TRACES[key].name, "this trace is not at hand")
+        return jobs
+
+    def _shared(self, run: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+        """Where no estimate is filled in, both conversions share a result."""
+        jobs = self.at_hand(run[0])
+        return (*run[:3], LEFT_OUT) if jobs.filled is jobs.scheduled else run
+
+    def _simulate(self, run: tuple[str, str, str, str]) -> SimulationResult:
+        from gridweave.scenarios.batch.simulate import simulate_policy
+        from gridweave.site.policy import SitePolicy
+
+        key, discipline, order, conversion = run
+        jobs = self.at_hand(key)
+        workload = jobs.filled if conversion == FILLED else jobs.scheduled
+        return simulate_policy(workload, jobs.trace.nodes, SitePolicy(discipline=discipline, order=order))
+
+
+def table_3_4(runs: ThesisRuns) -> Findings:
+    """Recompute Table 3.4, basic properties of the traces."""
+    sections = (_section(key, TABLE_3_4[key], {"ours": _properties(jobs)}) for key, jobs in runs.present().items())
+    return Findings(
+        sections=tuple(sections),
+        missing=runs.missing(),
+        notes=(*_conversion_notes(runs), "All jobs that were submitted, also those without a run time."),
+    )
+
+
+def table_3_6(runs: ThesisRuns) -> Findings:
+    """Recompute Table 3.6, performance under FCFS, in two readings: planned, and as a queue with EASY backfilling."""
+    runs.run_all(list(_KINDS.values()))
+    own = {key: {name: _performance(runs, key, *kind) for name, kind in _KINDS.items()} for key in runs.present()}
+    return Findings(
+        sections=tuple(_section(key, TABLE_3_6[key], figures) for key, figures in own.items()),
+        conclusions=_which_reading(own) if own else (),
+        missing=runs.missing(),
+        notes=_conversion_notes(runs),
+    )
+
+
+def table_5_1(runs: ThesisRuns) -> Findings:
+    """Recompute Table 5.1, the overall SLDwA of planned FCFS, SJF and LJF, in two readings of the conversion."""
+    conversions = (LEFT_OUT, FILLED)
+    runs.run_all(_ORDERS, conversions)
+    rows = []
+    for key in runs.present():
+        for policy in POLICIES:
+            published = TABLE_5_1[key][policy]
+            sldwa = [runs.result(key, "planning", policy.lower(), one).metrics().sldwa for one in conversions]
+            tolerance = THESIS_TRACES[key].tolerance_pct
+            rows.append(Row((key, policy), tuple(_value(published, one, tolerance) for one in sldwa)))
+    section = Section(title="SLDwA under planning", headings=("trace", "policy"), columns=conversions, rows=tuple(rows))
+    return Findings(
+        sections=(section,) if rows else (),
+        conclusions=_best_policies(runs) if rows else (),
+        missing=runs.missing(),
+        notes=_conversion_notes(runs),
+    )
+
+
+def tables_a(runs: ThesisRuns) -> Findings:
+    """Recompute Tables A.1 to A.4, submitted jobs and SLDwA of the three basic policies by month of submission."""
+    runs.run_all(_ORDERS)
+    jobs_of = runs.present()
+    sections = [_dates_section(jobs_of)] if jobs_of else []
+    conclusions = []
+    for key, jobs in jobs_of.items():
+        sldwa = monthly_sldwa(runs, key)
+        sections += [_jobs_section(key, jobs), _sldwa_section(key, sldwa)]
+        conclusions.append(_best_months(key, sldwa))
+    return Findings(
+        sections=tuple(sections),
+        conclusions=tuple(conclusions),
+        missing=runs.missing(),
+        notes=_conversion_notes(runs),
+    )
+
+
+TABLES: Mapping[str, Callable[[ThesisRuns], Findings]] = {
+    "streit-3.4": table_3_4,
+    "streit-3.6": table_3_6,
+    "streit-5.1": table_5_1,
+    "streit-A": tables_a,
+}
+
+
+def report(table: str, runs: ThesisRuns) -> Findings:
+    """Recompute a table of `TABLES`."""
+    return TABLES[table](runs)
+
+
+def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
+    """Return our SLDwA under each of `POLICIES` by month of submission, such as "1996-09", of a trace at hand."""
+    jobs = runs.at_hand(key)
     of_policy: list[dict[str, Metrics]] = []
     for kind in _ORDERS:
         schedule = runs.result(key, *kind).schedule()
@@ -134,30 +434,23 @@ def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
     return {month: tuple(one[month].sldwa for one in of_policy) for month in of_policy[0]}
 
 
-def _jobs(runs: ThesisRuns, key: str) -> ThesisJobs:
-    jobs = runs.jobs(key)
-    assert jobs is not None, "tables are made of the traces that are present"
-    return jobs
+def _value(published: Printed, ours: float | None, tolerance_pct: float | None = None) -> Value:
+    return Value(published=published.value, ours=ours, decimals=published.decimals, tolerance_pct=tolerance_pct)
 
 
-def _value(printed: Printed, ours: float | None, tolerance_pct: float | None = None) -> Value:
-    return Value(published=printed.value, ours=ours, decimals=printed.decimals, tolerance_pct=tolerance_pct)
-
-
-def _section(key: str, printed: Mapping[str, Printed], readings: Mapping[str, Mapping[str, float]]) -> Section:
+def _section(key: str, published: Mapping[str, Printed], readings: Mapping[str, Mapping[str, float]]) -> Section:
     """Return a table of one trace with quantities down and our readings across."""
     rows = tuple(
         Row((name,), tuple(_value(number, ours.get(name)) for ours in readings.values()))
-        for name, number in printed.items()
+        for name, number in published.items()
     )
     return Section(title=key, headings=("",), columns=tuple(readings), rows=rows)
 
 
-def _conversion_notes(runs: ThesisRuns, keys: Sequence[str]) -> tuple[str, ...]:
+def _conversion_notes(runs: ThesisRuns) -> tuple[str, ...]:
     """Say for each trace how many jobs the thesis has, and how many we have."""
     notes = []
-    for key in keys:
-        jobs = _jobs(runs, key)
+    for key, jobs in runs.present().items():
         total, scheduled = (TABLE_3_6[key][name].value for name in ("total jobs", "scheduled jobs"))
         notes.append(
             f"{key}: {jobs.trace.name} has {len(jobs.submitted['submit_ms']):,} of the {total:,.0f} jobs of the "
@@ -184,7 +477,7 @@ def _properties(jobs: ThesisJobs) -> dict[str, float]:
 
 def _performance(runs: ThesisRuns, key: str, discipline: str, order: str) -> dict[str, float]:
     """Return what Table 3.6 tells of a schedule; instants count from the first submission of the thesis."""
-    jobs = _jobs(runs, key)
+    jobs = runs.at_hand(key)
     metrics = runs.result(key, discipline, order).metrics()
     zero_ms = (jobs.trace.first_submit_unix_s - jobs.start_unix_s) * MS_PER_S
     return {
@@ -202,14 +495,14 @@ def _performance(runs: ThesisRuns, key: str, discipline: str, order: str) -> dic
     }
 
 
-def _which_reading(ours: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[Conclusion, ...]:
+def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[Conclusion, ...]:
     """Say which of the two disciplines gives the published numbers."""
     judged = ("AWT [s]", "ARTwW [s]", "SLDwA")
     mean_pct = {}
     for name in _KINDS:
         apart = [
-            abs(_value(TABLE_3_6[key][quantity], ours[key][name][quantity]).difference_pct or 0.0)
-            for key in ours
+            abs(_value(TABLE_3_6[key][quantity], own[key][name][quantity]).difference_pct or 0.0)
+            for key in own
             for quantity in judged
         ]
         mean_pct[name] = float(np.mean(apart))
@@ -222,23 +515,24 @@ def _which_reading(ours: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tup
             verdicts={
                 "numbers": Verdict(
                     nearest == PLANNED,
-                    f"AWT, ARTwW and SLDwA of {', '.join(ours)} differ from the published by {figures}, on average",
+                    f"AWT, ARTwW and SLDwA of {', '.join(own)} differ from the published by {figures}, on average",
                 )
             },
         ),
     )
 
 
-def _best_policies(runs: ThesisRuns, keys: Sequence[str]) -> tuple[Conclusion, ...]:
-    """Check which policy is best and worst for each trace."""
-    ours, theirs = {}, {}
-    for key in keys:
+def _best_policies(runs: ThesisRuns) -> tuple[Conclusion, ...]:
+    """Compare which policies are best and worst."""
+    theirs: dict[str, list[float]] = {}
+    own: dict[str, list[float]] = {}
+    for key in runs.present():
         theirs[key] = [TABLE_5_1[key][policy].value for policy in POLICIES]
-        ours[key] = [runs.result(key, "planning", policy.lower()).metrics().sldwa for policy in POLICIES]
+        own[key] = [runs.result(key, "planning", policy.lower()).metrics().sldwa for policy in POLICIES]
     conclusions = []
     for place, claim in ((0, "the best"), (-1, "the worst")):
         found, named = (
-            {key: POLICIES[int(np.argsort(sldwa)[place])] for key, sldwa in table.items()} for table in (ours, theirs)
+            {key: POLICIES[int(np.argsort(sldwa)[place])] for key, sldwa in table.items()} for table in (own, theirs)
         )
         conclusions.append(
             Conclusion(
@@ -254,15 +548,14 @@ def _listed(policies: Mapping[str, str]) -> str:
     return ", ".join(f"{policy} for {key}" for key, policy in policies.items())
 
 
-def _dates_section(runs: ThesisRuns, keys: Sequence[str]) -> Section:
+def _dates_section(jobs_of: Mapping[str, ThesisJobs]) -> Section:
     """Show how many jobs fall into another month than published, by the clock that tells the months."""
     rows = []
-    for key in keys:
-        jobs = _jobs(runs, key)
+    for key, jobs in jobs_of.items():
         trace = jobs.trace
-        header = Clock(jobs.scheduled.timezone or "UTC")
+        header = TraceClock(jobs.scheduled.timezone or "UTC")
         moved = [_moved(jobs, TABLES_A[key], clock) for clock in (header, trace.table_clock, trace.month_clock)]
-        rows.append(Row((key,), tuple(Value(ours=count) for count in moved)))
+        rows.append(Row((key,), our_values(*moved)))
     return Section(
         title="How the dates are read: sum over the months of | our jobs - published jobs |",
         headings=("trace",),
@@ -272,7 +565,7 @@ def _dates_section(runs: ThesisRuns, keys: Sequence[str]) -> Section:
     )
 
 
-def _moved(jobs: ThesisJobs, published: Sequence[Month], clock: Clock) -> int:
+def _moved(jobs: ThesisJobs, published: Sequence[Month], clock: TraceClock) -> int:
     classes = clock.months(jobs.submitted["submit_ms"], jobs.start_unix_s)
     counts = dict(zip(classes.names, np.bincount(classes.of_job, minlength=len(classes.names)).tolist(), strict=True))
     wanted = {line.month: line.jobs for line in published}
@@ -308,12 +601,12 @@ def _job_values(line: Month, submitted: Mapping[str, IntArray], rows: BoolArray)
     )
 
 
-def _sldwa_section(key: str, ours: Mapping[str, Sequence[float]]) -> Section:
+def _sldwa_section(key: str, own: Mapping[str, Sequence[float]]) -> Section:
     """Return the SLDwA of a trace by month."""
     rows = []
     for line in TABLES_A[key]:
-        found = ours.get(line.month, (None,) * len(POLICIES))
-        values = (Value(published=theirs, ours=own, decimals=4) for theirs, own in zip(line.sldwa, found, strict=True))
+        pairs = zip(line.sldwa, own.get(line.month, (None,) * len(POLICIES)), strict=True)
+        values = (Value(published=theirs, ours=sldwa, decimals=4) for theirs, sldwa in pairs)
         rows.append(Row((line.month,), tuple(values)))
     return Section(title=f"{key}: SLDwA", headings=("month",), columns=POLICIES, rows=tuple(rows), layout=EACH)
 
@@ -330,11 +623,3 @@ def _best_months(key: str, ours: Mapping[str, Sequence[float]]) -> Conclusion:
         claim=f"{key}: the best policy of each month is the published one",
         verdicts={"numbers": Verdict(not other, figures)},
     )
-
-
-TABLES: Mapping[str, Callable[[ThesisRuns], Report]] = {
-    "streit-3.4": table_3_4,
-    "streit-3.6": table_3_6,
-    "streit-5.1": table_5_1,
-    "streit-A": tables_a,
-}

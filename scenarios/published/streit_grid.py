@@ -7,35 +7,127 @@ computed for the three extracts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
-from gridweave.scenarios.published.grid_runs import CONFIGURATIONS, EXTRACTS, GridRuns
-from gridweave.scenarios.published.report import Conclusion, Report, Row, Section, Value, Verdict
+from gridweave.scenarios.batch.grid import GridResult, simulate_grid
+from gridweave.scenarios.published.report import EACH, Conclusion, Findings, Row, Section, Value, Verdict, change_pct
+from gridweave.scenarios.published.streit import THESIS_TRACES
+from gridweave.scenarios.published.study import Study, printed
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.workload.estimates import perfect
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.workload.transform import cut, split
 
-OVERHEADS_PCT = tuple(range(0, 65, 5))
-
-TABLE_7_3: dict[str, tuple[int, ...]] = {
-    "10_20k_org": (539, 543, 582, 572, 583, 601, 622, 637, 647, 673, 755, 748, 746),
-    "30_40k_org": (431, 436, 448, 490, 546, 567, 521, 523, 534, 597, 579, 578, 638),
-    "60_70k_org": (840, 850, 928, 917, 946, 951, 979, 1036, 1106, 1008, 1029, 1086, 1114),
+CONFIGURATIONS: dict[str, tuple[int, ...]] = {
+    "m64": (*[64] * 4, *[32] * 6, *[8] * 8),
+    "m64-8": (64,) * 8,
+    "m128": (128,) * 4,
+    "m256": (256,) * 2,
+    "m256-5": (256, *[64] * 4),
+    "m384": (384, 64, *[16] * 4),
+    "m512": (512,),
 }
+"""Table 7.1: name to the nodes of each site, the largest first; all have 512."""
+
+EXTRACTS: dict[str, int] = {"10_20k_org": 10_000, "30_40k_org": 30_000, "60_70k_org": 60_000}
+"""Table 7.2: name to the number of jobs before the first one; each has 10,000 jobs."""
+
+EXTRACT_JOBS = 10_000
+
+
+class GridSetting(NamedTuple):
+    """One schedule of an extract on a configuration.
+
+    Parameters
+    ----------
+    extract, machines : str
+        Names in `EXTRACTS` and `CONFIGURATIONS`.
+    max_width : int or None
+        Wide jobs are in parts of at most so many nodes; None to leave them as they are.
+    estimates : {"real", "perfect"}
+    """
+
+    extract: str
+    machines: str
+    policy: GridPolicy
+    max_width: int | None = None
+    estimates: str = "real"
+
+
+class GridRuns:
+    """The schedules of chapter 7, each made once; homes are dealt out round robin.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The CTC trace.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._trace, _ = load_workload(path, nodes=THESIS_TRACES["CTC"].nodes)
+        self._extracts = Study(self._cut)
+        self._results = Study(self._simulate)
+
+    def extract(self, name: str, max_width: int | None = None) -> Workload:
+        """Return one of `EXTRACTS`, with wide jobs in parts of at most ``max_width`` nodes if that is given."""
+        return self._extracts[name, max_width]
+
+    def result(
+        self,
+        name: str,
+        machines: str,
+        policy: GridPolicy,
+        *,
+        max_width: int | None = None,
+        estimates: str = "real",
+    ) -> GridResult:
+        """Return the schedule of a `GridSetting`."""
+        return self._results[GridSetting(name, machines, policy, max_width, estimates)]
+
+    def awrt_s(self, name: str, machines: str, policy: GridPolicy, *, max_width: int | None = None) -> float:
+        """Return the average response time weighted by resource consumption (section 7.3.3), in seconds."""
+        return self.result(name, machines, policy, max_width=max_width).metrics().awrt_area_ms / 1000
+
+    def awrt_by_width_s(self, name: str, machines: str, policy: GridPolicy, *, max_width: int | None = None) -> float:
+        """Return the average response time weighted by width (section 7.3.1, equation 7.1), in seconds."""
+        return self.result(name, machines, policy, max_width=max_width).metrics().awrt_width_ms / 1000
+
+    def consumption_node_ms(self, name: str, machines: str, policy: GridPolicy) -> float:
+        """Return the resource consumption of the jobs that ran on several sites (Table 7.6)."""
+        result = self.result(name, machines, policy)
+        area = result.workload.width * (result.end_ms - result.start_ms).astype(np.float64)
+        return float(area[result.multi_site].sum())
+
+    def _cut(self, extract: tuple[str, int | None]) -> Workload:
+        name, max_width = extract
+        first = EXTRACTS[name]
+        jobs = cut(self._trace, first=first + 1, last=first + EXTRACT_JOBS)
+        return jobs if max_width is None else split(jobs, max_width)
+
+    def _simulate(self, one: GridSetting) -> GridResult:
+        jobs = self.extract(one.extract, one.max_width)
+        workload = perfect(jobs) if one.estimates == "perfect" else jobs
+        return simulate_grid(workload, CONFIGURATIONS[one.machines], one.policy)
+
+
+def _columns(table: str) -> dict[str, tuple[float, ...]]:
+    rows = printed(table)
+    return {name: tuple(float(row[name]) for row in rows) for name in EXTRACTS}
+
+
+OVERHEADS_PCT = tuple(int(row["overhead_pct"]) for row in printed("streit-7.3"))
+
+TABLE_7_3 = _columns("streit-7.3")
 """Number of multi-site jobs on m128, by the overhead in `OVERHEADS_PCT`."""
 
-TABLE_7_4: dict[str, tuple[float, ...]] = {
-    "10_20k_org": (22.19, 22.87, 24.71, 25.30, 26.05, 29.40, 29.11, 30.24, 31.21, 33.22, 37.15, 37.87, 41.46),
-    "30_40k_org": (23.97, 25.09, 27.21, 28.24, 31.36, 31.93, 30.84, 31.01, 32.82, 37.20, 34.18, 36.05, 39.17),
-    "60_70k_org": (34.01, 36.36, 37.28, 38.97, 40.43, 41.02, 44.53, 44.38, 48.10, 45.87, 46.25, 49.81, 52.38),
-}
+TABLE_7_4 = _columns("streit-7.4")
 """Squashed area of multi-site jobs on m128, in per cent of that of all jobs."""
 
-TABLE_7_6: dict[str, tuple[int, int]] = {
-    "m64": (1069, 430),
-    "m64-8": (815, 387),
-    "m128": (478, 337),
-    "m256": (336, 189),
-    "m256-5": (589, 411),
-    "m384": (637, 368),
-}
+TABLE_7_6 = {row["configuration"]: (float(row["30"]), float(row["300"])) for row in printed("streit-7.6")}
 """Multi-site jobs under adaptive scheduling at overheads of 30% and 300%, for syn_org."""
 
 # "A few per cent": the thesis has 7% for m384 from 30% to 300%.
@@ -57,75 +149,57 @@ def adaptive(overhead: float) -> GridPolicy:
     return GridPolicy(mode="adaptive", overhead=overhead)
 
 
-def table_7_3(runs: GridRuns) -> Report:
+def table_7_3(runs: GridRuns) -> Findings:
     """Recompute Table 7.3, the number of multi-site jobs by the overhead."""
 
     def count(name: str, overhead: float) -> float:
         return float(runs.result(name, "m128", multi_site(overhead)).multi_site.sum())
 
-    return _by_overhead(
-        "streit-7.3",
-        "Number of multi-site jobs on m128",
-        "Table 7.3",
-        TABLE_7_3,
-        count,
-        decimals=0,
-        growth_pct=30,
-    )
+    return _by_overhead("Number of multi-site jobs on m128", "Table 7.3", TABLE_7_3, count, decimals=0, growth_pct=30)
 
 
-def table_7_4(runs: GridRuns) -> Report:
+def table_7_4(runs: GridRuns) -> Findings:
     """Recompute Table 7.4, the squashed area of the multi-site jobs by the overhead."""
 
     def share(name: str, overhead: float) -> float:
         return 100 * runs.result(name, "m128", multi_site(overhead)).multi_site_area()
 
     title = "Squashed area of multi-site jobs on m128 [%]"
-    return _by_overhead("streit-7.4", title, "Table 7.4", TABLE_7_4, share, decimals=2, growth_pct=50)
+    return _by_overhead(title, "Table 7.4", TABLE_7_4, share, decimals=2, growth_pct=50)
 
 
 def _by_overhead(
-    table_id: str,
     title: str,
     table: str,
-    published: dict[str, tuple[int, ...]] | dict[str, tuple[float, ...]],
+    published: dict[str, tuple[float, ...]],
     ours: Callable[[str, float], float],
     *,
     decimals: int,
     growth_pct: float,
-) -> Report:
+) -> Findings:
     """Return a table with a row per overhead and a column per extract, and whether it grows as the text has it."""
     numbers = {name: [ours(name, pct / 100) for pct in OVERHEADS_PCT] for name in EXTRACTS}
-    rows = tuple(
-        Row(
-            (f"p = {pct}%",),
-            tuple(
-                Value(published=float(published[name][k]), ours=numbers[name][k], decimals=decimals)
-                for name in EXTRACTS
-            ),
-        )
-        for k, pct in enumerate(OVERHEADS_PCT)
-    )
-    section = Section(title=title, headings=("overhead",), columns=tuple(EXTRACTS), rows=rows, layout="each")
-    grown = {name: 100 * (column[-1] / column[0] - 1) for name, column in numbers.items()}
+    rows = []
+    for k, pct in enumerate(OVERHEADS_PCT):
+        values = (Value(published=published[name][k], ours=numbers[name][k], decimals=decimals) for name in EXTRACTS)
+        rows.append(Row((f"p = {pct}%",), tuple(values)))
+    section = Section(title=title, headings=("overhead",), columns=tuple(EXTRACTS), rows=tuple(rows), layout=EACH)
+    grown = {name: change_pct(column[-1], column[0]) for name, column in numbers.items()}
     claim = f"From p = 0% to 60% they grow by at least {growth_pct:.0f}% for every workload"
     verdict = Verdict(min(grown.values()) >= growth_pct, _listed(grown, "%"))
-    return Report(
-        id=table_id,
-        title=title,
-        source=f"Streit, section 7.3.1, {table}",
+    return Findings(
         sections=(section,),
         conclusions=(Conclusion(source=table, claim=claim, verdicts={"numbers": verdict}),),
     )
 
 
-def table_7_6(runs: GridRuns) -> Report:
+def table_7_6(runs: GridRuns) -> Findings:
     """Compute Table 7.6 for the extracts: multi-site jobs under adaptive scheduling at overheads of 30% and 300%."""
     rows = []
-    for machines, printed in TABLE_7_6.items():
-        for overhead, number in zip((0.3, 3.0), printed, strict=True):
+    for machines, published in TABLE_7_6.items():
+        for overhead, number in zip((0.3, 3.0), published, strict=True):
             counts = [float(runs.result(name, machines, adaptive(overhead)).multi_site.sum()) for name in EXTRACTS]
-            values = tuple(Value(published=float(number), ours=count) for count in counts)
+            values = tuple(Value(published=number, ours=count) for count in counts)
             rows.append(Row((machines, f"p = {overhead:.0%}"), values))
     section = Section(
         title="Published for syn_org, ours for the extracts",
@@ -134,10 +208,7 @@ def table_7_6(runs: GridRuns) -> Report:
         rows=tuple(rows),
     )
     notes = ("The published numbers are of a synthetic workload that is not public; only the size can be compared.",)
-    return Report(
-        id="streit-7.6",
-        title="Multi-site jobs under adaptive scheduling",
-        source="Streit, section 7.3.3, Table 7.6",
+    return Findings(
         sections=(section,),
         conclusions=(_fewer_when_it_costs_more(runs), _smaller_on_m384(runs)),
         notes=notes,
@@ -149,7 +220,7 @@ def _fewer_when_it_costs_more(runs: GridRuns) -> Conclusion:
     for name in EXTRACTS:
         for machines in TABLE_7_6:
             few, many = (int(runs.result(name, machines, adaptive(p)).multi_site.sum()) for p in (3.0, 0.3))
-            changes[f"{name} {machines}"] = 100 * (few / many - 1)
+            changes[f"{name} {machines}"] = change_pct(few, many)
     more = {label: change for label, change in changes.items() if change >= 0}
     return Conclusion(
         source="Table 7.6",
@@ -159,15 +230,10 @@ def _fewer_when_it_costs_more(runs: GridRuns) -> Conclusion:
 
 
 def _smaller_on_m384(runs: GridRuns) -> Conclusion:
-    ratio = {
-        name: 100
-        * (
-            runs.consumption_node_ms(name, "m384", adaptive(3.0))
-            / runs.consumption_node_ms(name, "m384", adaptive(0.3))
-            - 1
-        )
-        for name in EXTRACTS
-    }
+    ratio = {}
+    for name in EXTRACTS:
+        much, little = (runs.consumption_node_ms(name, "m384", adaptive(p)) for p in (3.0, 0.3))
+        ratio[name] = change_pct(much, little)
     return Conclusion(
         source="Table 7.6",
         claim="On m384, where no job must be split, their resource consumption falls too (published: by 71%)",
@@ -175,7 +241,7 @@ def _smaller_on_m384(runs: GridRuns) -> Conclusion:
     )
 
 
-def conclusions(runs: GridRuns) -> Report:
+def conclusions(runs: GridRuns) -> Findings:
     """Check the conclusions of sections 7.3.1 to 7.3.3, one by one, on the extracts."""
     checks = (
         _equal_machines_are_better,
@@ -185,12 +251,7 @@ def conclusions(runs: GridRuns) -> Report:
         _adaptive_is_best,
         _adaptive_on_m384,
     )
-    return Report(
-        id="streit-7",
-        title="What multi-site scheduling gains and costs",
-        source="Streit, sections 7.3.1 to 7.3.3",
-        conclusions=tuple(check(runs) for check in checks),
-    )
+    return Findings(conclusions=tuple(check(runs) for check in checks))
 
 
 def _conclusion(source: str, claim: str, judged: Iterable[tuple[str, bool, str]]) -> Conclusion:
@@ -270,7 +331,7 @@ def _adaptive_is_best(runs: GridRuns) -> Conclusion:
 def _adaptive_on_m384(runs: GridRuns) -> Conclusion:
     judged = []
     for name in EXTRACTS:
-        loss = 100 * (runs.awrt_s(name, "m384", adaptive(3.0)) / runs.awrt_s(name, "m384", adaptive(0.3)) - 1)
+        loss = change_pct(*(runs.awrt_s(name, "m384", adaptive(p)) for p in (3.0, 0.3)))
         judged.append((name, loss <= _FEW_PCT, f"{loss:+.1f}%"))
     claim = "On m384 adaptive scheduling loses only a few per cent of AWRT from p = 30% to 300% (published: 7%)"
     return _conclusion("section 7.3.3", claim, judged)
@@ -280,11 +341,14 @@ def _listed(numbers: dict[str, float], unit: str, decimals: int = 0) -> str:
     return ", ".join(f"{label}: {number:,.{decimals}f}{unit}" for label, number in numbers.items())
 
 
-TABLES: Mapping[str, Callable[[GridRuns], Report]] = {
+TABLES: Mapping[str, Callable[[GridRuns], Findings]] = {
     "streit-7": conclusions,
     "streit-7.3": table_7_3,
     "streit-7.4": table_7_4,
     "streit-7.6": table_7_6,
 }
 
-assert all(sum(nodes) == 512 for nodes in CONFIGURATIONS.values()), "Table 7.1: every configuration has 512 nodes"
+
+def report(table: str, runs: GridRuns) -> Findings:
+    """Recompute a table of `TABLES`."""
+    return TABLES[table](runs)

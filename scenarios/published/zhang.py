@@ -1,33 +1,315 @@
-"""Figures 5 to 8 of Zhang et al., recomputed: curves over utilisation, and the conclusions drawn from them.
+"""Figures 5 to 8 of Zhang et al., recomputed with CTC-SP2 in place of the trace that is not public.
 
-The conclusions of Zhang et al., sections 3 and 4, each as a check of curves.
+Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
+Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), sections 2 to 4. Their model is fitted to CTC-SP2; the
+rest is as in section 2.2: 320 nodes, jobs of up to 256 nodes, 10,000 jobs, a baseline load of 0.55 and eight workloads
+with the same arrivals and run times 1.1 to 1.8 times as long.
 
-The paper draws them from figures, in words. What the words are taken to mean stands here as constants, each with a
-reason. Curves are compared at equal utilisation, as in the figures.
+CTC-SP2 has far fewer large jobs than the paper's workload. To tell what that does, every figure is also made with the
+large jobs coming so much more often that they are 30% of the jobs, as in the paper.
+
+The paper draws its conclusions from figures, in words. What the words are taken to mean stands here as constants, each
+with a reason. Curves are compared at equal utilisation, as in the figures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from gridweave.scenarios.published.report import OURS, Conclusion, Record, Report, Row, Section, Value, Verdict
-from gridweave.scenarios.published.zhang_runs import (
-    BASELINE_LOAD,
-    CLASSES,
-    LARGE_SHARE,
-    NODES,
-    READINGS,
-    RUN_FACTORS,
-    TRACE,
-    Curve,
-    FloatArray,
-    Setting,
-    ZhangRuns,
+from gridweave.errors import OptionError
+from gridweave.scenarios.generators.hyper_erlang import (
+    HyperErlang,
+    HyperErlangModel,
+    generate_hyper_erlang,
+    learn_hyper_erlang,
+    rescale,
 )
+from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Record, Row, Section, Verdict, our_values
+from gridweave.scenarios.published.streit import THESIS_TRACES
+from gridweave.scenarios.published.study import Progress, Study, seeds_of
+from gridweave.scenarios.traces.swf import read_swf
+from gridweave.scenarios.workload.columns import NARROW_UP_TO
+from gridweave.scenarios.workload.estimates import with_estimates
+from gridweave.scenarios.workload.table import MS_PER_S, Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gridweave.scenarios.results.schedule import SimulationResult
+
+FloatArray = npt.NDArray[np.float64]
+
+TRACE, TRACE_NODES = THESIS_TRACES["CTC"].name, THESIS_TRACES["CTC"].nodes
+NODES, MAX_WIDTH, JOBS, BASELINE_LOAD = 320, 256, 10_000, 0.55
+RUN_FACTORS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8)
+CLASSES = 10
+DEFAULT_SEEDS = 3
+
+
+class Backfilling(NamedTuple):
+    """How backfilling is read, and how many jobs are large.
+
+    Parameters
+    ----------
+    discipline : str
+        What backfilling is: "queue" (EASY: only the first waiting job is not delayed) or "planning" (no job ahead is).
+    large_share : float or None
+        Share of large jobs that the model is changed to; None to leave it as it was fitted.
+    """
+
+    discipline: str
+    large_share: float | None = None
+
+
+LARGE_SHARE = 0.30
+"""Share of jobs of more than 32 nodes in the paper's workload (Zhang, section 2.2)."""
+
+READINGS = {
+    "EASY": Backfilling("queue"),
+    "planning": Backfilling("planning"),
+    "EASY (30% large)": Backfilling("queue", LARGE_SHARE),
+    "planning (30% large)": Backfilling("planning", LARGE_SHARE),
+}
+"""Name to reading."""
+
+
+class Setting(NamedTuple):
+    """One line of a figure.
+
+    Parameters
+    ----------
+    order : str
+        Order of the queue, as in `gridweave.site.policy.SitePolicy`.
+    estimates : str
+        As in `gridweave.scenarios.workload.estimates.with_estimates`.
+    """
+
+    order: str
+    estimates: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Curve:
+    """What one setting gives at the nine workloads: means over the seeds.
+
+    Parameters
+    ----------
+    rho : numpy.ndarray of float64, shape (9,)
+        Utilisation (Zhang, equation 1).
+    wait_s : numpy.ndarray of float64, shape (9,)
+        Average wait.
+    slowdown : numpy.ndarray of float64, shape (9,)
+        Average slowdown, bounded by 10 s.
+    loss : numpy.ndarray of float64, shape (9,)
+        Loss of capacity (Zhang, equation 2).
+    class_wait_s : numpy.ndarray of float64, shape (9, 10)
+        Average wait of the classes of estimators (see `estimator_class`); NaN for perfect estimates.
+    """
+
+    rho: FloatArray
+    wait_s: FloatArray
+    slowdown: FloatArray
+    loss: FloatArray
+    class_wait_s: FloatArray
+
+    @property
+    def highest(self) -> float:
+        """The highest utilisation that is reached."""
+        return float(self.rho.max())
+
+    def at(self, values: FloatArray, utilisation: float) -> float:
+        """Return a quantity at a utilisation, as it is read from a figure: on the straight line between two workloads.
+
+        Parameters
+        ----------
+        values : numpy.ndarray of float64, shape (9,)
+            One of the arrays of this curve.
+
+        Returns
+        -------
+        float
+            Below the first workload its value; NaN above the highest utilisation that is reached.
+        """
+        if utilisation > self.highest:
+            return float("nan")
+        after = int(np.argmax(self.rho >= utilisation))
+        if after == 0:
+            return float(values[0])
+        part = (utilisation - self.rho[after - 1]) / (self.rho[after] - self.rho[after - 1])
+        return float(values[after - 1] + part * (values[after] - values[after - 1]))
+
+
+class _Point(NamedTuple):
+    """One simulation."""
+
+    rho: float
+    wait_s: float
+    slowdown: float
+    loss: float
+    class_wait_s: FloatArray
+
+
+def estimator_class(workload: Workload, estimates: str) -> npt.NDArray[np.int64]:
+    """Return which of ten classes of estimators each job is in (Zhang, section 4).
+
+    Parameters
+    ----------
+    estimates : str
+        The model that its estimates are drawn from: ``omega:X`` or ``phi:X``.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+        Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including,
+        1 + (i + 1) X / 10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the
+        estimate. Rounding of estimates to whole milliseconds is not let to make an eleventh class.
+
+    Raises
+    ------
+    OptionError
+        If the model has no such classes.
+    """
+    name, _, text = estimates.partition(":")
+    if name == "omega" and float(text) > 0:
+        excess = (workload.estimate_ms - workload.run_ms) / workload.run_ms
+        number = np.floor(excess * CLASSES / float(text))
+    elif name == "phi":
+        number = np.ceil(workload.run_ms / workload.estimate_ms * CLASSES) - 1
+    else:
+        raise OptionError("estimates", f"{estimates!r} has no classes of estimators; omega:X (X > 0) and phi:X have")
+    return np.clip(number, 0, CLASSES - 1).astype(np.int64)
+
+
+def learn_model(path: str | Path) -> HyperErlangModel:
+    """Fit Zhang's model to an SWF file of CTC-SP2, for 320 nodes and jobs of up to 256."""
+    workload, _ = read_swf(path, nodes=TRACE_NODES)
+    return rescale(learn_hyper_erlang(workload, nodes=TRACE_NODES), nodes=NODES, max_width=MAX_WIDTH)
+
+
+def with_large_share(model: HyperErlangModel, share: float) -> HyperErlangModel:
+    """Return a model in which large jobs come more often or less often, each as large and as long as before.
+
+    The interarrival times of the classes beyond 32 nodes are all multiplied by one number, so that large jobs become
+    this share of all.
+    """
+    rates = [(group.max_width > NARROW_UP_TO, group.jobs_per_ms(model.nodes)) for group in model.classes]
+    large, small = (sum(rate for wide, rate in rates if wide is kind) for kind in (True, False))
+    factor = large * (1 - share) / (small * share)
+    classes = [
+        msgspec.structs.replace(group, interarrival=_multiplied(group.interarrival, factor)) if wide else group
+        for group, (wide, _) in zip(model.classes, rates, strict=True)
+    ]
+    return msgspec.structs.replace(model, classes=classes)
+
+
+def _multiplied(law: HyperErlang, factor: float) -> HyperErlang:
+    return HyperErlang(law.order, law.probabilities, tuple(mean * factor for mean in law.means_ms))
+
+
+class ZhangRuns:
+    """The curves; each point is simulated once.
+
+    The workloads of one seed have the same jobs, arrivals and over-estimation draws, whatever the run time factor, the
+    policy and the parameter of the estimate model: what differs between two curves is not chance.
+
+    Parameters
+    ----------
+    model : HyperErlangModel
+        As from `learn_model`.
+    seeds : int
+        Number of baseline workloads, >= 1: the seeds are 1, 2, ...
+    jobs : int
+        Jobs of each workload.
+    progress : callable, optional
+        Called with the number of simulations done, the number of all, and what is going on.
+
+    Raises
+    ------
+    OptionError
+        If `seeds` is less than 1.
+    """
+
+    def __init__(
+        self, model: HyperErlangModel, *, seeds: int = DEFAULT_SEEDS, jobs: int = JOBS, progress: Progress | None = None
+    ) -> None:
+        shares = sorted({reading.large_share for reading in READINGS.values() if reading.large_share is not None})
+        self._models = {None: model} | {share: with_large_share(model, share) for share in shares}
+        self.seeds = seeds_of(seeds)
+        self.jobs = jobs
+        self._jobs_of = lru_cache(maxsize=16)(self._workload)  # runs of one workload follow each other
+        self._points = Study(self._point, title="Zhang", progress=progress)
+
+    def curves(self, reading: str, settings: Iterable[Setting]) -> dict[Setting, Curve]:
+        """Return the curves of these settings, in one of `READINGS`."""
+        wanted = list(dict.fromkeys(settings))
+        factors = reversed(RUN_FACTORS)  # what takes longest goes first
+        points = self._points.results(
+            (reading, setting, factor, seed) for factor in factors for seed in self.seeds for setting in wanted
+        )
+        curves = {}
+        for one in wanted:
+            values = ([points[reading, one, factor, seed] for seed in self.seeds] for factor in RUN_FACTORS)
+            means = ([np.mean(quantity, axis=0) for quantity in zip(*at, strict=True)] for at in values)
+            curves[one] = Curve(*map(np.array, zip(*means, strict=True)))
+        return curves
+
+    def large_jobs(self, large_share: float | None = None) -> tuple[float, float]:
+        """Return the shares of large jobs in jobs and in work, means over the baselines; published: 30%, over 80%."""
+        shares = []
+        for seed in self.seeds:
+            workload = self._workload(large_share, seed, RUN_FACTORS[0])
+            large = workload.width > NARROW_UP_TO
+            work = workload.width.astype(np.float64) * workload.run_ms
+            shares.append((float(large.mean()), float(work[large].sum() / work.sum())))
+        of_jobs, of_work = np.mean(shares, axis=0).tolist()
+        return of_jobs, of_work
+
+    def _point(self, run: tuple[str, Setting, float, int]) -> _Point:
+        reading, setting, factor, seed = run
+        discipline, share = READINGS[reading]
+        return _simulate(self._jobs_of(share, seed, factor), setting, discipline, seed)
+
+    def _workload(self, large_share: float | None, seed: int, factor: float) -> Workload:
+        """Return the workload of a seed: the same but for the run times, whatever the factor."""
+        model, rng = self._models[large_share], np.random.default_rng(seed)
+        return generate_hyper_erlang(model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
+
+
+def _simulate(workload: Workload, setting: Setting, discipline: str, seed: int) -> _Point:
+    from gridweave.scenarios.batch.simulate import simulate_policy
+    from gridweave.site.policy import SitePolicy
+
+    estimated = with_estimates(workload, setting.estimates, np.random.default_rng([seed, 1]))
+    policy = SitePolicy(discipline=discipline, order=setting.order)
+    result = simulate_policy(estimated, workload.nodes, policy)
+    metrics = result.metrics()
+    return _Point(
+        rho=metrics.rho,
+        wait_s=metrics.awt_ms / MS_PER_S,
+        slowdown=metrics.bounded_slowdown_10s,
+        loss=metrics.kappa,
+        class_wait_s=_class_waits(result, setting.estimates),
+    )
+
+
+def _class_waits(result: SimulationResult, estimates: str) -> FloatArray:
+    if estimates == "perfect":
+        return np.full(CLASSES, np.nan)
+    number = estimator_class(result.workload, estimates)
+    wait_s = (result.start_ms - result.workload.submit_ms) / MS_PER_S
+    jobs = np.bincount(number, minlength=CLASSES)
+    sums = np.bincount(number, weights=wait_s, minlength=CLASSES)
+    waits: FloatArray = np.divide(sums, jobs, out=np.full(CLASSES, np.nan), where=jobs > 0)
+    return waits
+
 
 Curves = Mapping[Setting, Curve]
 Check = Callable[[Curves], Verdict]
@@ -69,13 +351,7 @@ NEGLIGIBLE_PCT = 10.0
 
 
 def waits_at(curves: Curves, settings: Sequence[Setting], utilisation: float) -> dict[str, float]:
-    """Return the average waits at a utilisation, by policy, of those that reach it.
-
-    Returns
-    -------
-    dict from str to float
-        In seconds.
-    """
+    """Return the average waits at a utilisation in seconds, by policy, of those that reach it."""
     waits = {NAMES[one.order]: curves[one].at(curves[one].wait_s, utilisation) for one in settings}
     return {name: wait for name, wait in waits.items() if not np.isnan(wait)}
 
@@ -328,22 +604,14 @@ CLAIMS: Mapping[str, Sequence[tuple[str, str, Check]]] = {
 
 
 def judge(figure: str, curves: Mapping[str, Curves]) -> tuple[Conclusion, ...]:
-    """Check the conclusions that the paper draws from a figure.
-
-    Parameters
-    ----------
-    figure : str
-        A key of `CLAIMS`.
-    curves : mapping from str to mapping from Setting to Curve
-        For each reading of backfilling.
-    """
+    """Check the conclusions that the paper draws from a figure, by the curves of each reading."""
     return tuple(
         Conclusion(source=source, claim=claim, verdicts={reading: check(one) for reading, one in curves.items()})
         for source, claim, check in CLAIMS[figure]
     )
 
 
-class Line(NamedTuple):
+class PanelLine(NamedTuple):
     """One line of a panel.
 
     Parameters
@@ -370,7 +638,7 @@ class Panel(NamedTuple):
 
     title: str
     quantity: str
-    lines: tuple[Line, ...]
+    lines: tuple[PanelLine, ...]
     judged: bool = True
 
 
@@ -381,78 +649,46 @@ QUANTITIES = {
 }
 """What a panel shows: its name and the digits behind the point."""
 
-_NAMES = ("FCFS", "SJF", "BFit", "WFit")
-_PERFECT = tuple(Line(name, one) for name, one in zip(_NAMES, POLICIES, strict=True))
-_PHI = tuple(Line(name, one) for name, one in zip(_NAMES, POLICIES_PHI, strict=True))
+_PERFECT, _PHI = (tuple(PanelLine(NAMES[one.order], one) for one in group) for group in (POLICIES, POLICIES_PHI))
 _OMEGA_LINES = (
-    Line("Ω = 0", FCFS),
-    *(Line(f"Ω = {one.estimates.partition(':')[2]}", one) for one in (*OMEGAS, *GREAT_OMEGAS)),
+    PanelLine("Ω = 0", FCFS),
+    *(PanelLine(f"Ω = {one.estimates.partition(':')[2]}", one) for one in (*OMEGAS, *GREAT_OMEGAS)),
 )
 _PHI_LINES = (
-    Line("Φ = 1", FCFS),
-    *(Line(f"Φ = {one.estimates.partition(':')[2]}", one) for one in PHIS),
+    PanelLine("Φ = 1", FCFS),
+    *(PanelLine(f"Φ = {one.estimates.partition(':')[2]}", one) for one in PHIS),
 )
-_LAST = CLASSES - 1
 
-FIGURES: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
+
+def _estimators(setting: Setting, first: str, last: str) -> tuple[PanelLine, ...]:
+    """Return the lines of all jobs, and of the best and worst estimators."""
+    end = CLASSES - 1
+    return (
+        PanelLine("all jobs", setting),
+        PanelLine(f"class 0 ({first} estimators)", setting, 0),
+        PanelLine(f"class {end} ({last} estimators)", setting, end),
+    )
+
+
+FIGURES: Mapping[str, tuple[Panel, ...]] = {
     "zhang-5": (
-        "Queueing policies with backfilling",
-        (
-            Panel("(a) perfect estimates", "wait_s", _PERFECT),
-            Panel("(b) perfect estimates", "loss", _PERFECT),
-            Panel("(c) Φ = 0.2", "wait_s", _PHI, judged=False),
-            Panel("(d) Φ = 0.2", "loss", _PHI, judged=False),
-        ),
+        Panel("(a) perfect estimates", "wait_s", _PERFECT),
+        Panel("(b) perfect estimates", "loss", _PERFECT),
+        Panel("(c) Φ = 0.2", "wait_s", _PHI, judged=False),
+        Panel("(d) Φ = 0.2", "loss", _PHI, judged=False),
     ),
-    "zhang-6": (
-        "FCFS with backfilling under the Ω model of over-estimation",
-        (Panel("(a) Ω model", "slowdown", _OMEGA_LINES), Panel("(b) Ω model", "wait_s", _OMEGA_LINES)),
-    ),
-    "zhang-7": (
-        "FCFS with backfilling under the Φ model of over-estimation",
-        (Panel("(a) Φ model", "slowdown", _PHI_LINES), Panel("(b) Φ model", "wait_s", _PHI_LINES)),
-    ),
+    "zhang-6": (Panel("(a) Ω model", "slowdown", _OMEGA_LINES), Panel("(b) Ω model", "wait_s", _OMEGA_LINES)),
+    "zhang-7": (Panel("(a) Φ model", "slowdown", _PHI_LINES), Panel("(b) Φ model", "wait_s", _PHI_LINES)),
     "zhang-8": (
-        "The impact of good estimation from a user's perspective",
-        (
-            Panel(
-                "(a) Ω = 3",
-                "wait_s",
-                (
-                    Line("all jobs", OMEGA_3),
-                    Line("class 0 (best estimators)", OMEGA_3, 0),
-                    Line(f"class {_LAST} (worst estimators)", OMEGA_3, _LAST),
-                ),
-            ),
-            Panel(
-                "(b) Φ = 0.2",
-                "wait_s",
-                (
-                    Line("all jobs", PHI_02),
-                    Line("class 0 (worst estimators)", PHI_02, 0),
-                    Line(f"class {_LAST} (best estimators)", PHI_02, _LAST),
-                ),
-            ),
-        ),
+        Panel("(a) Ω = 3", "wait_s", _estimators(OMEGA_3, "best", "worst")),
+        Panel("(b) Φ = 0.2", "wait_s", _estimators(PHI_02, "worst", "best")),
     ),
 }
-"""Figure to its title and panels."""
+"""Figure to its panels."""
 
 
-def values_of(line: Line, quantity: str, curve: Curve) -> FloatArray:
-    """Return what a line shows.
-
-    Parameters
-    ----------
-    quantity : str
-        As of a panel.
-    curve : Curve
-        Of the line's setting.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (9,)
-    """
+def values_of(line: PanelLine, quantity: str, curve: Curve) -> FloatArray:
+    """Return what a line shows of the curve of its setting, at the nine workloads."""
     if line.estimators is not None:
         return curve.class_wait_s[:, line.estimators]
     values: FloatArray = getattr(curve, quantity)
@@ -460,27 +696,13 @@ def values_of(line: Line, quantity: str, curve: Curve) -> FloatArray:
 
 
 def panels_of(figure: str, reading: str) -> list[Panel]:
-    """Return the panels of a figure that are made for a reading.
-
-    Parameters
-    ----------
-    figure : str
-        A key of `FIGURES`.
-    reading : str
-        A key of `gridweave.scenarios.published.zhang_runs.READINGS`.
-    """
+    """Return the panels of a figure that are made for a reading."""
     first = reading == next(iter(READINGS))
-    return [panel for panel in FIGURES[figure][1] if first or panel.judged]
+    return [panel for panel in FIGURES[figure] if first or panel.judged]
 
 
 def curves_of(figure: str, runs: ZhangRuns) -> dict[str, Curves]:
-    """Return the curves of a figure, for each reading.
-
-    Parameters
-    ----------
-    figure : str
-        A key of `FIGURES`.
-    """
+    """Return the curves of a figure, for each reading."""
     curves: dict[str, Curves] = {}
     for reading in READINGS:
         lines = [line for panel in panels_of(figure, reading) for line in panel.lines]
@@ -488,23 +710,12 @@ def curves_of(figure: str, runs: ZhangRuns) -> dict[str, Curves]:
     return curves
 
 
-def report_figure(figure: str, runs: ZhangRuns) -> Report:
-    """Recompute a figure.
-
-    Parameters
-    ----------
-    figure : str
-        A key of `FIGURES`.
-    """
-    title, panels = FIGURES[figure]
-    source = f"Zhang et al., section {3 if figure == 'zhang-5' else 4}, Figure {figure.removeprefix('zhang-')}"
-    curves = curves_of(figure, runs)
-    return Report(
-        id=figure,
-        title=title,
-        source=source,
-        sections=tuple(_section(figure, panel, curves) for panel in panels),
-        conclusions=judge(figure, curves),
+def report(table: str, runs: ZhangRuns) -> Findings:
+    """Recompute a figure, a key of `FIGURES`."""
+    curves = curves_of(table, runs)
+    return Findings(
+        sections=tuple(_section(table, panel, curves) for panel in FIGURES[table]),
+        conclusions=judge(table, curves),
         data={"curves": [record for reading, one in curves.items() for record in _records(reading, one)]},
         notes=_notes(runs),
     )
@@ -513,7 +724,8 @@ def report_figure(figure: str, runs: ZhangRuns) -> Report:
 def _notes(runs: ZhangRuns) -> tuple[str, ...]:
     """Say what the workloads are."""
     fitted, changed = (runs.large_jobs(share) for share in (None, LARGE_SHARE))
-    baselines = f"mean of {runs.seeds} baseline workload{'s' if runs.seeds > 1 else ''}"
+    count = len(runs.seeds)
+    baselines = f"mean of {count} baseline workload{'s' if count > 1 else ''}"
     shares = f"{fitted[0]:.0%} and {fitted[1]:.0%} as fitted, {changed[0]:.0%} and {changed[1]:.0%} when more frequent"
     return (
         f"The trace of the paper is not public: its model is fitted to {TRACE}",
@@ -530,8 +742,8 @@ def _section(figure: str, panel: Panel, curves: Mapping[str, Curves]) -> Section
         for line in panel.lines if panel in panels_of(figure, reading) else ():
             curve = settings[line.setting]
             values = values_of(line, panel.quantity, curve)
-            cells = [Value(ours=curve.at(values, rho), decimals=decimals) for rho in GRID]
-            rows.append(Row((reading, line.label), (*cells, Value(ours=100 * curve.highest, decimals=1))))
+            cells = our_values(*(curve.at(values, rho) for rho in GRID), decimals=decimals)
+            rows.append(Row((reading, line.label), (*cells, *our_values(100 * curve.highest, decimals=1))))
     columns = (*(f"{rho:.0%}" for rho in GRID), "highest [%]")
     return Section(
         title=f"{panel.title}: {name[0].lower()}{name[1:]} at a utilisation",

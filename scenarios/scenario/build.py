@@ -10,16 +10,19 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import GridweaveError, InputError, OptionError
+from gridweave.grid.config.checks import checked, grid_policy, owner_policy, site_policy
+from gridweave.grid.config.networks import beside
+from gridweave.grid.config.tables import Site
+from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.topology import named
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.results.grid import policy_label
-from gridweave.scenarios.scenario.checks import checked, grid_policy, site_policy, sites_of, with_resources
-from gridweave.scenarios.scenario.networks import grid_net, read_network
-from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.read import Draft, Overrides, beside, read_draft
-from gridweave.scenarios.scenario.tables import Scenario, Site, Transformation
+from gridweave.scenarios.scenario.checks import sites_of, with_resources
+from gridweave.scenarios.scenario.networks import grid_net, network_of
+from gridweave.scenarios.scenario.read import Draft, Overrides, read_draft
+from gridweave.scenarios.scenario.tables import Scenario, Transformation
 from gridweave.scenarios.traces.load import find_trace, load_workload
 from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
@@ -136,7 +139,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     scenario, report = draft.scenario, draft.report
     policy = grid_policy(scenario.grid, report)
     remarks = list(draft.remarks)
-    network = read_network(draft)
+    network = network_of(draft)
     if network is not None:
         _check_place_of_grid(draft, network.topology)
     jobs = _workload(draft, policy, remarks)
@@ -169,7 +172,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
 
 
 def _check_place_of_grid(draft: Draft, topology: Topology) -> None:
-    """Report a grid that is at no node of the network, and no site."""
+    """FileReport a grid that is at no node of the network, and no site."""
     at = draft.scenario.grid.at
     if at is not None and at not in topology.nodes and at not in topology.sites:
         draft.report.add(
@@ -177,7 +180,7 @@ def _check_place_of_grid(draft: Draft, topology: Topology) -> None:
         )
 
 
-def _check_reach(built: Built, report: Report) -> None:
+def _check_reach(built: Built, report: FileReport) -> None:
     """Refuse links that cut a site off from the grid for ever, if messages cross them."""
     if built.net is None or built.grid_node is None:
         return
@@ -186,11 +189,6 @@ def _check_reach(built: Built, report: Report) -> None:
     except InputError as error:
         report.add(("net", "changes"), str(error))
     report.raise_if_any()
-
-
-def owner_policy(site: Site) -> OwnerPolicy:
-    """Return what the owner of a site lets the grid have."""
-    return OwnerPolicy(grid_share=site.grid_share, own_users_first=site.own_users_first)
 
 
 def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
@@ -339,7 +337,9 @@ def _step(workload: Workload, step: Transformation, nodes: IntArray) -> Workload
     return transform.split(workload, int(nodes.max()) if isinstance(step.split, str) else step.split)
 
 
-def _left_out(workload: Workload, fits: BoolArray, why: str, drop: bool, report: Report, remarks: list[str]) -> bool:
+def _left_out(
+    workload: Workload, fits: BoolArray, why: str, drop: bool, report: FileReport, remarks: list[str]
+) -> bool:
     """Say which jobs can never run, as a problem or as a remark; return whether the others are to be run."""
     count = int(np.count_nonzero(~fits))
     jobs = "1 job can never run" if count == 1 else f"{count} jobs can never run"

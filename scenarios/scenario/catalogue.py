@@ -8,7 +8,7 @@ from importlib.resources.abc import Traversable
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.scenarios.scenario.tables import Site
+from gridweave.grid.config.tables import Site
 
 _MACHINES_FILE = "machines.toml"
 _SUFFIX = ".toml"

@@ -1,8 +1,6 @@
 """What a scenario must fulfil beyond the types of its keys, as far as no workload is needed to tell.
 
 What a scenario must fulfil to have a network between its sites, as far as its text alone tells.
-
-Sites whose nodes are shared, and what their jobs need: the tables of a scenario that docs/lomarc.md is behind.
 """
 
 from __future__ import annotations
@@ -10,30 +8,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
+from gridweave.grid.config.checks import (
+    IDLE_NET,
+    WITHOUT_NET,
+    check_fragments,
+    check_links,
+    check_sites,
+    checked,
+    grid_decides_all,
+    grid_policy,
+)
+from gridweave.grid.config.tables import Site
+from gridweave.grid.config.toml import FileReport, KeyPath
 from gridweave.netmodel.tables import CONTENTIONS
 from gridweave.scenarios.results.metrics import Metrics
-from gridweave.scenarios.scenario.problems import KeyPath, Report
 from gridweave.scenarios.scenario.tables import (
     DATA,
-    FRAGMENT_TABLES,
     HOMES,
     NET_KEYS,
-    SITES_OF_SPLITS,
     SPLITS,
     DataTable,
     FaultsTable,
     GridTable,
     NetworkTable,
     Scenario,
-    SharingTable,
-    Site,
     Transformation,
     WorkloadTable,
 )
@@ -47,11 +50,8 @@ from gridweave.scenarios.workload.columns import (
     check_site,
 )
 from gridweave.scenarios.workload.estimates import with_estimates
-from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
+from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network
-from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, SharedNodes
-from gridweave.site.owner import OwnerPolicy
-from gridweave.site.policy import SitePolicy
 
 IDLE = "the network is left out: no job is split and no data is moved under mode {}"
 
@@ -63,12 +63,12 @@ def contention_of(scenario: Scenario) -> str:
     return "none" if scenario.net is None else scenario.net.contention
 
 
-def without_idle_network(scenario: Scenario, report: Report) -> Scenario:
+def without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
     """Leave out a network that nothing would use since the mode was changed from outside: one file compares modes.
 
     Parameters
     ----------
-    report : Report
+    report : FileReport
         Knows which keys were changed from outside.
 
     Returns
@@ -87,19 +87,20 @@ def without_idle_network(scenario: Scenario, report: Report) -> Scenario:
     return msgspec.structs.replace(scenario, net=None, grid=grid, sites=sites, workload=workload)
 
 
-def check_network(scenario: Scenario, report: Report) -> None:
+def check_network(scenario: Scenario, report: FileReport) -> None:
     """Check what a scenario says of its network, and whether the rest goes together with it.
 
     Parameters
     ----------
-    report : Report
+    report : FileReport
         Is told of every problem. The links themselves are looked at where they are read.
     """
     grid = scenario.grid
-    for key, known in (("split", SITES_OF_SPLITS), ("contention", CONTENTIONS), ("data", DATA)):
+    for key, known in (("contention", CONTENTIONS), ("data", DATA)):
         value = getattr(grid, key)
         if value is not None and value not in known:
             report.add(("grid", key), f"{value!r} is not known; one of {', '.join(known)}")
+    check_links(scenario.sites, grid, scenario.net, report)
     _check_communication(scenario, report)
     _check_data(scenario, report)
     if not report.is_clean(("net",)):
@@ -123,17 +124,13 @@ def _is_idle(scenario: Scenario) -> bool:
 
 def _without_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
     """Yield what a scenario without a network cannot have."""
-    default = GridTable()
-    for key in NET_KEYS:
+    for key in ("contention", "data", "at"):
         value = getattr(scenario.grid, key)
-        if value not in (getattr(default, key), "none"):
-            yield ("grid", key), f"is {value!r}, and there is no network; add the table [net], or leave this out"
+        if value not in (None, "none"):
+            yield ("grid", key), WITHOUT_NET.format(value)
     for key in ("communication", "data"):
         if getattr(scenario.workload, key) is not None:
             yield ("workload", key), "is of no use without a network; add the table [net], or leave this out"
-    for number, site in enumerate(scenario.sites):
-        if isinstance(site, Site) and site.at is not None:
-            yield ("sites", number, "at"), "is a node of no network; add the table [net], or leave this out"
 
 
 def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
@@ -143,15 +140,9 @@ def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
     if grid.mode == "local" and grid.data != "none":
         yield ("grid", "data"), f"is {grid.data!r}, and mode local moves no data: each site is by itself; say 'none'"
     elif _is_idle(scenario):
-        right = "leave it out, or choose the mode multi-site or adaptive"
-        yield ("net",), f"is of no use under mode {grid.mode}, which splits no job, with no data to move; {right}"
+        yield ("net",), IDLE_NET.format(grid.mode)
     if grid.mode == "local" and grid.at is not None:
         yield ("grid", "at"), f"is {grid.at!r}, and under mode local there is no grid to be there; leave it out"
-    if grid.overhead != GridTable().overhead:
-        yield (
-            ("grid", "overhead"),
-            "stands beside [net], from which the overhead of each split follows; leave out one of them",
-        )
     if grid.contention is not None and net.contention not in ("none", grid.contention):
         yield (
             ("grid", "contention"),
@@ -166,9 +157,6 @@ def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
         yield ("grid", "data"), f"is {grid.data!r}, and control 'none' knows of no links; say 'none' here too"
     if grid.data in ("blocking", "prefetch") and scenario.workload.data is None:
         yield ("grid", "data"), f"is {grid.data!r}, and jobs have no data; add [workload.data], or say 'none'"
-    for number, site in enumerate(scenario.sites):
-        if isinstance(site, Site) and site.at is not None and site.name in net.attach:
-            yield ("sites", number, "at"), f"stands beside net.attach.{site.name}; leave out one of them"
 
 
 def is_in_world(scenario: Scenario) -> bool:
@@ -181,16 +169,14 @@ def is_in_world(scenario: Scenario) -> bool:
     """
     if scenario.grid.mode == "local":
         return False
-    sites = [site for site in scenario.sites if isinstance(site, Site)]
     tables: tuple[tuple[msgspec.Struct, msgspec.Struct], ...] = (
         (scenario.network, NetworkTable()),
         (scenario.faults, FaultsTable()),
     )
     return (
-        scenario.grid.control != "full"
+        not grid_decides_all(scenario.sites, scenario.grid)
         or scenario.grid.at is not None
         or scenario.workload.to_grid != 1
-        or any(site.grid_share != 1 or site.own_users_first or site.discipline == "lomarc" for site in sites)
         or any(
             # What lasts how long is of no account where nothing fails.
             getattr(table, key) != getattr(default, key) and not key.endswith("_lasts_ms")
@@ -200,7 +186,7 @@ def is_in_world(scenario: Scenario) -> bool:
     )
 
 
-def _check_communication(scenario: Scenario, report: Report) -> None:
+def _check_communication(scenario: Scenario, report: FileReport) -> None:
     table = scenario.workload.communication
     if table is None:
         return
@@ -210,7 +196,7 @@ def _check_communication(scenario: Scenario, report: Report) -> None:
     _tell(report, place, partial(check_bytes, "message_bytes", table.message_bytes))
 
 
-def _check_data(scenario: Scenario, report: Report) -> None:
+def _check_data(scenario: Scenario, report: FileReport) -> None:
     table = scenario.workload.data
     if table is None:
         return
@@ -224,41 +210,16 @@ def _check_data(scenario: Scenario, report: Report) -> None:
             _tell(report, place, partial(check_site, f"{key}_site", site, names))
 
 
-def _tell(report: Report, place: KeyPath, check: Callable[[], object]) -> None:
-    """Report what a check refuses."""
+def _tell(report: FileReport, place: KeyPath, check: Callable[[], object]) -> None:
+    """FileReport what a check refuses."""
     try:
         check()
     except OptionError as error:
         report.add((*place, error.option), error.problem)
 
 
-def shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:
-    """Return how a site schedules on nodes that are shared.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    backfill : str
-        Of the site.
-
-    Raises
-    ------
-    OptionError
-        If a name is not known, or an option does not go with another.
-    """
-    if table.variant not in VARIANTS:
-        raise OptionError("variant", f"{table.variant!r} is not known; one of {', '.join(VARIANTS)}")
-    plain = VARIANTS[table.variant]
-    policy: LomarcPolicy = msgspec.structs.replace(
-        plain, backfill=backfill, max_slowdown=table.max_slowdown, cpu=table.cpu or plain.cpu
-    )
-    kind = NodeKind(count=nodes, cores=table.cores, threads=table.threads, memory=table.memory, cpu=policy.cpu)
-    return SharedNodes(sharing=policy, kinds=(kind,), formula=table.formula)
-
-
 def with_resources(
-    workload: Workload, resources: str, file: Path | None, rng: np.random.Generator, report: Report
+    workload: Workload, resources: str, file: Path | None, rng: np.random.Generator, report: FileReport
 ) -> Workload:
     """Return a workload whose jobs say what they need beside nodes.
 
@@ -268,7 +229,7 @@ def with_resources(
         A mix, or a file as ``gridweave trace resources`` writes one.
     file : pathlib.Path or None
         The file that is meant, if it lies beside the scenario.
-    report : Report
+    report : FileReport
         Takes what is wrong, at ``workload.resources``; the workload is unchanged then.
     """
     try:
@@ -282,21 +243,17 @@ def with_resources(
     return workload
 
 
-T = TypeVar("T", Network, Faults)
-S = TypeVar("S", GridPolicy, Network, Faults)
-
-
-def check_scenario(scenario: Scenario, report: Report) -> None:
+def check_scenario(scenario: Scenario, report: FileReport) -> None:
     """Check a scenario without its workload.
 
     Parameters
     ----------
     scenario : Scenario
         Sites and transformations that could not be read are UNSET.
-    report : Report
+    report : FileReport
         Is told of every problem.
     """
-    check_sites(scenario, report)
+    check_sites(scenario.sites, report)
     _check_source(scenario.workload, report)
     _check_workload(scenario.workload, report)
     _check_home(scenario, report)
@@ -317,125 +274,7 @@ def sites_of(scenario: Scenario) -> list[Site]:
     return [site for site in scenario.sites if isinstance(site, Site)]
 
 
-def grid_policy(table: GridTable, report: Report | None = None) -> GridPolicy:
-    """Return the policy of a grid.
-
-    Parameters
-    ----------
-    report : Report, optional
-        Is told of each value that is refused, which then has its default; without it the first one is an error.
-
-    Raises
-    ------
-    OptionError
-        If a value is refused, and there is no report.
-    """
-    values: dict[str, Any] = {name: getattr(table, name) for name in GridPolicy.__struct_fields__}
-    rows = table.max_fragments
-    if isinstance(rows, str):
-        rows = list(LIMITED_FRAGMENTS) if rows == "limited" else []
-    values["max_fragments"] = tuple(rows)
-    if isinstance(table.overhead, list):
-        values["overhead"] = tuple(table.overhead)
-    return _made(GridPolicy, values, ("grid",), report)
-
-
-def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: Report | None = None) -> T:
-    """Return what a table says as the struct that is used, which checks its values itself.
-
-    Parameters
-    ----------
-    kind : type
-        The struct, with the fields of the table.
-    place : tuple of str
-        Where the table stands.
-    report : Report, optional
-        Is told of each value that is refused, which then has its default; without it the first one is an error.
-
-    Raises
-    ------
-    OptionError
-        If a value is refused, and there is no report.
-    """
-    return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
-
-
-def _made(kind: type[S], values: dict[str, Any], place: tuple[str, ...], report: Report | None) -> S:
-    """Return a struct of these values; where there is a report, of those that it takes, one by one."""
-    if report is None:
-        return kind(**values)
-    kept = {}
-    for name, value in values.items():
-        try:
-            kind(**{name: value})
-            kept[name] = value
-        except OptionError as error:
-            report.add((*place, name), error.problem)
-    return kind(**kept)
-
-
-def site_policy(site: Site, grid: GridTable) -> SitePolicy | SharedNodes:
-    """Return how a site schedules by itself.
-
-    Parameters
-    ----------
-    grid : GridTable
-        For what the site leaves open.
-
-    Raises
-    ------
-    OptionError
-        If its options are not known, or do not go together.
-    """
-    if site.discipline == "lomarc":
-        if site.order is not None:
-            raise OptionError("order", f"{site.order!r} is not for a lomarc site: jobs stand there by class and age")
-        return shared_nodes(site.sharing or SharingTable(), site.nodes, site.backfill or grid.backfill)
-    if site.sharing is not None:
-        raise OptionError("sharing", f"is for the discipline lomarc, and this site has {site.discipline!r}")
-    return SitePolicy(
-        discipline=site.discipline, order=site.order or grid.order, backfill=site.backfill or grid.backfill
-    )
-
-
-def check_sites(scenario: Scenario, report: Report) -> None:
-    """Check the sites of a scenario, as far as they could be read.
-
-    Parameters
-    ----------
-    report : Report
-        Is told of every problem.
-    """
-    if not scenario.sites and not report.stands_at(("sites",)):
-        report.add(("sites",), "is empty; a grid has at least one site")
-    seen: set[str] = set()
-    for number, site in enumerate(scenario.sites):
-        if not isinstance(site, Site):
-            continue
-        if site.name in seen:
-            report.add(("sites", number, "name"), f"{site.name!r} is the name of another site too; each has its own")
-        seen.add(site.name)
-        try:
-            OwnerPolicy(grid_share=site.grid_share)
-        except OptionError as error:
-            report.add(("sites", number, "grid_share"), error.problem)
-        # One by one, since the first that is wrong hides the others.
-        alone = Site(name=site.name, nodes=site.nodes)
-        changes: list[dict[str, Any]] = [{"order": site.order}]
-        if site.discipline == "lomarc":
-            changes = [{"order": site.order, "discipline": "lomarc"}]
-        changes.append({"discipline": site.discipline, "backfill": site.backfill, "sharing": site.sharing})
-        for changed in changes:
-            try:
-                site_policy(msgspec.structs.replace(alone, **changed), GridTable())
-            except OptionError as error:
-                table = ("sharing",) if error.option in SharingTable.__struct_fields__ else ()
-                report.add(("sites", number, *table, error.option), error.problem)
-    if sum(site.nodes for site in sites_of(scenario)) > MAX_WIDTH:
-        report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
-
-
-def _check_source(table: WorkloadTable, report: Report) -> None:
+def _check_source(table: WorkloadTable, report: FileReport) -> None:
     at = ("workload",)
     if report.stands_at(at) or not report.is_clean((*at, "trace"), (*at, "generator")):
         return
@@ -452,7 +291,7 @@ def _check_source(table: WorkloadTable, report: Report) -> None:
                 report.add((*at, name), "is for a generator, and this workload is a trace; cut, shrink or stretch it")
 
 
-def _check_workload(table: WorkloadTable, report: Report) -> None:
+def _check_workload(table: WorkloadTable, report: FileReport) -> None:
     none = np.zeros(0, np.int64)
     try:
         with_estimates(Workload(none, none, none, none, none), table.estimates, np.random.default_rng(0))
@@ -470,7 +309,7 @@ def _check_workload(table: WorkloadTable, report: Report) -> None:
             report.add((*place, "split"), f"{step.split!r} is no width; give a number of nodes, {' or '.join(SPLITS)}")
 
 
-def _check_home(scenario: Scenario, report: Report) -> None:
+def _check_home(scenario: Scenario, report: FileReport) -> None:
     home, place = scenario.workload.home, ("workload", "home")
     if isinstance(home, str):
         if home not in HOMES:
@@ -485,19 +324,3 @@ def _check_home(scenario: Scenario, report: Report) -> None:
             report.add((*place, name), f"is {share}; a share is a number from 0 up")
     if not sum(home.values()) > 0:
         report.add(place, "gives no site a share above 0")
-
-
-def check_fragments(table: GridTable, report: Report) -> None:
-    """Check how the table of fragments is named.
-
-    Parameters
-    ----------
-    report : Report
-        Is told of every problem.
-    """
-    rows = table.max_fragments
-    if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
-        report.add(
-            ("grid", "max_fragments"),
-            f"{rows!r} is not known; give {' or '.join(FRAGMENT_TABLES)}, or pairs of (width up to, fragments)",
-        )

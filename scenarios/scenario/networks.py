@@ -1,229 +1,36 @@
-"""The network of a scenario: where its file is found, and what a simulation takes of it.
-
-Files of networks: where they are found, and those of our own, written in TOML.
-"""
+"""The network of a scenario, what a simulation takes of it, and a network by itself, read as a simulation would."""
 
 from __future__ import annotations
 
-import importlib.resources
-import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
-import platformdirs
 
 from gridweave.errors import InputError
-from gridweave.netmodel.problems import Path as Keys
+from gridweave.grid.config.networks import TOML, ReadNetwork, find_topology, read_network, text_of, with_source_of
+from gridweave.netmodel.problems import Problems
 from gridweave.netmodel.reading import read_table
-from gridweave.netmodel.tables import DETOUR, AttachTable, NetTable
+from gridweave.netmodel.tables import NetTable
+from gridweave.scenarios.scenario.catalogue import scenario_names
 from gridweave.scenarios.scenario.checks import contention_of
-from gridweave.scenarios.scenario.problems import Report
-from gridweave.scenarios.scenario.read import Draft, beside
-from gridweave.scenarios.scenario.tables import Scenario, Site
+from gridweave.scenarios.scenario.read import Draft, read_draft
+from gridweave.scenarios.scenario.tables import Scenario
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
     from gridweave.scenarios.batch.grid_network import GridNet
 
 
-FOLDER_VARIABLE = "GRIDWEAVE_TOPOLOGIES"
-MAX_BYTES = 1 << 26
-
-KNOWN_TOPOLOGIES = {"geant2012.gml": "http://www.topology-zoo.org/files/Geant2012.gml"}
-"""Files by which our scenarios name a network that is not ours to ship, and where they are published."""
-
-TOML = ".toml"
-KEYS_OF_A_FILE = ("nodes", "links", "generator", "bandwidth", "bandwidth_bps", "detour")
-
-
-def find_topology(name: str, folder: Path | None = None) -> Path:
-    """Return the file of a network.
-
-    Parameters
-    ----------
-    name : str
-        As a scenario names it: a path, or the name of a file that is looked for beside the scenario, in the working
-        directory, in ``$GRIDWEAVE_TOPOLOGIES``, in the user's cache folder, and among those that ship.
-    folder : pathlib.Path, optional
-        Of the scenario.
-
-    Raises
-    ------
-    InputError
-        If there is none; the message tells how to get it.
-    """
-    own = beside(folder, name)
-    try:
-        if own is not None or Path(name).is_file():
-            return own or Path(name)
-        if Path(name).exists():
-            raise InputError(f"{name}: is not a file")
-    except (OSError, ValueError):
-        raise InputError(f"{name}: is not the name of a file") from None
-    if Path(name).name == name:  # a path with folders means just that file
-        for place in _folders():
-            found = beside(place, name)
-            if found is not None:
-                return found
-    url = KNOWN_TOPOLOGIES.get(name.casefold())
-    if url is not None:
-        raise InputError(
-            f"{name}: this topology is not at hand; get it from {url}, and put it beside the scenario or into the "
-            f"folder that ${FOLDER_VARIABLE} names"
-        )
-    raise InputError(
-        f"{name}: there is no such file, beside the scenario or in the folder that ${FOLDER_VARIABLE} names; "
-        f"of those that ship there is {', '.join(shipped_topologies())}"
-    )
-
-
-def shipped_topologies() -> list[str]:
-    """Return the names of the topologies that ship, in alphabetical order."""
-    return sorted(path.name for path in _shipped().iterdir() if path.suffix == TOML)
-
-
-def text_of(path: Path) -> str:
-    """Return the text of a file of a network.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, or is no text.
-    """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: is too large for a network, which has {MAX_BYTES:,} bytes at most")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is no text in UTF-8") from None
-
-
-def with_source_of(table: NetTable, text: str) -> NetTable:
-    """Return a table with the network out of a file in TOML in the place of the file's name.
-
-    Parameters
-    ----------
-    table : NetTable
-        Its own ``detour`` and bandwidth go before those of the file.
-    text : str
-        With a table ``[net]``, of which it has only the keys `KEYS_OF_A_FILE`.
-
-    Raises
-    ------
-    InputError
-        With all that is wrong with the file, divided by semicolons.
-    """
-    try:
-        raw: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is no TOML: {' '.join(str(error).split())}") from None
-    if not isinstance(raw.get("net"), dict):
-        raise InputError("has no table [net]")
-    wrong = _Lines()
-    others = [key for key in raw["net"] if key not in KEYS_OF_A_FILE]
-    if others:
-        wrong.add((), f"has {', '.join(others)}; a file of a topology has {', '.join(KEYS_OF_A_FILE)}")
-    written = read_table({key: raw["net"][key] for key in raw["net"] if key in KEYS_OF_A_FILE}, wrong)
-    if wrong.lines:
-        raise InputError("; ".join(wrong.lines))
-    keys = ["nodes", "links", "generator"]
-    keys += ["bandwidth", "bandwidth_bps"] * (table.bandwidth is None and table.bandwidth_bps is None)
-    keys += ["detour"] * (table.detour == DETOUR)
-    return msgspec.structs.replace(table, file=None, **{key: getattr(written, key) for key in keys})
-
-
-class _Lines:
-    """Hears problems as lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def add(self, path: Keys, text: str) -> None:
-        """Note a problem with the key at a path."""
-        name = ".".join(str(key) for key in path if not isinstance(key, int))
-        self.lines.append(f"{name}: {text}" if name else text)
-
-
-def _folders() -> list[Path]:
-    """Return the folders in which topologies are looked for by their name, in that order."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    return [*([Path(folder)] if folder else []), platformdirs.user_cache_path("gridweave") / "topologies", _shipped()]
-
-
-def _shipped() -> Path:
-    return Path(str(importlib.resources.files("gridweave.scenarios") / "data"))
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A network that has been read.
-
-    Attributes
-    ----------
-    table : NetTable
-        With the sites attached.
-    topology : Topology
-        Its sites are those of the scenario, in the same order.
-    """
-
-    table: NetTable
-    topology: Topology
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What the file left open and what was taken instead, for people."""
-        return tuple(f"{Path(self.topology.name).name}: {remark}" for remark in self.topology.remarks)
-
-
-def read_network(draft: Draft) -> Network | None:
-    """Read the network of a scenario.
-
-    Parameters
-    ----------
-    draft : Draft
-        Its report is told of all that is wrong.
-
-    Returns
-    -------
-    Network or None
-        None if the scenario has none, or there is no telling what was meant.
-    """
-    from gridweave.netmodel.reading import build_topology
-
-    scenario, report = draft.scenario, draft.report
-    if scenario.net is None or not all(isinstance(site, Site) for site in scenario.sites):
-        return None
-    if not report.is_clean(("net", "nodes")):
-        return None  # links and sites would seem to lead nowhere
-    sites = [site for site in scenario.sites if isinstance(site, Site)]
-    own: dict[str, str | AttachTable] = {site.name: site.at for site in sites if site.at is not None}
-    table = msgspec.structs.replace(scenario.net, attach=own | scenario.net.attach)
+def network_of(draft: Draft) -> ReadNetwork | None:
+    """Read the network of a scenario; its report is told of all that is wrong."""
+    scenario = draft.scenario
     name = scenario.header.name or "net"
-    places = {site.name: number for number, site in enumerate(sites) if site.at is not None}
-    listener = _Listener(report, name, places)
-    if table.file is not None and table.file.lower().endswith(TOML) and not (table.nodes or table.links):
-        listener.file = table.file
-        try:
-            table = with_source_of(table, text_of(find_topology(table.file, draft.folder)))
-        except InputError as error:
-            report.add(("net", "file"), f"{listener.file}: {str(error).removeprefix(f'{listener.file}: ')}")
-            return None
-    names = list(dict.fromkeys(site.name for site in sites))
-    topology = build_topology(table, name, lambda file: text_of(find_topology(file, draft.folder)), listener, names)
-    return None if topology is None or not report.is_clean(("net",)) else Network(table, topology)
+    return read_network(scenario.sites, scenario.net, name, draft.folder, draft.report)
 
 
-def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.random.Generator) -> GridNet:
+def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np.random.Generator) -> GridNet:
     """Return a network as the batch driver uses it.
 
     Parameters
@@ -251,22 +58,60 @@ def grid_net(scenario: Scenario, network: Network, *, until_ms: int, rng: np.ran
     )
 
 
-class _Listener:
-    """Hears what is wrong with a network, and reports it where the scenario says it."""
+def network_of_file(name: str) -> tuple[NetTable, Topology]:
+    """Read a network.
 
-    def __init__(self, report: Report, name: str, places: Mapping[str, int]) -> None:
-        self.report, self.name, self.places = report, name, places
-        self.file = ""
-        self.is_whole = report.is_clean(("net", "links"))
+    Parameters
+    ----------
+    name : str
+        A file in GML or GraphML, or in TOML with a table ``[net]``; it, and the file that its table names, are looked
+        for as `gridweave.grid.config.networks.find_topology` does. TOML with more tables is a scenario:
+        its sites are at the nodes that their ``at`` says. Or the name of a scenario in the catalogue.
 
-    def add(self, path: Keys, text: str) -> None:
-        """Note a problem with the key at a path within ``[net]``."""
-        text = text.removeprefix(f"{self.name}: ")
-        if not path and not self.is_whole:
-            return  # it is in pieces since links are missing that could not be read
-        if self.file and path[:1] in (("nodes",), ("links",), ("generator",)):
-            self.report.add(("net", "file"), f"{self.file}: {text}")
-        elif path[:1] == ("attach",) and len(path) > 1 and path[1] in self.places:
-            self.report.add(("sites", self.places[str(path[1])], "at"), text)
-        else:
-            self.report.add(("net", *path), text)
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong.
+    InputError
+        If there is no such file, or no network in it.
+    """
+    from gridweave.netmodel.reading import parse_network
+
+    if name in scenario_names() and not Path(name).exists():
+        return _of_scenario(name)
+    path = find_topology(name)
+    text = text_of(path)
+    if path.suffix.lower() != TOML:
+        return parse_network(text, name if Path(name).suffix else str(path), str)
+    try:
+        raw: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: is no TOML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw.get("net"), dict):
+        raise InputError(f"{name}: has no table [net]")
+    return _of_table(raw["net"], name, path.parent) if set(raw) == {"net"} else _of_scenario(path)
+
+
+def _of_scenario(source: str | Path) -> tuple[NetTable, Topology]:
+    draft = read_draft(source)
+    network = network_of(draft)
+    draft.report.raise_if_any()
+    if network is None:
+        raise InputError(": ".join((str(source), *(draft.remarks or ("has no table [net]",)))))
+    return network.table, network.topology
+
+
+def _of_table(raw: dict[str, Any], name: str, folder: Path) -> tuple[NetTable, Topology]:
+    from gridweave.netmodel.reading import build_topology
+
+    problems = Problems(name)
+    table = read_table(raw, problems)
+    if table.file is not None and table.file.lower().endswith(TOML) and not (table.nodes or table.links):
+        try:
+            table = with_source_of(table, text_of(find_topology(table.file, folder)))
+        except InputError as error:
+            raise InputError(f"{name}: file: {table.file}: {str(error).removeprefix(f'{table.file}: ')}") from None
+    topology = build_topology(table, name, lambda file: text_of(find_topology(file, folder)), problems)
+    problems.raise_if_any()
+    assert topology is not None
+    return table, topology

@@ -7,22 +7,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gridweave.grid.policy import BACKFILLS, CONTROLS, MODES, SELECTIONS
+from gridweave.grid.config.tables import MAX_INT, Nodes, PolicyTable, Site, Table, one_of
 from gridweave.netmodel.communication import PATTERNS
-from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO, NetTable
+from gridweave.netmodel.tables import CONTENTIONS, NetTable
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.workload.columns import AT_HOME
-from gridweave.scenarios.workload.table import MAX_WIDTH
-from gridweave.site.disciplines.lomarc import CPUS, MAX_LANES, VARIANTS
-from gridweave.site.disciplines.slowdown_tables import FORMULAS
-from gridweave.site.kernels.order import ORDERS
-from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
+from gridweave.site.job import MAX_WIDTH
 
 HOMES = ("round-robin", "partition")
 SPLITS = ("site", "largest")
-SITES_OF_SPLITS = ("fewest", "earliest-end")
 DATA = ("none", "blocking", "prefetch")
-FRAGMENT_TABLES = ("limited", "unlimited")
 DEFAULT_METRICS = (
     "awrt_area_ms",
     "awwt_area_ms",
@@ -40,32 +34,13 @@ DEFAULT_METRICS = (
 NET_KEYS = ("split", "exact_up_to", "contention", "data", "at")
 """Keys of ``[grid]`` that are for a network."""
 
-_MAX_INT = 2**63 - 1
-
-
-def _one_of(names: tuple[str, ...], description: str) -> Meta:
-    """Return what tells an editor the names; the reader refuses others with a message of its own."""
-    return Meta(description=description, extra_json_schema={"enum": list(names)})
-
-
-SITE_NAME = "^[A-Za-z0-9_-]+$"
 _ESTIMATES = "^(keep|perfect|omega:.+|phi:.+)$"
-SiteName = Annotated[
-    str,
-    Meta(description="Letters, digits, hyphens and underscores.", pattern=SITE_NAME),
-]
-Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
 Factor = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0)]
-Order = Annotated[str, _one_of(tuple(ORDERS), "Order of the queue.")]
-Metric = Annotated[str, _one_of(Metrics.__struct_fields__, "A metric of docs/metrics.md.")]
+Metric = Annotated[str, one_of(Metrics.__struct_fields__, "A metric of docs/metrics.md.")]
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all tables: unknown keys are refused."""
-
-
-class Header(_Table, frozen=True, kw_only=True):
+class Header(Table, frozen=True, kw_only=True):
     """The table ``[scenario]``.
 
     Attributes
@@ -80,79 +55,17 @@ class Header(_Table, frozen=True, kw_only=True):
 
     name: str = ""
     description: str = ""
-    seed: Annotated[int, Meta(ge=0, le=_MAX_INT, description="Of all that is drawn.")] = 1
+    seed: Annotated[int, Meta(ge=0, le=MAX_INT, description="Of all that is drawn.")] = 1
 
 
-class SharingTable(_Table, frozen=True, kw_only=True):
-    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``.
-
-    Attributes
-    ----------
-    variant : str
-        A variant of docs/lomarc.md: who shares nodes, and which match is best.
-    cores, threads : int
-        Cores of a node, and hardware threads of a core.
-    memory : float
-        Of a node, in units of the memory that the jobs' fractions are parts of.
-    cpu : str, optional
-        That of the variant if left out.
-    max_slowdown : float
-        No match may slow a job more.
-    formula : str
-        Of the slowdown.
-    """
-
-    variant: Annotated[str, _one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
-    cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
-    threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
-    memory: Annotated[float, Meta(gt=0)] = 1.0
-    cpu: Annotated[str, _one_of(CPUS, "Kind of CPU.")] | None = None
-    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6
-    formula: Annotated[str, _one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
-
-
-class Site(_Table, frozen=True, kw_only=True):
-    """One of ``[[sites]]``.
-
-    Attributes
-    ----------
-    name : str
-    nodes : int
-    discipline, order, backfill : str, optional
-        How the site schedules by itself (mode ``local``, limited or no control, its own users), as in
-        `gridweave.site.policy.SitePolicy`; order and backfilling are those of ``[grid]`` if left out. Under full
-        control a site only starts what the grid decides.
-    grid_share : float
-        Part of the nodes that jobs of the grid may hold at one time.
-    own_users_first : bool
-        Whether the owner's users stand ahead of delegated jobs in the site's queue.
-    at : str, optional
-        The node of the network at which it is attached; as an entry of ``[net.attach]``.
-    sharing : SharingTable, optional
-        How jobs share its nodes; for the discipline ``lomarc``.
-    """
-
-    name: SiteName
-    nodes: Nodes
-    discipline: Annotated[str, _one_of((*SITE_BACKFILLS, "lomarc"), "How the site schedules by itself.")] = "queue"
-    order: Order | None = None
-    backfill: Annotated[str, _one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")] | None = (
-        None
-    )
-    grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
-    own_users_first: Annotated[bool, Meta(description="Whether own users stand ahead of delegated jobs.")] = False
-    at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
-    sharing: SharingTable | None = None
-
-
-class Cut(_Table, frozen=True, kw_only=True):
+class Cut(Table, frozen=True, kw_only=True):
     """A piece of the workload by job number: positions in the order of submission, both included, the first is 1."""
 
-    first: Annotated[int, Meta(ge=1, le=_MAX_INT)] | None = None
-    last: Annotated[int, Meta(ge=1, le=_MAX_INT)] | None = None
+    first: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
+    last: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
 
 
-class Transformation(_Table, frozen=True, kw_only=True):
+class Transformation(Table, frozen=True, kw_only=True):
     """One step of ``workload.transform``: exactly one of these.
 
     Attributes
@@ -168,7 +81,7 @@ class Transformation(_Table, frozen=True, kw_only=True):
     cut: Cut | None = None
     shrink: Factor | None = None
     stretch: Factor | None = None
-    split: Annotated[int, Meta(ge=1, le=MAX_WIDTH)] | Annotated[str, _one_of(SPLITS, "Width of a part.")] | None = None
+    split: Annotated[int, Meta(ge=1, le=MAX_WIDTH)] | Annotated[str, one_of(SPLITS, "Width of a part.")] | None = None
 
     @property
     def named(self) -> list[str]:
@@ -179,7 +92,7 @@ class Transformation(_Table, frozen=True, kw_only=True):
 Range = tuple[Share, Share]
 
 
-class CommunicationTable(_Table, frozen=True, kw_only=True):
+class CommunicationTable(Table, frozen=True, kw_only=True):
     """The table ``[workload.communication]``: what jobs send between their nodes.
 
     Attributes
@@ -193,7 +106,7 @@ class CommunicationTable(_Table, frozen=True, kw_only=True):
         Size of a message; of a range each job draws its own, evenly in the logarithm.
     """
 
-    pattern: Annotated[str, _one_of(tuple(PATTERNS), "Who sends to whom.")] | dict[str, Share]
+    pattern: Annotated[str, one_of(tuple(PATTERNS), "Who sends to whom.")] | dict[str, Share]
     fraction: (
         Annotated[float, Meta(description="Part of the run time that goes into communication, 0 to 1.")]
         | Annotated[Range, Meta(description="Evenly drawn from this range.")]
@@ -204,7 +117,7 @@ class CommunicationTable(_Table, frozen=True, kw_only=True):
     )
 
 
-class DataTable(_Table, frozen=True, kw_only=True):
+class DataTable(Table, frozen=True, kw_only=True):
     """The table ``[workload.data]``: what jobs read before they start and write when they end, and where that lies.
 
     Attributes
@@ -221,7 +134,7 @@ class DataTable(_Table, frozen=True, kw_only=True):
     output_site: str | dict[str, Share] = AT_HOME
 
 
-class WorkloadTable(_Table, frozen=True, kw_only=True):
+class WorkloadTable(Table, frozen=True, kw_only=True):
     """The table ``[workload]``: a trace or a generator, what is done to it, and whose jobs they are.
 
     Attributes
@@ -252,20 +165,20 @@ class WorkloadTable(_Table, frozen=True, kw_only=True):
     data : DataTable, optional
         What jobs read and write, for ``[net]``.
     resources : str, optional
-        What jobs need of CPU, network, disk and memory, for sites with the discipline ``lomarc``: a mix to draw from
+        What jobs need of CPU, network, disk and memory, for sites whose jobs share nodes: a mix to draw from
         (M1, M2, M3 or per cent), or a file as ``gridweave trace resources`` writes one.
     """
 
     trace: str | None = None
     generator: str | None = None
-    jobs: Annotated[int, Meta(ge=1, le=_MAX_INT)] | None = None
+    jobs: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     load: Factor | None = None
     nodes: Nodes | None = None
     estimates: Annotated[str, Meta(extra_json_schema={"pattern": _ESTIMATES})] = "keep"
     transform: list[Annotated[Transformation, Meta(extra_json_schema={"minProperties": 1, "maxProperties": 1})]] = (
         msgspec.field(default_factory=list)
     )
-    home: Annotated[str, _one_of(HOMES, "At which site each job is submitted.")] | dict[str, Share] = "round-robin"
+    home: Annotated[str, one_of(HOMES, "At which site each job is submitted.")] | dict[str, Share] = "round-robin"
     to_grid: Annotated[float, Meta(description="Part of the jobs that come to the grid, 0 to 1.")] = 1.0
     drop_wide: bool = False
     communication: CommunicationTable | None = None
@@ -273,17 +186,11 @@ class WorkloadTable(_Table, frozen=True, kw_only=True):
     resources: Annotated[str, Meta(description="M1, M2, M3, per cent, or a file.")] | None = None
 
 
-class GridTable(_Table, frozen=True, kw_only=True):
-    """The table ``[grid]``: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments.
-
-    With ``[net]`` there are beside (docs/netmodel.md)
+class GridTable(PolicyTable, frozen=True, kw_only=True):
+    """The table ``[grid]``: as of a live grid, and with ``[net]`` what a simulation has beside (docs/netmodel.md).
 
     Attributes
     ----------
-    split : str
-        Which sites a split job goes to: the fewest, or those where it ends earliest.
-    exact_up_to : int
-        For the earliest end: if a job can be placed in no more ways than this, all are looked at.
     contention : str, optional
         What jobs and transfers on the same links do to each other; that of ``[net]`` if left out.
     data : str
@@ -292,33 +199,12 @@ class GridTable(_Table, frozen=True, kw_only=True):
         The node of the network, or the site, at which the grid is: messages between it and the sites cross the links.
     """
 
-    mode: Annotated[str, _one_of(MODES, "How jobs come to sites.")] = "adaptive"
-    control: Annotated[str, _one_of(CONTROLS, "How much the grid has to say.")] = "full"
-    order: Order = "fcfs"
-    backfill: Annotated[str, _one_of(BACKFILLS, "Backfilling.")] = "easy"
-    selection: Annotated[str, _one_of(tuple(SELECTIONS), "Of a single site.")] = "best-fit"
-    overhead: (
-        Annotated[float, Meta(description="0.3: a split job takes 30% longer.")]
-        | Annotated[
-            list[float],
-            Meta(description="In 2, 3, ... fragments; the last one holds for more.", extra_json_schema={"minItems": 1}),
-        ]
-    ) = 0.0
-    lower_bound: Annotated[int, Meta(description="Jobs that are split are wider than this.", le=MAX_WIDTH)] = 0
-    max_fragments: (
-        Annotated[str, _one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]
-        | list[tuple[Annotated[int, Meta(ge=1, le=_MAX_INT)], Annotated[int, Meta(ge=1, le=_MAX_INT)]]]
-    ) = "unlimited"
-    split: Annotated[str, _one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "fewest"
-    exact_up_to: Annotated[
-        int, Meta(description="More placements of a job than this are not all looked at.", ge=0, le=_MAX_INT)
-    ] = EXACT_UP_TO
-    contention: Annotated[str, _one_of(CONTENTIONS, "What jobs on the same links do to each other.")] | None = None
-    data: Annotated[str, _one_of(DATA, "Whether and when the data of jobs is moved, with [net].")] = "none"
+    contention: Annotated[str, one_of(CONTENTIONS, "What jobs on the same links do to each other.")] | None = None
+    data: Annotated[str, one_of(DATA, "Whether and when the data of jobs is moved, with [net].")] = "none"
     at: Annotated[str, Meta(description="Node or site at which the grid is, with [net].")] | None = None
 
 
-class NetworkTable(_Table, frozen=True, kw_only=True):
+class NetworkTable(Table, frozen=True, kw_only=True):
     """The table ``[network]``: as `gridweave.scenarios.world.connections.Network`."""
 
     latency_ms: Annotated[int, Meta(description="Of a message between a site and the grid, one way.")] = 0
@@ -327,7 +213,7 @@ class NetworkTable(_Table, frozen=True, kw_only=True):
     duplicate: Annotated[float, Meta(description="Probability that a message comes twice.")] = 0.0
 
 
-class FaultsTable(_Table, frozen=True, kw_only=True):
+class FaultsTable(Table, frozen=True, kw_only=True):
     """The table ``[faults]``: as `gridweave.scenarios.world.connections.Faults`."""
 
     crash_every_ms: Annotated[float, Meta(description="Mean time between two failures of a site; 0: none.")] = 0.0
@@ -336,7 +222,7 @@ class FaultsTable(_Table, frozen=True, kw_only=True):
     cut_lasts_ms: Annotated[float, Meta(description="Mean time until it is mended.")] = 600_000.0
 
 
-class Output(_Table, frozen=True, kw_only=True):
+class Output(Table, frozen=True, kw_only=True):
     """The table ``[output]``.
 
     Attributes
@@ -348,7 +234,7 @@ class Output(_Table, frozen=True, kw_only=True):
     metrics: list[Metric] = msgspec.field(default_factory=lambda: list(DEFAULT_METRICS))
 
 
-class Scenario(_Table, frozen=True, kw_only=True):
+class Scenario(Table, frozen=True, kw_only=True):
     """A whole scenario file.
 
     Attributes

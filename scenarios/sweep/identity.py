@@ -12,9 +12,8 @@ import numpy as np
 
 import gridweave.version
 from gridweave.errors import InputError, TraceError
+from gridweave.grid.config.networks import beside, find_topology
 from gridweave.scenarios.generators.model_file import model_names
-from gridweave.scenarios.scenario.networks import find_topology
-from gridweave.scenarios.scenario.read import beside
 from gridweave.scenarios.scenario.tables import GridTable, Header, Output, Scenario
 from gridweave.scenarios.traces.load import find_trace
 

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import OptionError, ScenarioError
+from gridweave.grid.config.toml import FileProblem
 from gridweave.scenarios.scenario.build import build_scenario
-from gridweave.scenarios.scenario.problems import Problem
 from gridweave.scenarios.scenario.read import Overrides, read_draft
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, resolve_files, run_key, workload_key
@@ -464,7 +464,7 @@ class _Drafts:
         self.source, self.axes, self.texts = source, axes, texts
         self.seed_is_set = any(text.partition("=")[0].strip() == SEED_KEY for text in texts)
         self._read: list[tuple[int, ...]] = []
-        self._found: dict[Problem, list[int]] = {}
+        self._found: dict[FileProblem, list[int]] = {}
 
     def read(self, places: tuple[int, ...]) -> tuple[Scenario, tuple[InputFile, ...]]:
         chosen = sorted(zip(self.axes, places, strict=True), key=lambda pair: pair[0].key != "sites")  # sites go first

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, quietly
@@ -16,6 +17,8 @@ from gridweave.scenarios.sweep.plan import PlannedRun
 from gridweave.scenarios.sweep.work import Outcome, Work, perform
 
 Outcomes = Generator[tuple[PlannedRun, Outcome], None, None]
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
 
 _STORE_BYTES = 128 << 20  # for Ray's shared memory: what comes back is small, and it would take a third of all memory
 
@@ -56,6 +59,24 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
         return
     with _ray(address, workers) as (ray, is_own):
         yield from _on_ray(ray, runs, stamp, workers, is_own=is_own)
+
+
+def in_threads(run: Callable[[TaskT], ResultT], tasks: Iterable[TaskT]) -> Iterator[tuple[TaskT, ResultT]]:
+    """Run a function on all cores of this process: the kernels leave the interpreter to the other threads.
+
+    Yields
+    ------
+    task, result
+        In the order in which they end. What a task raises is raised here, and those that have not begun are dropped.
+    """
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        try:
+            futures = {pool.submit(run, task): task for task in tasks}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 @contextlib.contextmanager

@@ -1,19 +1,21 @@
-"""The running jobs of a simulation: the work that each has left, the rate at which it does it, and when it ends."""
+"""Running work in virtual time: the kernels of `gridweave.site.kernels.work` for drivers in Python."""
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass
+import numpy as np
 
-from gridweave.site.kernels.rates import RATE_ONE, work_done_ms, work_left, work_of
+from gridweave.jit import prepared
+from gridweave.site.kernels.work import (
+    RATE_ONE,
+    Ends,
+    begin_work,
+    change_rate,
+    no_ends,
+    no_work,
+    stop_work,
+)
 
-
-@dataclass(slots=True)
-class _Work:
-    left: int
-    rate: int
-    since_ms: int
-    end_ms: int
+_FIRST_ROOM = 64
 
 
 class RunningWork:
@@ -29,41 +31,45 @@ class RunningWork:
     """
 
     def __init__(self) -> None:
-        self._work: dict[int, _Work] = {}
-        # An end that is not that of the job any more counts no longer.
-        self._ends: list[tuple[int, int]] = []
+        self._work, self._ends = no_work(_FIRST_ROOM), no_ends(_FIRST_ROOM)
+        self._rows: dict[int, int] = {}
+        self._unused = list(range(_FIRST_ROOM))
+        self._begin = prepared(begin_work, self._ends, self._work, 0, 0, 0, 0, 0)
+        self._change = prepared(change_rate, self._ends, self._work, 0, 0, 0)
+        self._stop = prepared(stop_work, self._ends, self._work, 0)
 
-    def begin(self, now_ms: int, job_id: int, length_ms: int) -> None:
+    def begin(self, now_ms: int, job_id: int, length_ms: int, rate: int = RATE_ONE) -> None:
         """Let a job begin, which takes so long at rate 1."""
-        self._work[job_id] = _Work(int(work_of(length_ms)), RATE_ONE, now_ms, now_ms + length_ms)
-        heapq.heappush(self._ends, (now_ms + length_ms, job_id))
+        if not self._unused:
+            self._grow()
+        self._rows[job_id] = row = self._unused.pop()
+        self._begin(self._ends, self._work, row, job_id, length_ms * RATE_ONE, rate, now_ms)
 
     def change_rate(self, now_ms: int, job_id: int, rate: int) -> None:
-        """Let a running job go on at another rate."""
-        work = self._work[job_id]
-        work.left = int(work_left(work.left, work.rate, work.since_ms, now_ms))
-        work.rate, work.since_ms = rate, now_ms
-        work.end_ms = int(work_done_ms(work.left, rate, now_ms))
-        heapq.heappush(self._ends, (work.end_ms, job_id))
+        """Let a running job go on at another rate, 0 to pause it."""
+        self._change(self._ends, self._work, self._rows[job_id], rate, now_ms)
 
     def leave(self, job_id: int) -> None:
         """Take a job out that has not come to its end."""
-        del self._work[job_id]
+        row = self._rows.pop(job_id)
+        self._stop(self._ends, self._work, row)
+        self._unused.append(row)
 
     def next_end_ms(self) -> int | None:
-        """Return the instant at which the next job ends; None if none runs."""
-        while self._ends:
-            end_ms, job_id = self._ends[0]
-            if job_id in self._work and self._work[job_id].end_ms == end_ms:
-                return end_ms
-            heapq.heappop(self._ends)
-        return None
+        """Return the instant at which the next job ends; None if none does."""
+        return int(self._ends.heap[0]["end_ms"]) if self._ends.size[0] else None
 
     def ended(self, now_ms: int) -> list[int]:
         """Take out the jobs that end at this instant; return their ids, ascending."""
         ended = []
         while self.next_end_ms() == now_ms:
-            _, job_id = heapq.heappop(self._ends)
-            del self._work[job_id]
-            ended.append(job_id)
+            ended.append(int(self._ends.heap[0]["job_id"]))
+            self.leave(ended[-1])
         return ended
+
+    def _grow(self) -> None:
+        """Make room for twice as many jobs."""
+        room = len(self._work)
+        self._unused = list(range(room, 2 * room))
+        self._work = np.append(self._work, no_work(room))
+        self._ends = Ends(np.append(self._ends.heap, no_ends(room).heap), self._ends.size)

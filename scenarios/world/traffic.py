@@ -37,8 +37,8 @@ from gridweave.scenarios.batch.kernels.moves import (
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.works import Pace, Served
-from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE, rate_of, work_left, work_of
 
 _FIRST_ROOM = 64
 

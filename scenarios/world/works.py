@@ -15,8 +15,8 @@ from gridweave.grid.sends import Sends
 from gridweave.scenarios.world.history import History
 from gridweave.site.contract import OWN, ContractCore, ContractEvent
 from gridweave.site.job import Job
-from gridweave.site.kernels.rates import RATE_ONE, work_done_ms, work_left
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_left
 from gridweave.site.messages import (
     ChangeRate,
     CommitHold,
@@ -36,7 +36,7 @@ class Pace(NamedTuple):
     ----------
     job_id, attempt : int
     rate : int
-        In units of `gridweave.site.kernels.rates.RATE_ONE`.
+        In units of `gridweave.site.kernels.work.RATE_ONE`.
     left : int or None
         By its estimate, in units of work, of all that it has still to do; None if it is what was left so far.
     works : bool

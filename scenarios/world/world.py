@@ -29,8 +29,8 @@ from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.links import LinkWorld
 from gridweave.scenarios.world.works import Lengths, Submission, Work, Works
 from gridweave.site.contract import ContractCore, ContractEvent
-from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     Answer,
     ChangeRate,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import prepared
-from gridweave.site.explain import Explanation
+from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.dispatch import (
     job_arrived,
@@ -278,30 +278,25 @@ class ArrayDiscipline:
             else:
                 yield job, self._shadow_ms(job) if place == 0 else None
 
-    def explain(self, now_ms: int, job_id: int) -> Explanation:
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier."""
         place = self._place(job_id)
         job = self._jobs[job_id]
-        counters = self._state.counters[0]
         promised_ms = int(self._state.jobs[self._slot[job_id]]["promised_ms"])
         if self._plan is not None:
             start_ms: int | None = promised_ms
             reason = self._why_planned_then(job, place, promised_ms, now_ms)
         elif place == 0:
             start_ms = max(self._shadow_ms(job), now_ms)
-            reason = (
-                f"it is the head of the queue and needs {job.width} nodes, of which {counters['free']} are free now"
-            )
+            free = free_text(int(self._state.counters[0]["free"]))
+            reason = f"it is first in the queue; it needs {nodes_text(job.width)}, and {free}"
         else:
             start_ms = None
             reason = self._why_not_backfilled(job, place, now_ms)
-        return Explanation(
-            job_id=job_id,
-            place=place,
+        return SiteReason(
             start_ms=start_ms,
             is_bound=start_ms is not None and start_ms > now_ms and self._policy.keeps_promises,
-            width=job.width,
-            free=int(counters["free"]),
+            ahead=place,
             waits_for=() if start_ms is None else self._must_end_by(start_ms),
             reason=reason,
         )
@@ -316,27 +311,28 @@ class ArrayDiscipline:
             return "a limit of the site lets no such job start before then"
         if self._policy.backfill == "none" and place > 0:
             return "this site starts no job before the one ahead of it"
-        kept = "the jobs that run" if place == 0 else f"the jobs that run and the {place} ahead of it"
+        kept = f"the jobs that run and {ahead_text(place)}" if place else "the jobs that run"
         if self._state.counters[0]["n_reservations"]:
             kept += " and the reservations"
         if mask:
             kept += ", under the limits that apply to it,"
         length = rough_span_text(job.estimate_ms)
-        return f"it needs {job.width} nodes for {length}, and {kept} leave no earlier room for that"
+        return f"it needs {nodes_text(job.width)} for {length}, and {kept} leave no earlier room for that"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> str:
         """Say which test of backfilling a job behind the head fails."""
         free = int(self._state.counters[0]["free"])
         if self._policy.backfill == "none":
-            return f"{place} jobs stand ahead of it, and this queue lets none be overtaken"
+            return f"{ahead_text(place)} must start before it: this queue lets none be overtaken"
         if job.width > free:
-            return f"it needs {job.width} nodes and {free} are free now; {place} jobs stand ahead of it"
+            need = f"it needs {nodes_text(job.width)}, and {free_text(free)}"
+            return f"{need}; {ahead_text(place)} would be offered them before it"
         head = self._jobs[int(self._state.jobs[self._state.waiting[0]]["job_id"])]
         limit_ms = int(self._state.counters[0]["limit_ms"])
         extra = int(free_at(self._state, np.int64(limit_ms))) - head.width
         return (
             f"it would run for {rough_span_text(job.estimate_ms)}, and job {head.job_id} at the head is to start "
-            f"{when_text(limit_ms, now_ms)}; it needs {job.width} nodes where {extra} can be spared beyond then"
+            f"{when_text(limit_ms, now_ms)}; it needs {nodes_text(job.width)} where {extra} can be spared beyond then"
         )
 
     def _must_end_by(self, start_ms: int) -> tuple[int, ...]:

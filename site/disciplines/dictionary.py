@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from gridweave.site.disciplines.arrays import ArrayDiscipline
 from gridweave.site.disciplines.lomarc import SharedDiscipline
-from gridweave.site.explain import Explanation
+from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, NodeIntervals, Running
 
 
@@ -66,8 +66,8 @@ class Discipline(Protocol):
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
 
-    def explain(self, now_ms: int, job_id: int) -> Explanation:
-        """Return when a waiting job will start, and why not earlier."""
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job will start, and why not earlier; nodes of the site and free ones are filled in."""
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.slowdown_tables import IntArray, SlowdownModel
-from gridweave.site.explain import Explanation
+from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH, Job, NodeIntervals, Resources, Running
 from gridweave.site.kernels.coscheduling_state import (
     KIND,
@@ -49,10 +49,10 @@ from gridweave.site.kernels.pairing import (
     U2,
     LomarcCodes,
 )
-from gridweave.site.kernels.rates import RATE_ONE, work_of
 from gridweave.site.kernels.shared_quote import idle_to_spare, slowdown_offered, start_behind_queue
 from gridweave.site.kernels.slowdown import job_ended
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE, work_of
 from gridweave.site.times import when_text
 
 HEURISTICS = {"u1": U1, "u2": U2, "response": RESPONSE, "first": FIRST}
@@ -501,7 +501,7 @@ class SharedDiscipline:
                 assert levels[slot] == kind, "a job waits in another class than its own"
                 yield self._jobs[slot], None
 
-    def explain(self, now_ms: int, job_id: int) -> Explanation:
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier."""
         state, codes = self._state, self._codes
         age_ms = average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms
@@ -512,22 +512,20 @@ class SharedDiscipline:
         reserve(state, np.int64(queue[0]), np.int64(now_ms))
         limit_ms = int(state.counters["limit_ms"][0])
         start_ms = max(limit_ms, now_ms) if place == 0 else None
+        head_due = when_text(max(limit_ms, now_ms), now_ms)
         if place == 0:
-            when = when_text(max(limit_ms, now_ms), now_ms)
-            reason = f"it is the head of the queue; {job.width} nodes without jobs are there {when}"
+            reason = (
+                f"it is first in the queue; it needs {nodes_text(job.width)} without jobs, which are there {head_due}"
+            )
         else:
             reason = (
-                f"{place} jobs stand ahead of it; {self.free} nodes are idle where it needs {job.width}, or it would "
-                f"delay job {self._jobs[queue[0]].job_id} at the head, which is to start "
-                f"{when_text(max(limit_ms, now_ms), now_ms)}"
+                f"it needs {nodes_text(job.width)}, and {free_text(self.free)}; {ahead_text(place)} would be offered "
+                f"them before it, and job {self._jobs[queue[0]].job_id} at the head, which is to start {head_due}, "
+                "must not be delayed"
             )
-        return Explanation(
-            job_id=job_id,
-            place=place,
+        return SiteReason(
             start_ms=start_ms,
-            is_bound=False,
-            width=job.width,
-            free=self.free,
+            ahead=place,
             waits_for=()
             if start_ms is None
             else tuple(running.job.job_id for running in self.running() if running.end_by_estimate_ms <= start_ms),

@@ -9,7 +9,7 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.journal.records import Experience, Group, Usage, experience_of
+from gridweave.site.journal.records import Experience, Group, JobUsage, experience_of
 from gridweave.site.journal.suggest import Rule, Suggestion, suggest
 
 LAST = 10_000
@@ -82,13 +82,13 @@ def read_usage(
     user: str | int | None = None,
     job_class: str | int | None = None,
     last: int = LAST,
-) -> dict[Group, list[Usage]]:
+) -> dict[Group, list[JobUsage]]:
     """Return what jobs have used one by one, by user and class, in the order of their ends; else as `learn`."""
     if not journals:
         raise OptionError("journals", "names none; give at least one path or URL")
     if last < 1:
         raise OptionError("last", f"is {last}; a number of jobs from 1 up")
-    merged: dict[tuple[str | None, str | None], list[Usage]] = {}
+    merged: dict[tuple[str | None, str | None], list[JobUsage]] = {}
     seen: dict[str, str] = {}
     for place in journals:
         with JournalReader(place) as reader:

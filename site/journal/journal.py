@@ -15,15 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.journal import tables
 from gridweave.site.journal.reader import JournalReader, read_submissions
-from gridweave.site.journal.records import Submission
+from gridweave.site.journal.records import KeptAnswer, identity_bytes, identity_changes
 from gridweave.site.journal.snapshot import dump_core, stamp_of
-from gridweave.site.journal.step import Counts, Rows, Step, write
-from gridweave.site.journal.store import Store, execute_plain
+from gridweave.site.journal.step import Counts, Step, StepRows, write
+from gridweave.site.journal.store import JournalStore, execute_plain
 
 BATCH = 500
 """So many steps are gathered before they are written."""
@@ -54,8 +55,8 @@ class Journal(JournalReader):
         What is sent through channels, as ``Answer`` for a site.
     answer_type : type, optional
         What is answered to submissions.
-    configuration : str
-        What the core was made from (nodes, policy), as any text; inputs are replayed only into the same.
+    identity : msgspec.Struct, optional
+        What the core was made from (nodes, policy); inputs are replayed only into the same.
     batch : int
         After so many steps they are written without being asked; 0: only `flush` writes.
     wait_ms : int
@@ -101,7 +102,7 @@ class Journal(JournalReader):
         event_type: Any,
         message_type: Any = Any,
         answer_type: Any = Any,
-        configuration: str = "",
+        identity: msgspec.Struct | None = None,
         batch: int = BATCH,
         wait_ms: int = 5000,
         synchronous: str = "full",
@@ -109,12 +110,12 @@ class Journal(JournalReader):
         if batch < 0:
             raise OptionError("batch", f"is {batch}; a number of steps from 0 up, 0 to write only when asked")
         self._set_types(event_type, message_type, answer_type)
-        self.configuration = configuration
+        self._identity = identity
         self._limit = batch
         self._writer_id = uuid.uuid4().hex
         self._batch = 0
         # Steps that are not written; how many of them are in a transaction whose end was not heard of.
-        self._pending: list[Rows] = []
+        self._pending: list[StepRows] = []
         self._unsure: int | None = None
         self._refused, self._is_replaced = "", False
         self._step_lock = threading.Lock()
@@ -124,25 +125,33 @@ class Journal(JournalReader):
         self._unwritten_keys: dict[str, dict[str, Any]] = {}
         self._made = self._durable = 0
         self._flush_s = math.inf
-        self._begin(Store(place, wait_ms=wait_ms, synchronous=synchronous, read_only=False))
+        self._begin(JournalStore(place, wait_ms=wait_ms, synchronous=synchronous, read_only=False))
         self._store.name_writer(self.journal_id)
 
     def _open(self, connection: Connection) -> None:
         is_new = tables.bring_up(connection, self.where)
         if is_new:
             row = {"journal_id": uuid.uuid4().hex, "writer_id": "", "batch": 0, "base": 0}
-            connection.execute(insert(tables.head), row | {"configuration": self.configuration})
+            connection.execute(insert(tables.head), row | {"identity": identity_bytes(self._identity)})
         self._read_head(connection)
         connection.execute(update(tables.head).values(writer_id=self._writer_id))
         last = max(_last_of(connection, tables.inputs), _last_of(connection, tables.snapshots))
         self._sequence, self._now_ms = max(last[0], self._base), last[1]
-        if self._sequence == self._base and self.kept_configuration != self.configuration:
-            # There is nothing yet that a core of another configuration would have decided on.
-            connection.execute(update(tables.head).values(configuration=self.configuration))
-            self.kept_configuration = self.configuration
+        if self._sequence == self._base or not self.identity_changes:
+            # Nothing was decided yet; or an older release had fewer settings, and what is new has its default.
+            self._keep_identity(connection)
         rows = connection.execute(select(tables.channels))
         self._counts = {row.peer: Counts(row.first, row.next, row.received) for row in rows}
         self._last_note = connection.scalar(select(func.max(tables.notes.c.number))) or 0
+
+    def _keep_identity(self, connection: Connection) -> None:
+        self._kept_identity = identity_bytes(self._identity)
+        connection.execute(update(tables.head).values(identity=self._kept_identity))
+
+    @property
+    def identity_changes(self) -> list[str]:
+        """In what the core was made from something else when its inputs were recorded; empty: from the same."""
+        return identity_changes(self._kept_identity, self._identity)
 
     @property
     def pending(self) -> int:
@@ -349,7 +358,7 @@ class Journal(JournalReader):
         return step
 
     def begin_anew(self) -> None:
-        """Have the next replay begin with a fresh core after what was recorded so far, made as `configuration` says.
+        """Have the next replay begin with a fresh core after what was recorded so far, made as ``identity`` says.
 
         Inputs and snapshots until now are not replayed any more. Submissions, channels, stories and usage stay.
 
@@ -360,10 +369,10 @@ class Journal(JournalReader):
         """
         with self._io_lock:
             with self._changing() as connection:
-                values = {"base": self._sequence, "configuration": self.configuration}
-                connection.execute(update(tables.head).values(values))
+                connection.execute(update(tables.head).values(base=self._sequence))
+                self._keep_identity(connection)
                 connection.execute(delete(tables.snapshots))
-            self._base, self.kept_configuration = self._sequence, self.configuration
+            self._base = self._sequence
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -374,7 +383,7 @@ class Journal(JournalReader):
             with super().reading() as connection:
                 yield connection
 
-    def submissions(self, keys: Iterable[str]) -> dict[str, Submission]:
+    def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
         """Return what was answered to submissions with these idempotency keys; a key without one is left out.
 
         Ask for all keys of a batch at once: each is asked for before its first submission is recorded.
@@ -387,13 +396,13 @@ class Journal(JournalReader):
             found = read_submissions(connection, self._answers, self.where, rest)
         for key, row in rows.items():
             answer = self._answers.decode(row["answer"], self.where)
-            found[key] = Submission(key, row["job_id"], row["at_ms"], answer)
+            found[key] = KeptAnswer(key, row["job_id"], row["at_ms"], answer)
         if len(self._asked) > _MOST_ASKED:
             self._asked.clear()
         self._asked.update(key for key in rest if key not in found)
         return {key: found[key] for key in wanted if key in found}
 
-    def submissions_at_once(self, keys: Iterable[str]) -> dict[str, Submission] | None:
+    def submissions_at_once(self, keys: Iterable[str]) -> dict[str, KeptAnswer] | None:
         """Return the same, if that needs no waiting; None: the database is a server, or another thread reads it now.
 
         A thread of its own for it costs more than the reading.

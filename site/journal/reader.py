@@ -26,14 +26,14 @@ from gridweave.site.journal.records import (
     Group,
     Input,
     JobFilter,
+    JobUsage,
+    KeptAnswer,
     Note,
     NumberedNote,
-    Submission,
-    Usage,
     experience_of,
 )
 from gridweave.site.journal.step import plain, sites_text
-from gridweave.site.journal.store import Store, execute_plain
+from gridweave.site.journal.store import JournalStore, execute_plain
 from gridweave.site.journal.tables import channels, ended, inputs, notes, outbox, submissions, usage
 
 _PAGE = 1000
@@ -74,17 +74,17 @@ def read_channel(connection: Connection, codec: Codec, where: str, peer: str) ->
     return ChannelState(found.first, messages, found.received)
 
 
-def read_submissions(connection: Connection, codec: Codec, where: str, keys: Sequence[str]) -> dict[str, Submission]:
+def read_submissions(connection: Connection, codec: Codec, where: str, keys: Sequence[str]) -> dict[str, KeptAnswer]:
     """Return the submissions of these keys."""
     if len(keys) == 1:
         rows = list(execute_plain(connection, _SUBMISSION, {"asked": keys[0]}))
     else:
         pages = (keys[start : start + _PAGE] for start in range(0, len(keys), _PAGE))
         rows = [row for page in pages for row in connection.execute(_SUBMISSIONS, {"asked": page})]
-    found: dict[str, Submission] = {}
+    found: dict[str, KeptAnswer] = {}
     for row in rows:
         answer = codec.decode(row.answer, f"{where}: submission {row.key!r:.100}")
-        found[row.key] = Submission(row.key, row.job_id, row.at_ms, answer)
+        found[row.key] = KeptAnswer(row.key, row.job_id, row.at_ms, answer)
     return {key: found[key] for key in keys if key in found}
 
 
@@ -150,7 +150,7 @@ def read_experience(
     return experience_of(_newest(connection, query, last))
 
 
-def read_usage(connection: Connection, group: Group, last: int) -> list[Usage]:
+def read_usage(connection: Connection, group: Group, last: int) -> list[JobUsage]:
     """Return what the newest jobs of exactly this user and class have used, in the order in which it was recorded."""
     query = select(usage).where(
         usage.c.user.is_not_distinct_from(group.user), usage.c.job_class.is_not_distinct_from(group.job_class)
@@ -158,9 +158,9 @@ def read_usage(connection: Connection, group: Group, last: int) -> list[Usage]:
     return _newest(connection, query, last)[::-1]
 
 
-def _newest(connection: Connection, query: Select[Any], last: int) -> list[Usage]:
+def _newest(connection: Connection, query: Select[Any], last: int) -> list[JobUsage]:
     rows = connection.execute(query.order_by(usage.c.number.desc()).limit(last)).mappings()
-    return [Usage(**{name: row[name] for name in Usage.__struct_fields__}) for row in rows]
+    return [JobUsage(**{name: row[name] for name in JobUsage.__struct_fields__}) for row in rows]
 
 
 def read_groups(connection: Connection) -> list[Group]:
@@ -208,14 +208,14 @@ class JournalReader:
         wait_ms: int = 5000,
     ) -> None:
         self._set_types(event_type, message_type, answer_type)
-        self._begin(Store(place, wait_ms=wait_ms, synchronous="full", read_only=True))
+        self._begin(JournalStore(place, wait_ms=wait_ms, synchronous="full", read_only=True))
 
     def _set_types(self, event_type: Any, message_type: Any, answer_type: Any) -> None:
         self._events = Codec(event_type, "event")
         self._messages = Codec(message_type, "message")
         self._answers = Codec(answer_type, "answer")
 
-    def _begin(self, store: Store) -> None:
+    def _begin(self, store: JournalStore) -> None:
         self._store = store
         self._io_lock = threading.RLock()
         try:
@@ -237,7 +237,7 @@ class JournalReader:
         self.journal_id: str = found.journal_id
         self._batch: int = found.batch
         self._base: int = found.base
-        self.kept_configuration: str = found.configuration
+        self._kept_identity: bytes = found.identity
 
     @property
     def where(self) -> str:
@@ -270,7 +270,7 @@ class JournalReader:
         with self.reading() as connection:
             return sorted(connection.scalars(select(tables.channels.c.peer)))
 
-    def submissions(self, keys: Iterable[str]) -> dict[str, Submission]:
+    def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
         """Return what was answered to submissions with these idempotency keys; a key without one is left out."""
         with self.reading() as connection:
             return read_submissions(connection, self._answers, self.where, list(dict.fromkeys(keys)))
@@ -317,7 +317,7 @@ class JournalReader:
         with self.reading() as connection:
             return read_experience(connection, user, job_class, last)
 
-    def usage(self, group: Group, *, last: int = 10_000) -> list[Usage]:
+    def usage(self, group: Group, *, last: int = 10_000) -> list[JobUsage]:
         """Return what the newest jobs of a user and job class have used, one by one, in the order of their ends.
 
         Parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -49,7 +49,7 @@ class ChannelState(msgspec.Struct, frozen=True):
     received: int = 0
 
 
-class Submission(msgspec.Struct, frozen=True):
+class KeptAnswer(msgspec.Struct, frozen=True):
     """What was answered to a submission with an idempotency key.
 
     Attributes
@@ -121,7 +121,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class JobUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What a job has used.
 
     Attributes
@@ -154,7 +154,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     write_bytes: int | None = None
 
 
-class Spread(msgspec.Struct, frozen=True):
+class Quantiles(msgspec.Struct, frozen=True):
     """How values are spread; quantiles as numpy works them out, linear between two values."""
 
     count: int
@@ -173,17 +173,17 @@ class Experience(msgspec.Struct, frozen=True):
     ----------
     count : int
         Jobs.
-    run_ms, part_of_estimate, cpu, memory_bytes, read_bytes, write_bytes : Spread or None
+    run_ms, part_of_estimate, cpu, memory_bytes, read_bytes, write_bytes : Quantiles or None
         ``part_of_estimate``: run time by estimate, of the jobs with an estimate above 0.
     """
 
     count: int
-    run_ms: Spread | None = None
-    part_of_estimate: Spread | None = None
-    cpu: Spread | None = None
-    memory_bytes: Spread | None = None
-    read_bytes: Spread | None = None
-    write_bytes: Spread | None = None
+    run_ms: Quantiles | None = None
+    part_of_estimate: Quantiles | None = None
+    cpu: Quantiles | None = None
+    memory_bytes: Quantiles | None = None
+    read_bytes: Quantiles | None = None
+    write_bytes: Quantiles | None = None
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -296,24 +296,64 @@ def digest(value: object) -> bytes:
         raise InputError(f"{value!r:.100} cannot be kept: {error}") from error
 
 
-def experience_of(jobs: Sequence[Usage]) -> Experience:
+def identity_bytes(identity: object) -> bytes:
+    """Return from what a core was made as the journal keeps it."""
+    return _ENCODER.encode(identity)
+
+
+def identity_changes(kept: bytes, identity: object) -> list[str]:
+    """Return in what a core was made from something else; nothing, if it was not.
+
+    Parameters
+    ----------
+    kept : bytes
+        As `identity_bytes` wrote it, in this release or an older one: a field that was not there had its default.
+    identity : object
+        Of the present core.
+    """
+    try:
+        return list(_changes("", msgspec.msgpack.decode(kept), identity))
+    except msgspec.DecodeError:
+        return ["what was kept of them is damaged"]
+
+
+def _changes(name: str, kept: Any, now: Any) -> Iterator[str]:
+    if isinstance(now, msgspec.Struct) and isinstance(kept, dict):
+        left = kept | {}
+        for field in msgspec.structs.fields(now):
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            before = left.pop(field.encode_name, _plain(default))
+            yield from _changes(f"{name}.{field.name}", before, getattr(now, field.name))
+        yield from (f"{name}.{more}".lstrip(".") + " is not known" for more in left)
+    elif isinstance(now, tuple | list) and isinstance(kept, list) and len(now) == len(kept):
+        for number, (before, value) in enumerate(zip(kept, now, strict=True)):
+            yield from _changes(f"{name}[{number}]", before, value)
+    elif (value := _plain(now)) != kept:
+        yield f"{name.lstrip('.') or 'it'} is {value!r:.100}, and was {kept!r:.100}"
+
+
+def _plain(value: object) -> Any:
+    return None if value is msgspec.NODEFAULT else msgspec.msgpack.decode(_ENCODER.encode(value))
+
+
+def experience_of(jobs: Sequence[JobUsage]) -> Experience:
     """Return what jobs have used, all in all."""
     return Experience(
         count=len(jobs),
-        run_ms=spread(used.run_ms for used in jobs),
-        part_of_estimate=spread(used.run_ms / used.estimate_ms for used in jobs if used.estimate_ms > 0),
-        cpu=spread(used.cpu for used in jobs),
-        memory_bytes=spread(used.memory_bytes for used in jobs),
-        read_bytes=spread(used.read_bytes for used in jobs),
-        write_bytes=spread(used.write_bytes for used in jobs),
+        run_ms=quantiles(used.run_ms for used in jobs),
+        part_of_estimate=quantiles(used.run_ms / used.estimate_ms for used in jobs if used.estimate_ms > 0),
+        cpu=quantiles(used.cpu for used in jobs),
+        memory_bytes=quantiles(used.memory_bytes for used in jobs),
+        read_bytes=quantiles(used.read_bytes for used in jobs),
+        write_bytes=quantiles(used.write_bytes for used in jobs),
     )
 
 
-def spread(values: Iterable[float | None]) -> Spread | None:
+def quantiles(values: Iterable[float | None]) -> Quantiles | None:
     """Return how values are spread; None if there is none."""
     # In order, so that the mean does not depend on the order in which they are given.
     known = np.sort(np.array([value for value in values if value is not None], np.float64))
     if not len(known):
         return None
     p10, p50, p90, p99 = np.quantile(known, (0.1, 0.5, 0.9, 0.99)).tolist()
-    return Spread(len(known), float(known.mean()), p10, p50, p90, p99, float(known.max()))
+    return Quantiles(len(known), float(known.mean()), p10, p50, p90, p99, float(known.max()))

@@ -45,7 +45,7 @@ def replay(journal: Journal, core: Core) -> Replayed:
     Raises
     ------
     InputError
-        If the core comes from another configuration, decides otherwise than was decided, refuses an input, or if inputs
+        If the core comes from other settings, decides otherwise than was decided, refuses an input, or if inputs
         are missing that no snapshot makes up for.
     UnavailableError
         If the journal cannot be read.
@@ -55,10 +55,10 @@ def replay(journal: Journal, core: Core) -> Replayed:
     The commands that the core answers with were carried out before the failure, or not: that is for the caller to find
     out, who knows what runs.
     """
-    if journal.kept_configuration != journal.configuration:
+    if changes := journal.identity_changes:
         raise InputError(
-            f"{journal.where}: its inputs were for a core of {journal.kept_configuration!r}, not of "
-            f"{journal.configuration!r}; use that again, or begin anew (docs/journal.md)"
+            f"{journal.where}: its inputs were for other settings: {'; '.join(changes)}; use those again, or begin "
+            "anew (docs/journal.md)"
         )
     begin, passed_over = _load_newest(journal, core)
     reached = journal.base if begin is None else begin
@@ -103,7 +103,7 @@ def _load_newest(journal: Journal, core: Core) -> tuple[int | None, list[str]]:
 def _load(journal: Journal, core: Core, row: Row[tuple[object, ...]]) -> str | None:
     """Load a snapshot; return why it cannot be, if so."""
     name = f"the snapshot after input {row.sequence}"
-    if row.stamp != stamp_of(core):
+    if row.kind != stamp_of(core):
         return f"{name} is of other sources: of gridweave {row.release}, or with another Python, numpy or msgspec"
     if state_digest(row.state) != row.digest:
         return f"{name} is damaged"

@@ -14,7 +14,7 @@ from sqlalchemy import ARRAY, Connection, Insert, Table, bindparam, delete, func
 from gridweave.errors import InputError
 from gridweave.site.job import JobRecord
 from gridweave.site.journal import tables
-from gridweave.site.journal.records import Codec, Usage, digest
+from gridweave.site.journal.records import Codec, JobUsage, digest
 from gridweave.site.journal.store import execute_plain
 from gridweave.version import __version__
 
@@ -40,7 +40,7 @@ class Counts(msgspec.Struct, frozen=True):
     received: int = 0
 
 
-class Rows(msgspec.Struct):
+class StepRows(msgspec.Struct):
     """What a step adds to the tables."""
 
     inputs: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ class Step:
         self._counts = counts
         self._events, self._messages, self._answers = events, messages, answers
         self._is_used = is_used
-        self.rows = Rows()
+        self.rows = StepRows()
         self._keys: set[str] = set()
 
     def input(self, now_ms: int, events: Iterable[Any], commands: Sequence[object] | None = None) -> None:
@@ -227,7 +227,7 @@ class Step:
         self.rows.submissions.append(row | {"answer": self._answers.encode(answer)})
         self._keys.add(key)
 
-    def usage(self, used: Usage) -> None:
+    def usage(self, used: JobUsage) -> None:
         """Record what a job has used.
 
         Raises
@@ -245,9 +245,9 @@ class Step:
                 row[name] = _number(name, value) if name == "cpu" else _whole(name, value)
         self.rows.usage.append(row)
 
-    def snapshot(self, stamp: str, state: bytes) -> None:
+    def snapshot(self, kind: str, state: bytes) -> None:
         """Record the state of the core after the inputs until here; `Journal.snapshot` makes it."""
-        row = {"sequence": self.sequence, "now_ms": self.now_ms, "stamp": stamp, "release": __version__, "state": state}
+        row = {"sequence": self.sequence, "now_ms": self.now_ms, "kind": kind, "release": __version__, "state": state}
         self.rows.snapshots.append(row | {"digest": state_digest(state)})
 
 
@@ -302,7 +302,7 @@ _ENDED_ONCE = delete(tables.ended).where(tables.ended.c.job_id == bindparam("aga
 _ENDED_BEFORE = delete(tables.ended).where(tables.ended.c.job_id.in_(bindparam("again", expanding=True)))
 
 
-def write(connection: Connection, steps: Sequence[Rows]) -> None:
+def write(connection: Connection, steps: Sequence[StepRows]) -> None:
     """Write steps into the tables, in the order in which they were made."""
     channels: dict[str, Counts] = {}
     for step in steps:

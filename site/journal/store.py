@@ -137,7 +137,7 @@ _POSTGRES_SETTINGS = (
 )
 
 
-class Store:
+class JournalStore:
     """One connection to the database of a journal, opened when it is needed and again when it was lost.
 
     Parameters

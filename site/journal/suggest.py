@@ -10,7 +10,7 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.job import MAX_TIME_MS, Resources
-from gridweave.site.journal.records import Usage
+from gridweave.site.journal.records import JobUsage
 
 KILL_CHANCE = 0.05
 """How likely the next job may be killed at a suggested limit, if nothing else is said."""
@@ -134,22 +134,22 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return ascending[rank - 1] if rank <= len(ascending) else None
 
 
-def was_killed(used: Usage) -> bool:
+def was_killed(used: JobUsage) -> bool:
     """Whether a job ran to its limit: how long it would have run is not known."""
     return 0 < used.estimate_ms <= used.run_ms
 
 
-def suggest(jobs: Sequence[Usage], rule: Rule | None = None) -> Suggestion:
+def suggest(jobs: Sequence[JobUsage], rule: Rule | None = None) -> Suggestion:
     """Return what to ask for the next job of the same kind.
 
     Parameters
     ----------
-    jobs : sequence of Usage
+    jobs : sequence of JobUsage
         What jobs of this kind have used.
 
     Examples
     --------
-    >>> jobs = [Usage(job_id=n, at_ms=n, width=1, estimate_ms=60_000, run_ms=1000 * n) for n in range(1, 20)]
+    >>> jobs = [JobUsage(job_id=n, at_ms=n, width=1, estimate_ms=60_000, run_ms=1000 * n) for n in range(1, 20)]
     >>> suggest(jobs, Rule(margin=0)).estimate_ms
     19000
     >>> suggest(jobs[:5]).reasons
@@ -178,15 +178,15 @@ def _too_few(count: int, what: str, rule: Rule) -> str:
     return f"too few {what}: {count:,}; {rule.least_jobs:,} are needed for a chance of {chance}"
 
 
-def _run_ms(used: Usage) -> float:
+def _run_ms(used: JobUsage) -> float:
     return math.inf if was_killed(used) else float(used.run_ms)
 
 
-def _run_part(used: Usage) -> float:
+def _run_part(used: JobUsage) -> float:
     return math.inf if was_killed(used) else used.run_ms / used.estimate_ms
 
 
-def _with_limit(jobs: Sequence[Usage]) -> list[Usage]:
+def _with_limit(jobs: Sequence[JobUsage]) -> list[JobUsage]:
     return [used for used in jobs if used.estimate_ms > 0]
 
 
@@ -201,11 +201,11 @@ def _part_of(bound: float, rule: Rule) -> float:
     return min(max(math.ceil(bound * (1 + rule.margin) * _PARTS - 1e-9), 1) / _PARTS, 1.0)
 
 
-def _limit_by_part(rule: Rule) -> Callable[[Usage, float], float]:
+def _limit_by_part(rule: Rule) -> Callable[[JobUsage, float], float]:
     return lambda used, bound: used.estimate_ms * _part_of(bound, rule)
 
 
-def _estimate(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> int | None:
+def _estimate(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> int | None:
     bound = rule.bound(sorted(map(_run_ms, jobs)))
     if bound is None or bound == math.inf:
         killed = sum(map(was_killed, jobs))
@@ -217,7 +217,7 @@ def _estimate(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> int | No
     return int(_limit_ms(bound, rule))
 
 
-def _part(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> float | None:
+def _part(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> float | None:
     known = _with_limit(jobs)
     bound = rule.bound(sorted(map(_run_part, known)))
     if bound is None:
@@ -226,7 +226,7 @@ def _part(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> float | None
     return None if bound == math.inf else _part_of(bound, rule)  # the reason is that of the estimate
 
 
-def _memory(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> int | None:
+def _memory(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> int | None:
     known = sorted(float(used.memory_bytes) for used in jobs if used.memory_bytes is not None)
     bound = rule.bound(known)
     if bound is None:
@@ -236,7 +236,7 @@ def _memory(jobs: Sequence[Usage], rule: Rule, reasons: list[str]) -> int | None
 
 
 def _tested(
-    jobs: Sequence[Usage], rule: Rule, value: Callable[[Usage], float], limit: Callable[[Usage, float], float]
+    jobs: Sequence[JobUsage], rule: Rule, value: Callable[[JobUsage], float], limit: Callable[[JobUsage, float], float]
 ) -> Trial:
     """Go through the past: what a job gets comes from the jobs that had ended when it started."""
     # At one instant first those that end, last those that had ended as soon as they started.
@@ -263,7 +263,7 @@ def _tested(
     return Trial(tested, tested - count, used_part)
 
 
-def _resources(jobs: Sequence[Usage], memory_bytes: int | None, rule: Rule, reasons: list[str]) -> Resources | None:
+def _resources(jobs: Sequence[JobUsage], memory_bytes: int | None, rule: Rule, reasons: list[str]) -> Resources | None:
     """Return mean fractions, in thousandths that add up to 1."""
     if rule.disk_bps is None:
         reasons.append("no resource fractions: the bandwidth of a node's disk is not given")
@@ -293,7 +293,7 @@ def _memory_part(memory_bytes: int | None, rule: Rule, reasons: list[str]) -> fl
     return max(math.ceil(_PARTS * memory_bytes / rule.node_memory_bytes), 1) / _PARTS
 
 
-def job_fractions(used: Usage, disk_bps: float) -> tuple[float, float, float] | None:
+def job_fractions(used: JobUsage, disk_bps: float) -> tuple[float, float, float] | None:
     """Return in which parts of its run time a job used the CPU, the network and the disk.
 
     CPU: the part of its run time that it computed. Disk: how long what it read and wrote takes at the full

@@ -19,14 +19,13 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
-    text,
     update,
 )
 
 from gridweave.errors import InputError
 
-VERSION = 3
-"""Of the tables below. Whoever changes them counts this up and adds to `MIGRATIONS`."""
+OLDEST, VERSION = 4, 4
+"""Of the tables below, and the oldest that can be read. Who changes them counts up, and adds to `MIGRATIONS`."""
 
 metadata = MetaData()
 
@@ -42,9 +41,11 @@ head = Table(
     Column("writer_id", Text, nullable=False),
     Column("batch", _Number, nullable=False),
     Column("base", _Number, nullable=False),
-    Column("configuration", Text, nullable=False),
+    Column("identity", LargeBinary, nullable=False),
 )
-"""One row. ``writer_id`` and ``batch`` fence off a writer that was replaced; the present core begins after ``base``."""
+"""One row. ``writer_id`` and ``batch`` fence off a writer that was replaced; the present core begins after ``base``.
+
+``identity``: from what the core was made, as MessagePack."""
 
 inputs = Table(
     "gridweave_inputs",
@@ -60,7 +61,7 @@ snapshots = Table(
     metadata,
     Column("sequence", _Number, primary_key=True, autoincrement=False),
     Column("now_ms", _Number, nullable=False),
-    Column("stamp", Text, nullable=False),
+    Column("kind", Text, nullable=False),
     Column("release", Text, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("state", LargeBinary, nullable=False),
@@ -140,25 +141,7 @@ ended = Table(
 """Jobs that are over. ``sites``: each with a line feed before and behind it; ``record``: all that is known of it."""
 
 
-def _from_1(connection: Connection) -> None:
-    """Version 1 kept no digest of what was decided on an input, and no I/O of jobs."""
-    kind = LargeBinary().compile(connection.dialect)
-    connection.execute(text(f"ALTER TABLE gridweave_inputs ADD COLUMN decided {kind}"))
-    connection.execute(text("ALTER TABLE gridweave_usage ADD COLUMN read_bytes BIGINT"))
-    connection.execute(text("ALTER TABLE gridweave_usage ADD COLUMN write_bytes BIGINT"))
-
-
-def _from_2(connection: Connection) -> None:
-    """Version 2 kept nothing of jobs that had ended."""
-    number, words, data = (kind.compile(connection.dialect) for kind in (_Number, Text(), LargeBinary()))
-    kinds = dict.fromkeys(("user", "name", "array", "state", "outcome", "sites"), words)
-    kinds |= {"submit_ms": number, "end_ms": number, "record": data}
-    columns = ", ".join(f'"{name}" {kind} NOT NULL' for name, kind in kinds.items())
-    connection.execute(text(f"CREATE TABLE gridweave_ended (job_id {number} NOT NULL PRIMARY KEY, {columns})"))
-    connection.execute(text('CREATE INDEX gridweave_ended_by_user ON gridweave_ended ("user", job_id)'))
-
-
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1, 2: _from_2}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 """From which version, and what is to be done to reach the next. Never changed once released, and none is taken out."""
 
 
@@ -191,9 +174,9 @@ def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> 
         connection.execute(insert(schema), {"version": VERSION})
         return True
     found = connection.scalar(select(func.max(schema.c.version)))
-    if found is None or found > VERSION or found < min(MIGRATIONS):
+    if found is None or not OLDEST <= found <= VERSION:
         raise InputError(
-            f"{where} has schema version {found}, and this gridweave knows versions {min(MIGRATIONS)} to {VERSION}; "
+            f"{where} has schema version {found}, and this gridweave knows versions {OLDEST} to {VERSION}; "
             "use the release of gridweave that wrote it, or a later one"
         )
     if found < VERSION and read_only:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.rates import RATE_ONE
 from gridweave.site.kernels.state import GONE, NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -59,7 +59,7 @@ SHARED_JOB = np.dtype(
 )
 """What a site knows of a job.
 
-``waits`` is 1 in the queue, 0 otherwise; ``left`` of its estimate is work (rates.py), as of ``since_ms``; ``end_ms`` is
+``waits`` is 1 in the queue, 0 otherwise; ``left`` of its estimate is work (work.py), as of ``since_ms``; ``end_ms`` is
 its end by estimate; ``changed`` is 1 if it stands in the list of jobs whose rate may have changed. ``version`` grows
 whenever something changes on the nodes of a running job, and no running job with a version up to ``tested`` can be
 joined by a waiting one, whatever the time.

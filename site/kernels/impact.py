@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.rates import RATE_ONE, work_left
 from gridweave.site.kernels.state import GONE
+from gridweave.site.kernels.work import RATE_ONE, work_left
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"

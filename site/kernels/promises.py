@@ -9,9 +9,9 @@ from gridweave.site.kernels.coscheduling_state import NO_CELL
 from gridweave.site.kernels.nodes import has_room, is_usable, skip_node
 from gridweave.site.kernels.pairing import counts_memory, is_alike
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
-from gridweave.site.kernels.rates import rate_of, work_done_ms, work_left, work_of
 from gridweave.site.kernels.slowdown import forget_tried
 from gridweave.site.kernels.state import GIVE_BACK, GONE, TAKE, UNPLACED_MS
+from gridweave.site.kernels.work import rate_of, work_done_ms, work_left, work_of
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"

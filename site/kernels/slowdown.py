@@ -20,7 +20,7 @@ from gridweave.site.kernels.nodes import (
     release,
     skip_node,
 )
-from gridweave.site.kernels.rates import rate_of, work_done_ms, work_left
+from gridweave.site.kernels.work import rate_of, set_rate
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -115,8 +115,6 @@ def _core_sum(state, model, node, core, slot):
 def retime(state, model, slot, now_ms):
     """Give a running job the rate that its nodes allow from now on; its end by estimate moves with it."""
     job = state.jobs[slot]
-    job.left = work_left(job.left, job.rate, job.since_ms, now_ms)
-    job.since_ms = now_ms
     worst = 1.0
     cell = job.first_cell
     while cell != NO_CELL:
@@ -125,8 +123,7 @@ def retime(state, model, slot, now_ms):
             worst = max(worst, node_slowdown(state, model, node, slot))
         cell = skip_node(state, cell)
     job.slowdown = worst
-    job.rate = rate_of(worst)
-    job.end_ms = work_done_ms(job.left, job.rate, now_ms)
+    set_rate(job, rate_of(worst), now_ms)
     job.n_partners = collect_partners(state, slot, state.partners)
     note_change(state, slot)
     # Whether a job may join depends on whom it would meet, and on how many partners they have.

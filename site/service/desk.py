@@ -31,7 +31,7 @@ from gridweave.site.desk_messages import (
     SiteStatus,
 )
 from gridweave.site.eligibility import Eligibility
-from gridweave.site.forecast import SiteForecast
+from gridweave.site.explain import Forecast
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobFilter, Note, NumberedNote
@@ -340,11 +340,11 @@ class SiteDesk(Desk[SiteDriver]):
         await self.driver.durable()
         return self.driver.site.machine_of(job_id, attempt, rank)
 
-    async def forecast(self, job_id: int) -> SiteForecast | None:
+    async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts that is here, and why not earlier; None if it is not known."""
         await self.driver.durable()
         return self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
 
-    async def quote(self, request: JobRequest, for_grid: bool) -> SiteForecast:
+    async def quote(self, request: JobRequest, for_grid: bool) -> Forecast:
         """Return when a job would start that were handed in now, or delegated by the grid."""
         return self.driver.site.quote(self.driver.clock.now_ms(), request, for_grid=for_grid)

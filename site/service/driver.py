@@ -23,7 +23,7 @@ from gridweave.site.channel import Channel, Packet
 from gridweave.site.eligibility import Past, past_of
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Noted, RecordEnded, RecordUsage
 from gridweave.site.journal.journal import Journal
-from gridweave.site.journal.records import NumberedNote, Usage
+from gridweave.site.journal.records import JobUsage, NumberedNote
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.step import Step
 from gridweave.site.service.clock import Clock
@@ -566,11 +566,11 @@ def _key_problem(key: str) -> str | None:
     return f"the idempotency key {key!r:.100} is none; any text of 1 to {MOST_KEY} characters will do, without NUL"
 
 
-def _usage(command: RecordUsage, now_ms: int) -> Usage:
+def _usage(command: RecordUsage, now_ms: int) -> JobUsage:
     """Return what the journal keeps of what a job used; a number that none can have used is kept as the most it can."""
     request, used = command.request, command.used
     cpu_ms = max(1, command.run_ms) * command.width
-    return Usage(
+    return JobUsage(
         job_id=command.job_id,
         user=request.user,
         job_class=request.job_class,

@@ -75,7 +75,7 @@ class SiteDriver(Driver[Any]):
             event_type=LiveSiteEvent,
             message_type=SiteMessage,
             answer_type=Accepted | Declined,
-            configuration=repr(settings),
+            identity=settings,
             batch=0,
         )
         super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid)

@@ -26,6 +26,9 @@ from numba.core.environment import lookup_environment
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Int = int | np.int64
+"""An integer as kernels take and return it."""
+
 # The kernels allocate nothing, so they need none of numba's reference counting, which would cost half of their time:
 # a site's state is a tuple of arrays, and each call would count up and down for every one of them. Nor are the wrappers
 # made by which C code, or for a private kernel Python, could call them: they take a tenth of the time to compile.

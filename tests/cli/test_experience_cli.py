@@ -13,7 +13,7 @@ from gridweave.cli.options import parse_bytes
 from gridweave.errors import OptionError
 from gridweave.site.contract import ContractEvent
 from gridweave.site.journal.journal import Journal
-from gridweave.site.journal.records import Usage
+from gridweave.site.journal.records import JobUsage
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -29,7 +29,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(40):
             run_ms = 10_000 + 1000 * number
             step.usage(
-                Usage(
+                JobUsage(
                     job_id=number,
                     user="anna",
                     job_class="render",
@@ -44,8 +44,8 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 )
             )
         for number in range(5):
-            step.usage(Usage(job_id=number, user="bert", at_ms=number, width=1, estimate_ms=0, run_ms=1))
-        step.usage(Usage(job_id=99, at_ms=1, width=1, estimate_ms=5, run_ms=5))
+            step.usage(JobUsage(job_id=number, user="bert", at_ms=number, width=1, estimate_ms=0, run_ms=1))
+        step.usage(JobUsage(job_id=99, at_ms=1, width=1, estimate_ms=5, run_ms=5))
     return place
 
 

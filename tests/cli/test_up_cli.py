@@ -30,6 +30,19 @@ def test_the_example_is_checked(shell: Shell, tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
+def test_a_grid_comes_up_without_the_simulator() -> None:
+    """What reads a GRID.toml, plans a grid and starts it, and what runs of it, imports nothing of simulations."""
+    code = (
+        "import sys\n"
+        "from gridweave.cli.main import app\n"
+        "app(['up', '--check'], standalone_mode=False)\n"
+        "import gridweave.grid.service.cluster, gridweave.grid.service.serve\n"
+        "print([name for name in sys.modules if name.startswith('gridweave.scenarios')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_a_bad_file_is_told_line_by_line(shell: Shell, tmp_path: Path) -> None:
     """All that is wrong is told, a line each, with status 2; an `up` of it starts nothing either."""
     (tmp_path / "GRID.toml").write_text('nam = "x"\n[[sites]]\nname = "a"\nnodes = "many"\n')

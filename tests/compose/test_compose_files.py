@@ -60,7 +60,8 @@ def test_secrets_are_where_the_files_of_serve_look() -> None:
 
 def test_the_files_of_serve_fit_each_other() -> None:
     """The grid and each site say the same of its name, its number, its nodes, and of the secrets between them."""
-    from gridweave.scenarios.grid_file.serve_reading import grid_service, read_service
+    from gridweave.grid.config.reading import read_service
+    from gridweave.grid.service.serve import grid_service
 
     grid = grid_service(read_service(str(DOCKER / "grid.toml")))
     tables = [tomllib.loads((DOCKER / f"{name}.toml").read_text(encoding="utf-8")) for name in SITES]

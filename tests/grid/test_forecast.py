@@ -8,8 +8,7 @@ import pytest
 
 from gridweave.grid.api import Forecast
 from gridweave.grid.control.full import FullControl
-from gridweave.grid.explain.full import waiting_forecast
-from gridweave.grid.explain.words import in_words
+from gridweave.grid.explain.play import waiting_forecast
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, GridCancelled, GridHeld, GridSubmitted
 from gridweave.grid.policy import GridPolicy
@@ -266,8 +265,10 @@ def test_a_start_too_far_ahead() -> None:
     core = grid(*[(8, 10)] * 6, sites=(("north", 8),), mode="sharing")
     control = core.core._control
     assert isinstance(control, FullControl)
-    assert waiting_forecast(control.copy(), 0, 6, most_steps=5).is_bounded
-    assert waiting_forecast(control.copy(), 0, 6, most_steps=6).start_ms == 50 * MINUTE_MS
+    assert waiting_forecast(control.copy(), 0, 6, ["north"], most_steps=6).start_ms == 50 * MINUTE_MS
+    bounded = waiting_forecast(control.copy(), 0, 6, ["north"], most_steps=5)
+    assert bounded.start_ms is None
+    assert bounded.reason.endswith("; when it starts lies too far ahead to be worked out")
 
 
 def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,19 +276,13 @@ def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) 
     jobs = [(8, 10), (12, 10), (8, 10)]
     core = grid(*jobs, margin_ms=500, backfill="conservative", mode="multi-site", overhead=0.0)
     assert told(core, 3).start_ms == 20 * MINUTE_MS + 500
-    monkeypatch.setattr("gridweave.grid.explain.full.MOST_RESERVED", 0)
+    monkeypatch.setattr("gridweave.grid.explain.play.MOST_RESERVED", 0)
     forecast = told(core, 3)
     assert (forecast.start_ms, forecast.places) == (20 * MINUTE_MS, (("north", 8),))
     assert forecast.reason == (
         "its start is reserved: it needs 8 nodes for 10m, which no earlier gap has; when it starts lies too far ahead "
         "to be worked out: this is what is reserved now"
     )
-    core = grid(*jobs, mode="multi-site")
-    control = core.core._control
-    assert isinstance(control, FullControl)
-    facts = waiting_forecast(control.copy(), 0, 3, most_steps=0)
-    assert facts.start_ms is None
-    assert in_words(facts, ["north", "south"]).reason.endswith("when it starts lies too far ahead to be worked out")
 
 
 def test_limited_control_says_what_sites_said() -> None:
@@ -300,13 +295,14 @@ def test_limited_control_says_what_sites_said() -> None:
     assert at(forecast, "south") == (0, None, "has not said when it could start it")
     core.handle(10, FromLiveSite(SOUTH, Quoted(2, 1, 300_000)))
     forecast = told(core, 1, 60_010)
-    assert (forecast.start_ms, forecast.places) == (300_000, (("south", 3),))
+    assert (forecast.start_ms, forecast.places, forecast.queues) == (300_000, (("south", 3),), ("south",))
     assert forecast.reason == "it waits in the queue of south, which meant to start it in 4m"
     assert at(forecast, "north") == (2, 600_000, "said 1m ago: a start in 9m, 2 nodes to be had now")
     core.handle(70_000, FromLiveSite(SOUTH, Enqueued(1, 2)), FromLiveSite(SOUTH, Refused(1, 2, "drained")))
     assert told(core, 1, 70_000).reason == "no site would take it; all are asked again in 1m"
     quote = core.quote(70_000, request(5, 10))
     assert quote.reason == "the sites would be asked when they could start it"
+    assert quote.queues == ("north",)
     assert [site.reason for site in quote.sites] == [
         "has not said when it could start it",
         "has 4 nodes in all: never alone",
@@ -318,6 +314,7 @@ def test_no_control_says_where_it_was_sent() -> None:
     core = grid((4, 10), (4, 10), control="none", mode="sharing", retry_ms=MINUTE_MS)
     forecast = told(core, 2)
     assert (forecast.places, forecast.reason) == ((("south", 4),), "it was sent to south, whose queue decides")
+    assert forecast.queues == ("south",)
     assert at(forecast, "north")[2] == "was sent work of the grid for 5m on all its 8 nodes"
     assert (
         core.quote(0, request(4, 1)).reason

@@ -13,11 +13,11 @@ from builders import GridCase, grid_cases, grid_options
 from faithful_sites import FaithfulSites
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.core import MetaCore
-from gridweave.grid.explain.facts import GridForecast
 from gridweave.grid.messages import GridJobSubmitted
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
+from gridweave.site.explain import Forecast
 from gridweave.site.job import Job
 from gridweave.site.journal.snapshot import dump_core
 from net_builders import drawn_model
@@ -30,7 +30,7 @@ def policy_of(options: dict[str, Any]) -> GridPolicy:
     return GridPolicy(**options | {"max_fragments": tuple(options["max_fragments"] or ())})
 
 
-def forecasts(sites: FaithfulSites, now_ms: int) -> dict[int, GridForecast]:
+def forecasts(sites: FaithfulSites, now_ms: int) -> dict[int, Forecast]:
     """Return the forecasts of all jobs that wait; nothing may have changed by them."""
     before = dump_core(sites.core)
     found = {
@@ -63,11 +63,17 @@ def check(sites: FaithfulSites, case: GridCase, data: st.DataObject, sends: dict
     said += [
         (instant_ms, forecasts(sites, instant_ms)) for instant_ms in sites.go_on(LATER_MS) if data.draw(st.booleans())
     ]
-    if quoted.why != "refused":
-        assert (quoted.start_ms, quoted.fragments, quoted.length_ms) == sites.starts[last.id]
+    if quoted.state != "refused":
+        assert said_start(quoted) == sites.starts[last.id]
     for now_ms, found in said:
         for job_id, forecast in found.items():
-            assert (forecast.start_ms, forecast.fragments, forecast.length_ms) == sites.starts[job_id], (now_ms, job_id)
+            assert said_start(forecast) == sites.starts[job_id], (now_ms, job_id)
+
+
+def said_start(forecast: Forecast) -> tuple[int | None, tuple[tuple[int, int], ...], int]:
+    """Return a start as the faithful sites note it; a core without names calls its sites by their numbers."""
+    fragments = tuple((int(name.removeprefix("site ")), nodes) for name, nodes in forecast.places)
+    return forecast.start_ms, fragments, forecast.length_ms
 
 
 def submission(job: Any, case: GridCase, sends: dict[int, Sends]) -> GridJobSubmitted:

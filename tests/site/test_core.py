@@ -211,13 +211,13 @@ def test_the_head_of_a_queue_is_told_its_shadow_time() -> None:
     core = SiteCore(4, SitePolicy())
     core.handle(0, submitted(1, 3, 100), submitted(2, 4, 50), submitted(3, 1, 200), submitted(4, 2, 10))
     head = core.explain(1, 2)
-    assert (head.place, head.start_ms, head.is_bound, head.waits_for) == (0, 100, True, (1,))
-    assert "needs 4 nodes, of which 1 are free now" in head.reason
+    assert (head.ahead, head.start_ms, head.is_bound, head.waits_for) == (0, 100, True, (1,))
+    assert "it needs 4 nodes, and 1 is free" in head.reason
     long = core.explain(1, 3)
     assert long.start_ms is None
     assert "would run for 200ms, and job 2 at the head is to start in 99ms" in long.reason
     assert "0 can be spared" in long.reason
-    assert "needs 2 nodes and 1 are free now" in core.explain(1, 4).reason
+    assert "it needs 2 nodes, and 1 is free; the 2 jobs ahead" in core.explain(1, 4).reason
     assert [start for _, start in core.waiting()] == [100, None, None]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gridweave.site.disciplines.lomarc import SharedNodes
-from gridweave.site.forecast import SiteForecast
+from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
 from gridweave.site.journal.snapshot import dump_core
 from gridweave.site.live import OWN_IDS, LiveSite
@@ -35,7 +35,7 @@ def site(*jobs: tuple[int, int], policy: Any = None, **more: Any) -> LiveSite:
     return core
 
 
-def told(core: LiveSite, job_id: int, now_ms: int = 0) -> SiteForecast:
+def told(core: LiveSite, job_id: int, now_ms: int = 0) -> Forecast:
     """Return the forecast of a job; nothing may have changed by it."""
     before = dump_core(core)
     forecast = core.forecast(now_ms, job_id)
@@ -50,12 +50,14 @@ def test_the_head_hears_its_start_and_nothing_changes(policy: Any) -> None:
     core = site((3, 10), (4, 20), policy=policy)
     forecast = told(core, SECOND, MINUTE_MS)
     assert (forecast.state, forecast.start_ms, forecast.ahead) == ("waiting", 10 * MINUTE_MS, 0)
-    assert (forecast.nodes, forecast.free, forecast.width, forecast.length_ms) == (4, 1, 4, 20 * MINUTE_MS)
-    assert forecast.waits_for == (FIRST,)
+    assert (forecast.places, forecast.length_ms) == ((("north", 4),), 20 * MINUTE_MS)
+    (there,) = forecast.sites
+    assert (there.site, there.nodes, there.free, there.start_ms) == ("north", 4, 1, 10 * MINUTE_MS)
+    assert (there.ahead, there.waits_for, there.reason) == (0, (FIRST,), forecast.reason)
     before = dump_core(core)
     quote = core.quote(MINUTE_MS, request(2, 30))
     assert (quote.job_id, quote.start_ms, quote.ahead) == (None, 30 * MINUTE_MS, 1)
-    assert quote.reason == "it needs 2 nodes, 1 of 4 are free, and 1 job waits"
+    assert quote.reason == "it needs 2 nodes, 1 of 4 nodes is free, and 1 job waits"
     assert core.quote(MINUTE_MS, request(5, 1)).state == "refused"
     assert core.quote(MINUTE_MS, request(0, 1)).reason == "nodes is 0; a whole number from 1 to 10000000"
     assert dump_core(core) == before, "a quote has changed the site"
@@ -75,7 +77,7 @@ def test_a_job_behind_the_head_hears_what_it_would_delay() -> None:
     forecast = told(site((3, 10), (4, 20), (1, 30)), THIRD)
     assert (forecast.start_ms, forecast.ahead) == (None, 1)
     assert forecast.reason == (
-        f"it would run for 30m, and job {SECOND} at the head is to start in 10m; it needs 1 nodes where 0 can be "
+        f"it would run for 30m, and job {SECOND} at the head is to start in 10m; it needs 1 node where 0 can be "
         "spared beyond then"
     )
 

@@ -7,7 +7,7 @@ import pytest
 from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.lomarc import SharedNodes
 from gridweave.site.job import Job
-from gridweave.site.kernels.rates import RATE_ONE, work_of
+from gridweave.site.kernels.work import RATE_ONE, work_of
 from gridweave.site.messages import (
     CommitHold,
     Ended,

@@ -8,9 +8,9 @@ from gridweave.jit import kernel, kernel_part
 from gridweave.scenarios.batch.kernels.heap import pop_end, push_end
 from gridweave.site.kernels.coscheduling_state import forget_changes, job_submitted
 from gridweave.site.kernels.lomarc import lomarc_pass
-from gridweave.site.kernels.rates import work_done_ms, work_of
 from gridweave.site.kernels.slowdown import job_ended
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import work_done_ms, work_of
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"

@@ -33,8 +33,8 @@ from gridweave.scenarios.batch.kernels.moves import (
     output_work,
     set_move_rates,
 )
-from gridweave.site.kernels.rates import RATE_ONE, late_end_ms, rate_of, work_done_ms, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS, enqueue
+from gridweave.site.kernels.work import RATE_ONE, late_end_ms, rate_of, work_done_ms, work_left, work_of
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -78,7 +78,7 @@ class NetRun(NamedTuple):
     spare_ms : numpy.ndarray of int64, shape (n,)
         How much less its work is than by its estimate.
     left, rate, since_ms : numpy.ndarray of int64, shape (n,)
-        Work that was left at an instant, and the rate since then (`gridweave.site.kernels.rates`); `NOT_RUNNING` at
+        Work that was left at an instant, and the rate since then (`gridweave.site.kernels.work`); `NOT_RUNNING` at
         first. While its data moves, a job has all its work, or none, and no end.
     moved_ms : numpy.ndarray of int64, shape (n,)
         Filled in, if there are moves: how long the data of each job moved while it held its nodes.

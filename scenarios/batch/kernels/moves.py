@@ -1,7 +1,7 @@
 """Transfers of input and output as flows on the links (docs/grid.md, "Transfers under contention").
 
 A *move* is one transfer: the input of a job to one of its sites, or its output from one. Each has a flow while it is
-under way, and work and a rate as running jobs have them (`gridweave.site.kernels.rates`). Those of a job are chained.
+under way, and work and a rate as running jobs have them (`gridweave.site.kernels.work`). Those of a job are chained.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gridweave.jit import kernel, kernel_part
 from gridweave.netmodel.kernels.contention import add_flow, drop_flows
 from gridweave.netmodel.kernels.transfers import lone_rate, transfer_ms
 from gridweave.site.job import MAX_TIME_MS
-from gridweave.site.kernels.rates import RATE_ONE, rate_of, work_done_ms, work_left, work_of
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE, rate_of, work_done_ms, work_left, work_of
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.explanation import print_forecast
+from gridweave.cli.grid_client import places_text
 from gridweave.cli.output import check_folder, print_table, say
 from gridweave.cli.progress import delayed_progress
 from gridweave.cli.run_live import print_live_run
@@ -45,9 +46,8 @@ def demo(
 
 
 def _show(folder: Path) -> None:
-    from gridweave.grid.service.up import bring_up
-    from gridweave.scenarios.grid_file.reading import grid_of_text
-    from gridweave.scenarios.grid_file.wanted import wanted_grid
+    from gridweave.grid.config.reading import grid_of_text
+    from gridweave.grid.service.up import bring_up, wanted_grid
     from gridweave.scenarios.live.demo import end_forecast, forecast_begun, grid_text, make_demo, play
 
     (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")
@@ -78,8 +78,6 @@ def _show(folder: Path) -> None:
 
 
 def _print_played(played: Played) -> None:
-    from gridweave.grid.explain.words import places_text
-
     if played.waiting is not None:
         print_table(
             _sharing(played.running), headings=("site", "jobs on it"), title="The jobs share the sites:", left=2

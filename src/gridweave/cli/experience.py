@@ -13,7 +13,7 @@ from gridweave.errors import UnavailableError
 
 if TYPE_CHECKING:
     from gridweave.site.journal.experience import Learnt
-    from gridweave.site.journal.records import Spread
+    from gridweave.site.journal.records import Quantiles
     from gridweave.site.journal.suggest import Rule, Trial
 
 Journals = Annotated[
@@ -124,7 +124,7 @@ def _used(one: Learnt) -> tuple[str, ...]:
     )
 
 
-def _at(spread: Spread | None, *quantiles: str) -> list[float]:
+def _at(spread: Quantiles | None, *quantiles: str) -> list[float]:
     return [-1.0 if spread is None else getattr(spread, name) for name in quantiles]
 
 

@@ -39,7 +39,7 @@ def reproduce(
     if not tables:
         _list(as_json=as_json)
         return
-    from gridweave.scenarios.published.registry import TABLES, Bench, resolve
+    from gridweave.scenarios.published.registry import Bench, compute, resolve
 
     ids = resolve(tables)
     if not 1 <= seeds <= MAX_SEEDS:
@@ -47,7 +47,7 @@ def reproduce(
     folder = None if out is None else check_folder(out)
     with delayed_progress("Reading") as progress:
         bench = Bench(seeds=seeds, progress=progress)
-        reports = interruptible(lambda: [TABLES[table].compute(bench) for table in ids])
+        reports = interruptible(lambda: [compute(table, bench) for table in ids])
     _check_something(reports)
     if as_json:
         print_json({"reports": [report.to_dict() for report in reports], "conclusions_that_hold": _tally(reports)})
@@ -127,15 +127,14 @@ def _print(reports: list[Report]) -> None:
 
 def _write(folder: Path, reports: list[Report], bench: Bench) -> None:
     """Write the tables and figures; all are made before the first is written."""
-    from gridweave.scenarios.published.registry import TABLES
+    from gridweave.scenarios.published.registry import draw
     from gridweave.scenarios.published.report import csv_files
     from gridweave.scenarios.results.files import save_figure, write_all
 
     files: dict[str, Callable[[Path], None]] = {}
     for report in reports:
         files |= {name: functools.partial(_write_text, text) for name, text in csv_files(report).items()}
-        draw = TABLES[report.id].draw
-        for name, figure in (draw(bench) if draw is not None else {}).items():
+        for name, figure in draw(report.id, bench).items():
             files[f"{name}.png"] = functools.partial(save_figure, figure=figure)
     write_all(folder, files)
     say(f"wrote {len(files)} files to {folder}")

@@ -11,7 +11,7 @@ from gridweave.cli.run import problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.grid_file.serve_reading import ReadService
+    from gridweave.grid.config.reading import ReadGrid
 
 
 def serve(
@@ -33,14 +33,7 @@ def serve(
 
     Example: gridweave serve --example site > alpha.toml; gridweave serve alpha.toml
     """
-    from gridweave.scenarios.grid_file.serve_reading import (
-        KINDS,
-        example_text,
-        grid_service,
-        read_service,
-        site_service,
-    )
-    from gridweave.scenarios.grid_file.serve_structs import GridSide
+    from gridweave.grid.config.reading import KINDS, example_text
 
     if example is not None:
         if example not in KINDS:
@@ -49,34 +42,39 @@ def serve(
         return
     if file is None:
         raise OptionError("FILE.toml", "is missing; `gridweave serve --example site` prints one to begin with")
-    with problems_as_lines():
-        read = read_service(file)
-    for remark in read.grid.remarks:
-        say(remark)
-    if check:
-        typer.echo(_told(read))
-        return
-    is_grid = isinstance(read.file, GridSide)
-    if keep_jobs and is_grid:
-        raise OptionError("--keep-jobs", "is for a site; the grid's side has no processes of jobs")
     try:
-        if is_grid:
-            from gridweave.grid.service.serve import serve_grid
-
-            serve_grid(grid_service(read), say)
-        else:
-            from gridweave.grid.service.serve import serve_site
-
-            serve_site(site_service(read), say, keep_jobs=keep_jobs)
+        _serve(file, keep_jobs=keep_jobs, check=check)
     except ImportError as error:
         raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
 
 
-def _told(read: ReadService) -> str:
+def _serve(file: str, *, keep_jobs: bool, check: bool) -> None:
+    """Read a file, and run what it says, unless it is only to be checked."""
+    from gridweave.grid.config.reading import read_service
+    from gridweave.grid.config.tables import ServedGrid
+
+    with problems_as_lines():
+        read = read_service(file)
+    for remark in read.remarks:
+        say(remark)
+    if check:
+        typer.echo(_told(read))
+        return
+    is_grid = isinstance(read.file, ServedGrid)
+    if keep_jobs and is_grid:
+        raise OptionError("--keep-jobs", "is for a site; the grid's side has no processes of jobs")
+    from gridweave.grid.service.serve import grid_service, serve_grid, serve_site, site_service
+
+    if is_grid:
+        serve_grid(grid_service(read), say)
+    else:
+        serve_site(site_service(read), say, keep_jobs=keep_jobs)
+
+
+def _told(read: ReadGrid) -> str:
     """Return in one line what a file is."""
-    sites = read.grid.file.sites
-    nodes = sum(site.nodes for site in sites)
-    what = f"the grid's side of {len(sites)} sites with {nodes:,} nodes"
-    if len(sites) == 1 and not hasattr(read.file, "sites"):
-        what = f"the site {sites[0].name} with {nodes:,} nodes"
+    nodes = sum(site.nodes for site in read.sites)
+    what = f"the grid's side of {len(read.sites)} sites with {nodes:,} nodes"
+    if hasattr(read.file, "site"):
+        what = f"the site {read.sites[0].name} with {nodes:,} nodes"
     return f"{read.source} is fine: {what}"

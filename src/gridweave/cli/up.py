@@ -60,7 +60,7 @@ def up(
     from gridweave.grid.service.state import read_grid_state
 
     if example:
-        from gridweave.scenarios.grid_file.reading import default_text
+        from gridweave.grid.config.reading import default_text
 
         typer.echo(default_text(), nl=False)
         return
@@ -152,9 +152,9 @@ def _check(file: str | None, name: str) -> None:
 
 def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
     """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
+    from gridweave.grid.config.reading import grid_of_text, read_grid
     from gridweave.grid.service.state import read_grid_state
-    from gridweave.scenarios.grid_file.reading import grid_of_text, read_grid
-    from gridweave.scenarios.grid_file.wanted import wanted_grid
+    from gridweave.grid.service.up import wanted_grid
 
     last = read_grid_state(name) if file is None else None
     read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)

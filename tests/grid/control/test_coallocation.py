@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.grid.control.coallocation import ENDED, FAILED, MOVED, REFUSED, Change, CoAllocator
+from gridweave.grid.control.coallocation import ENDED, FAILED, MOVED, REFUSED, AttemptChange, CoAllocator
 from gridweave.grid.messages import ToSite
 from gridweave.site.job import Job
 from gridweave.site.messages import (
@@ -38,7 +38,7 @@ def to_all(request: object, sites: tuple[int, ...] = (0, 2, 1)) -> list[object]:
     return [ToSite(site, request) for site in sites]  # type: ignore[arg-type]
 
 
-def kind_of(change: Change | None) -> tuple[str, tuple[int, ...]] | None:
+def kind_of(change: AttemptChange | None) -> tuple[str, tuple[int, ...]] | None:
     """Return what has changed and the sites that are named."""
     return None if change is None else (change.kind, change.sites)
 

@@ -110,7 +110,7 @@ def test_nothing_is_split(mode: str) -> None:
     """A job wider than the largest site is refused in every mode, with the reason: nobody could hold the nodes."""
     (refusal,) = step(grid(4, 4, mode=mode), 0, submitted(1, 5))
     assert isinstance(refusal, ReportRefused)
-    assert refusal.reason == "it needs 5 nodes, the largest site has 4, and nothing is split"
+    assert refusal.reason == "it needs 5 nodes, the largest site has 4, and control none splits no job"
 
 
 def test_a_job_is_taken_in_once() -> None:

@@ -13,13 +13,21 @@ import pytest
 
 from fake_backend import FakeBackend
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.config.reading import service_of_text
+from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.grid.service.local_gateway import GatewayPlan
 from gridweave.grid.service.ray import LOOPBACK
-from gridweave.grid.service.serve import GridSide, own_address, prepare_tokens, serve_gateway, serve_site
-from gridweave.scenarios.grid_file.serve_reading import grid_service, service_of_text, site_service
+from gridweave.grid.service.serve import (
+    GridSide,
+    grid_service,
+    own_address,
+    prepare_tokens,
+    serve_gateway,
+    serve_site,
+    site_service,
+)
 from gridweave.site.job import JobRequest, Program
 
 SITE = (
@@ -35,7 +43,7 @@ GRID = (
 def test_the_operators_token_is_the_one_in_the_file(tmp_path: Path) -> None:
     """Any long text is taken in, and takes the place of the one before; what others have made stays."""
     file = tmp_path / "operator"
-    plan = GatewayPlan(operator_token_file=str(file))
+    plan = GatewayTable(operator_token_file=str(file))
     first, second = "a" * 32, "gw_0123456789ab_" + "b" * 40
     for text in (first, second):
         file.write_text(f"{text}\n")
@@ -62,9 +70,9 @@ def test_the_operators_token_is_the_one_in_the_file(tmp_path: Path) -> None:
 
 def test_without_a_file_a_token_is_made_once(tmp_path: Path) -> None:
     """It is in the folder, closed to others, and the same at the next start."""
-    place = prepare_tokens(GatewayPlan(), tmp_path / "state")
+    place = prepare_tokens(GatewayTable(), tmp_path / "state")
     token = (tmp_path / "state" / "token").read_text()
-    assert prepare_tokens(GatewayPlan(), tmp_path / "state") == place
+    assert prepare_tokens(GatewayTable(), tmp_path / "state") == place
     assert (tmp_path / "state" / "token").read_text() == token
     assert (tmp_path / "state" / "token").stat().st_mode & 0o077 == 0
 

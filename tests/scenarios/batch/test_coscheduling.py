@@ -19,8 +19,8 @@ from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind
 from gridweave.site.disciplines.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
 from gridweave.site.kernels.coscheduling_state import SharedSite, forget_changes, job_submitted, job_withdrawn
 from gridweave.site.kernels.lomarc import lomarc_pass
-from gridweave.site.kernels.rates import RATE_ONE, rate_of
 from gridweave.site.kernels.slowdown import job_ended
+from gridweave.site.kernels.work import RATE_ONE, rate_of
 from reference.lomarc import simulate as simulate_reference
 from shared_jobs import (
     HOUR,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.config.checks import grid_policy
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import simulate_grid
-from gridweave.scenarios.scenario.checks import grid_policy
 from gridweave.scenarios.scenario.tables import GridTable
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 

@@ -12,14 +12,19 @@ import pytest
 
 from gridweave.errors import OptionError, TraceError
 from gridweave.scenarios.published import streit
-from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench, resolve
-from gridweave.scenarios.published.streit_data import POLICIES, TABLE_3_4, TABLE_3_6, TABLE_5_1, TABLES_A, TRACES
-from gridweave.scenarios.published.thesis_runs import (
+from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench, compute, draw, resolve
+from gridweave.scenarios.published.streit import (
     FILLED,
     LEFT_OUT,
+    POLICIES,
+    TABLE_3_4,
+    TABLE_3_6,
+    TABLE_5_1,
+    TABLES_A,
     THESIS_TRACES,
-    Clock,
+    TRACES,
     ThesisRuns,
+    TraceClock,
     read_thesis_jobs,
 )
 from gridweave.scenarios.traces.fetch import KNOWN_TRACES
@@ -159,11 +164,11 @@ def test_reports_carry_the_id_of_their_entry(no_traces: Path) -> None:
     for name, entry in TABLES.items():
         if not entry.traces:  # its jobs come from a model
             continue
-        report = entry.compute(bench)
+        report = compute(name, bench)
         assert report.id == name
         assert report.empty
         assert report.missing == entry.traces
-        assert entry.draw is None or entry.draw(bench) == {}
+        assert draw(name, bench) == {}
         assert entry.at_hand() == dict.fromkeys(entry.traces, False)
 
 
@@ -207,15 +212,15 @@ def test_months_begin_by_the_clock() -> None:
     """A job belongs to the month that the clock shows: an hour behind UTC, the month begins at 1:00 UTC."""
     midnight_unix_s = 844128000  # 1 October 1996, 0:00 UTC
     submit_ms = np.array([0, 3_599_999, 3_600_000])
-    months = Clock("UTC", -1).months(submit_ms, midnight_unix_s)
+    months = TraceClock("UTC", -1).months(submit_ms, midnight_unix_s)
     assert [months.names[place] for place in months.of_job] == ["1996-09", "1996-09", "1996-10"]
 
 
 def test_the_clock_of_the_months_is_an_hour_behind_that_of_table_3_5() -> None:
     """Table 3.5 says 12:00:31 for the first submission of KTH, which was at 14:00:31; the months say 11:00:31."""
     trace = THESIS_TRACES["KTH"]
-    assert trace.table_clock == Clock("Europe/Stockholm", -2)
-    assert trace.month_clock == Clock("Europe/Stockholm", -3)
+    assert trace.table_clock == TraceClock("Europe/Stockholm", -2)
+    assert trace.month_clock == TraceClock("Europe/Stockholm", -3)
 
 
 # --- tables of a small trace -----------------------------------------------------------------------------------------
@@ -224,9 +229,8 @@ def test_the_clock_of_the_months_is_an_hour_behind_that_of_table_3_5() -> None:
 def test_one_trace_at_hand_gives_its_rows_and_names_the_others(small_kth: Path) -> None:
     """Every table has the rows of KTH alone, and says which traces are missing."""
     runs = ThesisRuns()
-    for name, table in streit.TABLES.items():
+    for table in streit.TABLES.values():
         report = table(runs)
-        assert report.id == name
         assert not report.empty
         assert report.missing == tuple(THESIS_TRACES[key].name for key in ("CTC", "LANL", "SDSC"))
     rows = streit.table_5_1(runs).sections[0].rows
@@ -279,9 +283,9 @@ def test_each_simulation_is_run_once(small_kth: Path) -> None:
 
 def test_figure_of_the_months(small_kth: Path) -> None:
     """There is one panel for each trace at hand, with a published and one of our series for each policy."""
-    from gridweave.scenarios.plots.published import plot_months
+    from gridweave.scenarios.plots.published import draw_months
 
-    (axes,) = plot_months(ThesisRuns())["streit-A"].axes
+    (axes,) = draw_months("streit-A", "", ThesisRuns())["streit-A"].axes
     assert len(axes.lines) == 2 * len(POLICIES)
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [line.sldwa[0] for line in TABLES_A["KTH"]]
 

@@ -12,9 +12,10 @@ from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
-from gridweave.scenarios.published.control_levels import LEVELS, OWNERS, OWNERS_RUNS, control_levels, parties
-from gridweave.scenarios.published.grid_runs import GridRuns
-from gridweave.scenarios.published.report import Report
+from gridweave.scenarios.published.control_levels import LEVELS, OWNERS, OWNERS_RUNS, parties
+from gridweave.scenarios.published.control_levels import report as control_levels
+from gridweave.scenarios.published.report import Findings
+from gridweave.scenarios.published.streit_grid import GridRuns
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from reference.model import Job
@@ -48,12 +49,12 @@ def test_a_run_that_left_jobs_out_is_not_compared() -> None:
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> Findings:
     """Return the report on a few jobs."""
-    return control_levels(cast("GridRuns", FewJobs()))
+    return control_levels("control-levels", cast("GridRuns", FewJobs()))
 
 
-def test_every_level_and_every_rule_has_a_row(report: Report) -> None:
+def test_every_level_and_every_rule_has_a_row(report: Findings) -> None:
     """The tables have all levels, with all jobs and with half of them handed to the grid, and all owners' rules."""
     everything, half, owners = report.sections
     labels = [("no grid" if mode == "local" else control, mode) for mode, control in LEVELS]
@@ -65,7 +66,7 @@ def test_every_level_and_every_rule_has_a_row(report: Report) -> None:
         assert all(value.ours is not None and value.ours >= 0 for row in section.rows for value in row.values)
 
 
-def test_without_a_grid_it_does_not_matter_who_would_have_it(report: Report) -> None:
+def test_without_a_grid_it_does_not_matter_who_would_have_it(report: Findings) -> None:
     """Local runs are the same in both tables, and send no message; only limited control asks and asks again."""
     everything, half, _ = report.sections
     assert [value.ours for value in everything.rows[0].values[:2]] == [value.ours for value in half.rows[0].values[:2]]
@@ -75,7 +76,7 @@ def test_without_a_grid_it_does_not_matter_who_would_have_it(report: Report) -> 
     assert 0 < messages["full", "sharing"] < messages["limited", "sharing"]
 
 
-def test_conclusions_are_judged_by_the_tables(report: Report) -> None:
+def test_conclusions_are_judged_by_the_tables(report: Findings) -> None:
     """Whether full control is best under sharing is what the AWRT of the two rows of the table says."""
     everything, half, owners = report.sections
     full_is_best = report.conclusions[0].verdicts

@@ -8,28 +8,25 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.plots.published_lomarc import plot_lomarc
+from gridweave.scenarios.plots.published import draw_lomarc
 from gridweave.scenarios.published.lomarc import (
-    CLAIMS,
-    LOADS,
-    SHOWN,
-    TABLE_5,
-    TITLES,
-    View,
-    judge,
-    report_lomarc,
-    settings_of,
-)
-from gridweave.scenarios.published.lomarc_runs import (
     ALPHAS,
+    CLAIMS,
     COLUMNS,
+    LOADS,
     MS_PER_WEEK,
     READINGS,
+    SHOWN,
+    TABLE_5,
     WORKLOADS,
+    Bar,
     LomarcRuns,
     Point,
-    Setting,
+    View,
+    bars_of,
+    judge,
     load_of,
+    report,
 )
 from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench
 from gridweave.scenarios.workload.table import Workload
@@ -45,32 +42,30 @@ def runs() -> LomarcRuns:
     return LomarcRuns(seeds=2, jobs=JOBS)
 
 
-def test_every_entry_is_registered_with_its_title() -> None:
+def test_every_entry_is_registered() -> None:
     """The command knows all tables and figures, and none needs a trace."""
-    assert GROUPS["lomarc"] == tuple(TITLES)
-    for name, (title, source) in TITLES.items():
-        assert (TABLES[name].title, TABLES[name].source, TABLES[name].traces) == (title, source, ())
-        assert (TABLES[name].draw is not None) == (name in SHOWN)
+    for name in GROUPS["lomarc"]:
+        assert TABLES[name].traces == ()
+        assert TABLES[name].is_drawn == (name in SHOWN)
 
 
-@pytest.mark.parametrize("entry", TITLES)
+@pytest.mark.parametrize("entry", GROUPS["lomarc"])
 def test_reports_have_all_bars_and_conclusions(entry: str, runs: LomarcRuns) -> None:
     """Every table and figure is computed for every reading, with each conclusion judged for each."""
-    report = report_lomarc(entry, runs)
-    assert report.id == entry
-    assert report.sections
-    assert [one.claim for one in report.conclusions] == [claim for claim, _ in CLAIMS.get(entry, ())]
-    assert all(set(one.verdicts) == set(READINGS) for one in report.conclusions)
-    for section in report.sections:
+    found = report(entry, runs)
+    assert found.sections
+    assert [one.claim for one in found.conclusions] == [claim for claim, _ in CLAIMS.get(entry, ())]
+    assert all(set(one.verdicts) == set(READINGS) for one in found.conclusions)
+    for section in found.sections:
         assert all(len(row.values) == len(section.columns) for row in section.rows)
     if entry in SHOWN:
-        assert len(report.data["runs"]) == 2 * len(settings_of(entry))
+        assert len(found.data["runs"]) == 2 * len(bars_of(entry))
 
 
 @pytest.mark.parametrize("entry", SHOWN)
 def test_figures_have_a_bar_for_each_variant(entry: str, runs: LomarcRuns) -> None:
     """A figure for each reading, and in each panel a group for each workload."""
-    figures = plot_lomarc(entry, runs)
+    figures = draw_lomarc(entry, "", runs)
     assert len(figures) == len(READINGS)
     for figure in figures.values():
         for axes in figure.axes:
@@ -107,9 +102,9 @@ def test_space_sharing_is_simulated_once(runs: LomarcRuns) -> None:
     own, other, third = (
         runs.points([one])[one]
         for one in (
-            Setting("with unshared time", "W1", "M1", "PSS"),
-            Setting(READING, "W1", "M3", "PSS"),
-            Setting("as printed, in 10 weeks", "W1", "M1", "PSS"),
+            Bar("with unshared time", "W1", "M1", "PSS"),
+            Bar(READING, "W1", "M3", "PSS"),
+            Bar("as printed, in 10 weeks", "W1", "M1", "PSS"),
         )
     )
     assert own is not third
@@ -141,13 +136,14 @@ def test_published_loads_grow_as_the_geometric_gap() -> None:
 
 def test_published_candidates_get_fewer_from_test_to_test() -> None:
     """Each test of Table 5 leaves no more than the one before, and the selected is one of those left."""
-    assert all(list(row[:-1]) == sorted(row[:-1], reverse=True) and row[-1] <= row[-2] for row in TABLE_5.values())
+    rows = [list(row.values()) for row in TABLE_5.values()]
+    assert all(row[:-1] == sorted(row[:-1], reverse=True) and row[-1] <= row[-2] for row in rows)
 
 
 # --- conclusions -----------------------------------------------------------------------------------------------------
 
 
-def _points(response: Mapping[str, float], **changes: Mapping[str, float]) -> dict[Setting, tuple[Point, ...]]:
+def _points(response: Mapping[str, float], **changes: Mapping[str, float]) -> dict[Bar, tuple[Point, ...]]:
     """Return points in which each variant has this response time (and relative), under every workload and mix."""
     points = {}
     for workload in WORKLOADS:
@@ -161,14 +157,14 @@ def _points(response: Mapping[str, float], **changes: Mapping[str, float]) -> di
                 }
                 values |= {name: one[variant] for name, one in changes.items() if variant in one}
                 point = Point(makespan_s=1.0, candidates=(5.0,) * len(COLUMNS), selected=3.0, **values)
-                points[Setting(READING, workload, mix, variant)] = (point, point)
+                points[Bar(READING, workload, mix, variant)] = (point, point)
     return points
 
 
 GOOD = {"PSS": 100.0, "AC": 150.0, "AM": 80.0, "L-U1": 50.0, "L-U2": 52.0, "L-R": 48.0, "L-FM": 60.0, "L-N": 75.0}
 
 
-def _verdicts(entry: str, points: dict[Setting, tuple[Point, ...]]) -> dict[str, bool]:
+def _verdicts(entry: str, points: dict[Bar, tuple[Point, ...]]) -> dict[str, bool]:
     return {one.claim: one.verdicts[READING].holds for one in judge(entry, points, [READING])}
 
 
@@ -217,6 +213,6 @@ def test_cuts_are_worked_out_by_seed() -> None:
     """The mean of the cuts of two seeds, not the cut of the means."""
     points = _points(GOOD)
     for variant, values in (("PSS", (100.0, 10.0)), ("L-R", (50.0, 10.0))):
-        key = Setting(READING, "W1", "M1", variant)
+        key = Bar(READING, "W1", "M1", variant)
         points[key] = tuple(points[key][0]._replace(response_s=value) for value in values)
     assert View(points, READING).cut("response_s", "L-R", "W1") == pytest.approx(25.0)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gridweave.scenarios.published.grid_runs import GridRuns
 from gridweave.scenarios.published.network import (
     PLACES,
     SENDING,
@@ -19,6 +18,7 @@ from gridweave.scenarios.published.network import (
     weighted_overhead,
 )
 from gridweave.scenarios.published.registry import GROUPS, resolve
+from gridweave.scenarios.published.streit_grid import GridRuns
 
 
 def test_the_study_is_known_by_its_name() -> None:
@@ -54,7 +54,7 @@ def test_more_communication_is_a_larger_p(runs: NetworkRuns) -> None:
 @pytest.mark.trace
 def test_the_cut_is_that_of_the_busiest_link(runs: NetworkRuns) -> None:
     """The link that is cut is on a path between sites; before the cut the schedule is that of the whole network."""
-    topology, paths = runs.topology, runs.model().paths
+    topology, paths = runs.topology, runs.model.paths
     assert topology.sites == PLACES[runs.source]
     crossed = {
         int(topology.cable[link]) for one in range(4) for other in range(4) for link in paths.between(one, other)

@@ -10,9 +10,10 @@ import pytest
 from builders import to_workload
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import simulate_grid
-from gridweave.scenarios.published.grid_runs import GridRuns
-from gridweave.scenarios.published.report import Report
-from gridweave.scenarios.published.reserved_starts import lateness_ms, reserved_starts
+from gridweave.scenarios.published.report import Findings
+from gridweave.scenarios.published.reserved_starts import lateness_ms
+from gridweave.scenarios.published.reserved_starts import report as reserved_starts
+from gridweave.scenarios.published.streit_grid import GridRuns
 from reference.model import Job
 
 
@@ -33,20 +34,20 @@ def test_lateness_counts_the_stretch_of_a_split() -> None:
 
 
 @pytest.fixture(scope="module")
-def report(trace_path: Callable[[str], Path]) -> Report:
+def report(trace_path: Callable[[str], Path]) -> Findings:
     """Return the report on the extract."""
-    return reserved_starts(GridRuns(trace_path("CTC-SP2-1996-3.1-cln")))
+    return reserved_starts("reserved-starts", GridRuns(trace_path("CTC-SP2-1996-3.1-cln")))
 
 
 @pytest.mark.trace
-def test_which_conclusions_hold(report: Report) -> None:
+def test_which_conclusions_hold(report: Findings) -> None:
     """Reserved starts cost all jobs and help wide ones; so it is on one machine; nothing else promises an end."""
     held = [{verdict.holds for verdict in conclusion.verdicts.values()} for conclusion in report.conclusions]
     assert held == [{False}, {False}, {True}, {True}, {False}, {True}]
 
 
 @pytest.mark.trace
-def test_awrt_changes_by_less_than_two_per_cent(report: Report) -> None:
+def test_awrt_changes_by_less_than_two_per_cent(report: Findings) -> None:
     """For every overhead, both configurations and both kinds of estimates."""
     for section in report.sections:
         for row in section.rows:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, ScenarioError
+from gridweave.grid.config.toml import locate_keys
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.catalogue import machine_configurations, scenario_names, scenario_text
-from gridweave.scenarios.scenario.problems import locate_keys
 from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.scenario.tables import Scenario, json_schema
 

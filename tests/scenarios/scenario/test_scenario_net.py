@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.scenarios.scenario import networks as topology_files
+from gridweave.grid.config import networks as topology_files
+from gridweave.grid.config.networks import FOLDER_VARIABLE, find_topology, shipped_topologies
 from gridweave.scenarios.scenario.build import build_scenario
-from gridweave.scenarios.scenario.networks import FOLDER_VARIABLE, find_topology, shipped_topologies
 from gridweave.scenarios.scenario.read import read_draft, read_scenario
 from gridweave.scenarios.scenario.tables import json_schema
 from gridweave.scenarios.sweep.identity import resolve_files, run_key, workload_key

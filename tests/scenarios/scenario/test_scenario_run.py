@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import TracePath
 from gridweave.errors import InputError, ScenarioError
+from gridweave.grid.config.tables import Site
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.batch.simulate import simulate
@@ -19,7 +20,7 @@ from gridweave.scenarios.generators.model_file import load_model
 from gridweave.scenarios.generators.registry import generate
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
-from gridweave.scenarios.scenario.tables import Scenario, Site, WorkloadTable
+from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
 from gridweave.scenarios.workload.table import Workload

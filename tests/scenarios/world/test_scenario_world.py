@@ -12,12 +12,13 @@ from typer.testing import CliRunner, Result
 
 from gridweave.cli.run import run_scenario as run_command
 from gridweave.errors import ScenarioError
+from gridweave.grid.config.tables import Site
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.scenario.run import run_scenario, run_world
-from gridweave.scenarios.scenario.tables import Scenario, Site, WorkloadTable, json_schema
+from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable, json_schema
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network

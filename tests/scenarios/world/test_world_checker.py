@@ -190,7 +190,7 @@ def test_an_end_of_a_hold_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPa
 def test_a_job_that_is_requeued_while_it_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that takes a start for a failure has the job run a second time, and is found out."""
 
-    def impatient(self: FullControl, now_ms: int, change: coallocation.Change) -> list[Any]:
+    def impatient(self: FullControl, now_ms: int, change: coallocation.AttemptChange) -> list[Any]:
         job_id = change.attempt.job.job_id
         if change.kind == coallocation.MOVED and job_id % 7 == 0 and job_id in self._attempts.attempts:
             del self._attempts.attempts[job_id]
@@ -226,7 +226,7 @@ def test_fewer_nodes_than_asked_for_are_found(monkeypatch: pytest.MonkeyPatch) -
 def test_a_job_that_is_given_up_unasked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that reports a lost job as cancelled, which nobody wanted, is found out."""
 
-    def resigned(self: FullControl, now_ms: int, change: coallocation.Change) -> list[Any]:
+    def resigned(self: FullControl, now_ms: int, change: coallocation.AttemptChange) -> list[Any]:
         change.attempt.cancelled = change.attempt.cancelled or "lost" in change.attempt.ended.values()
         return take_note(self, now_ms, change)
 
@@ -238,7 +238,7 @@ def test_a_job_that_is_given_up_unasked_is_found(monkeypatch: pytest.MonkeyPatch
 def test_a_report_that_comes_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that reports a job as finished when it starts late is found out."""
 
-    def hasty(self: FullControl, now_ms: int, change: coallocation.Change) -> list[Any]:
+    def hasty(self: FullControl, now_ms: int, change: coallocation.AttemptChange) -> list[Any]:
         said = take_note(self, now_ms, change)
         return [*said, ReportDone(change.attempt.job.job_id, "finished")] if change.kind == coallocation.MOVED else said
 

@@ -8,7 +8,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.lomarc import LomarcPolicy, NodeKind, SharedNodes
 from gridweave.site.job import Job, Resources
-from gridweave.site.kernels.rates import RATE_ONE
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     ChangeRate,
     Command,
@@ -85,7 +85,7 @@ def test_a_job_of_which_nothing_is_known_shares_with_none() -> None:
         core = SiteCore(2, SharedNodes(sharing=policy))
         commands = step(core, 0, submitted(1, 2, None), submitted(2, 2, ON_DISK))
         assert [type(command) for command in commands] == [StartJob]
-        assert core.explain(0, 2).reason.startswith("it is the head of the queue")
+        assert core.explain(0, 2).reason.startswith("it is first in the queue")
 
 
 def test_a_waiting_job_can_be_cancelled_and_what_runs_is_killed() -> None:

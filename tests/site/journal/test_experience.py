@@ -12,19 +12,19 @@ from gridweave.site.contract import ContractEvent
 from gridweave.site.journal.experience import learn, read_usage
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.journal.records import Group, Usage
+from gridweave.site.journal.records import Group, JobUsage
 from gridweave.site.journal.suggest import Rule, suggest
 
 
-def used(number: int, user: str | int | None, job_class: str | None = None, at_ms: int | None = None) -> Usage:
+def used(number: int, user: str | int | None, job_class: str | None = None, at_ms: int | None = None) -> JobUsage:
     """Return what a job has used."""
     at_ms = 1000 * number if at_ms is None else at_ms
-    return Usage(
+    return JobUsage(
         job_id=number, user=user, job_class=job_class, at_ms=at_ms, width=1, estimate_ms=9000, run_ms=100 + number
     )
 
 
-def written(path: Path, jobs: Iterable[Usage]) -> Path:
+def written(path: Path, jobs: Iterable[JobUsage]) -> Path:
     """Write a journal."""
     with Journal(path, event_type=ContractEvent) as journal:
         for one in jobs:

@@ -19,7 +19,7 @@ from gridweave.site.job import Job
 from gridweave.site.journal import journal as journal_module
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.journal.records import ChannelState, Experience, Note, Usage, spread
+from gridweave.site.journal.records import ChannelState, Experience, JobUsage, Note, quantiles
 from gridweave.site.messages import Answer, Held, JobCancelled, JobFinished, JobSubmitted, Started
 
 Open = Callable[..., Journal]
@@ -137,7 +137,7 @@ def test_a_step_that_fails_leaves_nothing(open_journal: Open) -> None:
             step.received("grid", 3)
             step.acknowledged("grid", 2)
             step.submission("key", 1, 0, "answer")
-            step.usage(Usage(job_id=1, at_ms=1, width=1, estimate_ms=1, run_ms=1))
+            step.usage(JobUsage(job_id=1, at_ms=1, width=1, estimate_ms=1, run_ms=1))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -316,7 +316,7 @@ def test_experience_is_what_numpy_says(open_journal: Open) -> None:
     journal = open_journal()
     rows = []
     for number in range(300):
-        used = Usage(
+        used = JobUsage(
             job_id=number,
             user=("anna", "bert", 7, None)[number % 4],
             job_class=None if number % 3 else "render",
@@ -337,8 +337,8 @@ def test_experience_is_what_numpy_says(open_journal: Open) -> None:
     assert found.run_ms is not None
     assert found.run_ms.mean == run_ms.mean()
     assert (found.run_ms.p10, found.run_ms.p99) == (np.quantile(run_ms, 0.1), np.quantile(run_ms, 0.99))
-    assert found.part_of_estimate == spread(used.run_ms / used.estimate_ms for used in chosen if used.estimate_ms)
-    assert found.cpu == spread(used.cpu for used in chosen)
+    assert found.part_of_estimate == quantiles(used.run_ms / used.estimate_ms for used in chosen if used.estimate_ms)
+    assert found.cpu == quantiles(used.cpu for used in chosen)
     assert found.read_bytes is None
     assert journal.experience(user=7) == journal.experience(user="7")
     assert journal.experience(user=7, job_class="render").count == 25
@@ -356,11 +356,11 @@ def test_experience_is_what_numpy_says(open_journal: Open) -> None:
 def test_numbers_that_no_database_holds_are_refused_at_once(open_journal: Open, name: str, value: Any) -> None:
     """A step that could never be written would hold up all that come after it, so it is refused when it is made."""
     journal = open_journal()
-    used = msgspec.structs.replace(Usage(job_id=1, at_ms=1, width=1, estimate_ms=1, run_ms=1), **{name: value})
+    used = msgspec.structs.replace(JobUsage(job_id=1, at_ms=1, width=1, estimate_ms=1, run_ms=1), **{name: value})
     with pytest.raises(InputError, match=name), journal.step() as step:
         step.usage(used)
     with journal.step() as step:
-        step.usage(Usage(job_id=np.int64(1), at_ms=1, width=1, estimate_ms=1, run_ms=1, cpu=np.float32(0.5)))  # type: ignore[arg-type]
+        step.usage(JobUsage(job_id=np.int64(1), at_ms=1, width=1, estimate_ms=1, run_ms=1, cpu=np.float32(0.5)))  # type: ignore[arg-type]
     assert journal.experience().count == 1
 
 
@@ -373,7 +373,7 @@ def test_old_records_can_be_forgotten(open_journal: Open) -> None:
             step.sent("grid", Held(1, 1))
             step.submission(f"key {at_ms}", 1, at_ms, None)
             step.note(1, at_ms, "submitted")
-            step.usage(Usage(job_id=1, at_ms=at_ms, width=1, estimate_ms=1, run_ms=1))
+            step.usage(JobUsage(job_id=1, at_ms=at_ms, width=1, estimate_ms=1, run_ms=1))
     assert journal.forget(20) == 3
     assert list(journal.submissions(["key 10", "key 20"])) == ["key 20"]
     assert [note.at_ms for note in journal.story(1)] == [20]

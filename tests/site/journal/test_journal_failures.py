@@ -16,11 +16,10 @@ import pytest
 from sqlalchemy import text
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.site.job import Job, JobRecord, JobRequest, Program
+from gridweave.site.job import Job
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.journal.records import JobFilter
-from gridweave.site.journal.tables import VERSION
+from gridweave.site.journal.tables import MIGRATIONS, OLDEST, VERSION
 from gridweave.site.messages import Event, JobFinished, JobSubmitted
 
 # Forks a writer for every line that it reads, so that each is there at once; prints its number, and when it is dead.
@@ -306,34 +305,6 @@ def test_durability_is_what_was_asked_for(place: Path) -> None:
             assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
 
 
-VERSION_1 = """
-CREATE TABLE gridweave_schema (version INTEGER NOT NULL);
-INSERT INTO gridweave_schema VALUES (1);
-CREATE TABLE gridweave_head (journal_id TEXT NOT NULL, writer_id TEXT NOT NULL, batch INTEGER NOT NULL,
-    base INTEGER NOT NULL, configuration TEXT NOT NULL);
-INSERT INTO gridweave_head VALUES ('an old one', 'gone', 17, 0, '');
-CREATE TABLE gridweave_inputs (sequence INTEGER NOT NULL PRIMARY KEY, now_ms INTEGER NOT NULL, events BLOB NOT NULL);
-INSERT INTO gridweave_inputs VALUES (1, 5, x'9182a474797065ab4a6f6246696e6973686564a66a6f625f696407');
-CREATE TABLE gridweave_snapshots (sequence INTEGER NOT NULL PRIMARY KEY, now_ms INTEGER NOT NULL, stamp TEXT NOT NULL,
-    release TEXT NOT NULL, digest BLOB NOT NULL, state BLOB NOT NULL);
-CREATE TABLE gridweave_submissions (key TEXT NOT NULL PRIMARY KEY, job_id INTEGER NOT NULL, at_ms INTEGER NOT NULL,
-    answer BLOB NOT NULL);
-INSERT INTO gridweave_submissions VALUES ('key', 7, 4, x'a26f6b');
-CREATE TABLE gridweave_channels (peer TEXT NOT NULL PRIMARY KEY, first INTEGER NOT NULL, next INTEGER NOT NULL,
-    received INTEGER NOT NULL);
-CREATE TABLE gridweave_outbox (peer TEXT NOT NULL, number INTEGER NOT NULL, message BLOB NOT NULL,
-    PRIMARY KEY (peer, number));
-CREATE TABLE gridweave_notes (number INTEGER NOT NULL PRIMARY KEY, job_id INTEGER NOT NULL, at_ms INTEGER NOT NULL,
-    kind TEXT NOT NULL, detail TEXT NOT NULL);
-CREATE INDEX gridweave_notes_by_job ON gridweave_notes (job_id, number);
-CREATE TABLE gridweave_usage (number INTEGER NOT NULL PRIMARY KEY, job_id INTEGER NOT NULL, "user" TEXT,
-    job_class TEXT, at_ms INTEGER NOT NULL, width INTEGER NOT NULL, estimate_ms INTEGER NOT NULL,
-    run_ms INTEGER NOT NULL, cpu DOUBLE PRECISION, memory_bytes INTEGER);
-INSERT INTO gridweave_usage VALUES (1, 7, 'anna', NULL, 5, 2, 100, 40, 0.5, 1000);
-CREATE INDEX gridweave_usage_by_user ON gridweave_usage ("user", job_class, number);
-"""
-
-
 def shape(place: Path) -> dict[str, Any]:
     """Return the tables of a database, their columns and indexes."""
     with sqlite3.connect(place) as database:
@@ -343,51 +314,45 @@ def shape(place: Path) -> dict[str, Any]:
     return shapes
 
 
-def test_an_older_journal_is_migrated(place: Path, tmp_path: Path) -> None:
-    """A journal of version 1 gets the tables of a new one, with all that was in it; a reader does not change it."""
-    database = sqlite3.connect(place)
-    database.executescript(VERSION_1)
-    database.close()
-    with pytest.raises(InputError, match=f"schema version 1, not {VERSION}; its writer migrates it"):
+def comes_later(patch: pytest.MonkeyPatch, *statements: str) -> None:
+    """Have a release come whose journals need these statements."""
+
+    def migrate(connection: Any) -> None:
+        for statement in statements:
+            connection.execute(text(statement))
+
+    patch.setattr("gridweave.site.journal.tables.VERSION", VERSION + 1)
+    patch.setitem(MIGRATIONS, VERSION, migrate)
+
+
+def test_an_older_journal_is_migrated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer of a later release migrates a journal, once, with all that is in it; a reader does not change it."""
+    fill(place)
+    comes_later(monkeypatch, "CREATE TABLE later (number INTEGER)", "INSERT INTO later VALUES (7)")
+    with pytest.raises(InputError, match=f"schema version {VERSION}, not {VERSION + 1}; its writer migrates it"):
         JournalReader(place)
-    request = JobRequest(program=Program(argv=("true",)), limit_ms=1)
-    over = JobRecord(job_id=7, request=request, submit_ms=1, end_ms=5, state="ended", outcome="finished")
     for _ in range(2):
         with Journal(place, event_type=Event) as journal:
-            assert [(entry.events, entry.decided) for entry in journal.inputs()] == [((JobFinished(7),), None)]
-            assert journal.submissions(["key"])["key"].answer == "ok"
-            experience = journal.experience(user="anna")
-            assert (experience.count, experience.read_bytes) == (1, None)
-            assert journal.journal_id == "an old one"
-            with journal.step() as step:
-                step.note(7, 5, "ended")
-                number = step.last_note
-                step.ended(over)
-            assert journal.ended([7]) == {7: over}
-            assert journal.find_ended(JobFilter(user="", array="")) == [over]
-    assert number == 2
-    fill(tmp_path / "new.journal")
-    old, new = shape(place), shape(tmp_path / "new.journal")
-    assert {name: sorted(columns) for name, columns in old.items()} == {name: sorted(c) for name, c in new.items()}
+            assert len(list(journal.inputs())) == 20
+            with journal.reading() as connection:
+                assert list(connection.scalars(text("SELECT number FROM later"))) == [7]
+    with JournalReader(place, event_type=Event) as reader:
+        assert len(list(reader.inputs())) == 20
 
 
 def test_a_migration_that_fails_leaves_the_older_journal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A migration is one transaction: if it fails at its end the journal is as it was."""
-    database = sqlite3.connect(place)
-    database.executescript(VERSION_1)
-    database.close()
+    fill(place)
     before = shape(place)
-
-    def fails(connection: Any) -> None:
-        connection.execute(text("ALTER TABLE gridweave_inputs ADD COLUMN more TEXT"))
-        connection.execute(text("UPDATE gridweave_inputs SET nonsense = 1"))
-
     with monkeypatch.context() as patch:
-        patch.setattr("gridweave.site.journal.tables.MIGRATIONS", {1: fails})
+        comes_later(
+            patch, "ALTER TABLE gridweave_inputs ADD COLUMN more TEXT", "UPDATE gridweave_inputs SET nonsense = 1"
+        )
         with pytest.raises(UnavailableError, match="no such column: nonsense"):
             Journal(place, event_type=Event)
     assert shape(place) == before
-    fill(place, 1)
+    with Journal(place, event_type=Event) as journal:
+        assert journal.sequence == 20
 
 
 def test_a_newer_journal_is_refused(place: Path) -> None:
@@ -397,6 +362,8 @@ def test_a_newer_journal_is_refused(place: Path) -> None:
         database.execute("UPDATE gridweave_schema SET version = 99")
     database.close()
     for kind in (Journal, JournalReader):
-        with pytest.raises(InputError, match=f"schema version 99.*versions 1 to {VERSION}; use the release") as caught:
+        with pytest.raises(
+            InputError, match=f"schema version 99.*versions {OLDEST} to {VERSION}; use the release"
+        ) as caught:
             kind(place, event_type=Event)
         assert one_line(caught.value)

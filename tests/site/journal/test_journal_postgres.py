@@ -15,7 +15,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.job import Job, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.journal.records import ChannelState, JobFilter, Usage
+from gridweave.site.journal.records import ChannelState, JobFilter, JobUsage
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.tables import metadata
 from gridweave.site.messages import Event, JobFinished, JobSubmitted
@@ -72,7 +72,7 @@ def test_all_that_is_kept_comes_back(url: str) -> None:
                     step.received("grid", 2)
                     step.acknowledged("grid", max(0, number - 1))
                     step.note(number % 7, number, "waits", "nul \0 and half \ud800 and '%s' :x")
-                    step.usage(Usage(job_id=number, user="anna", at_ms=1, width=1, estimate_ms=9, run_ms=3, cpu=0.5))
+                    step.usage(JobUsage(job_id=number, user="anna", at_ms=1, width=1, estimate_ms=9, run_ms=3, cpu=0.5))
                 if number == 150:
                     journal.snapshot(core)
     with Journal(url, **options) as journal:
@@ -231,7 +231,7 @@ def test_an_older_journal_is_migrated(url: str) -> None:
     with Journal(url, event_type=Event) as journal:
         assert [entry.events for entry in journal.inputs()] == [(JobFinished(7),)]
         with journal.step() as step:
-            step.usage(Usage(job_id=1, at_ms=1, width=1, estimate_ms=9, run_ms=3, read_bytes=2**62))
+            step.usage(JobUsage(job_id=1, at_ms=1, width=1, estimate_ms=9, run_ms=3, read_bytes=2**62))
             step.handle(Counter(), 2)
             step.ended(over)
         assert journal.experience().read_bytes is not None

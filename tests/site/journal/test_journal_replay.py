@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from sqlalchemy import text
@@ -216,6 +217,13 @@ def test_a_restored_core_shares_its_arrays_as_the_first_did() -> None:
         core.check_invariants()
 
 
+class Made(msgspec.Struct, frozen=True):
+    """From what a core was made."""
+
+    nodes: int
+    policy: SitePolicy = SitePolicy()
+
+
 JOBS = [(JobSubmitted(Job(job_id=number, width=2, estimate_ms=100)),) for number in range(10)]
 
 
@@ -330,12 +338,12 @@ def test_an_input_that_is_refused_stops_the_replay(place: Path) -> None:
             replay(journal, make())
 
 
-def test_another_configuration_needs_to_begin_anew(place: Path) -> None:
-    """Inputs are replayed only into a core of the same configuration, until the journal is begun anew."""
-    fill(place, make(), configuration="4 nodes", snapshot_after=(5,))
-    other = {"event_type": Event, "configuration": "6 nodes"}
+def test_another_identity_needs_to_begin_anew(place: Path) -> None:
+    """Inputs are replayed only into a core of the same settings, until the journal is begun anew."""
+    fill(place, make(), identity=Made(nodes=4), snapshot_after=(5,))
+    other: dict[str, Any] = {"event_type": Event, "identity": Made(nodes=6, policy=SitePolicy(order="sjf"))}
     with Journal(place, **other) as journal:
-        with pytest.raises(InputError, match="for a core of '4 nodes', not of '6 nodes'"):
+        with pytest.raises(InputError, match=r"nodes is 6, and was 4; policy\.order is 'sjf', and was 'fcfs'"):
             replay(journal, make())
         journal.begin_anew()
         core = SiteCore(6, SitePolicy())
@@ -354,14 +362,32 @@ def test_another_configuration_needs_to_begin_anew(place: Path) -> None:
         assert replay(journal, SiteCore(6, SitePolicy())).snapshot == 20
 
 
-def test_an_empty_journal_takes_any_configuration(place: Path) -> None:
-    """As long as nothing was decided, another configuration harms nothing."""
-    for configuration in ("a", "b"):
-        with Journal(place, event_type=Event, configuration=configuration) as journal:
+def test_an_empty_journal_takes_any_identity(place: Path) -> None:
+    """As long as nothing was decided, other settings harm nothing."""
+    for nodes in (2, 3):
+        with Journal(place, event_type=Event, identity=Made(nodes=nodes)) as journal:
             assert replay(journal, make()).inputs == 0
-    fill(place, make(), configuration="b")
-    with Journal(place, event_type=Event, configuration="a") as journal, pytest.raises(InputError, match="'b'"):
+    fill(place, make(), identity=Made(nodes=3))
+    with Journal(place, event_type=Event, identity=Made(nodes=2)) as journal, pytest.raises(InputError, match="was 3"):
         replay(journal, make())
+
+
+def test_a_new_setting_has_its_default_in_older_journals(place: Path) -> None:
+    """An upgrade that adds a setting goes on with the journal, if the new setting is left at its default."""
+
+    class MadeLater(Made, frozen=True):
+        share: float = 1.0
+
+    fill(place, make(), identity=Made(nodes=4))
+    with (
+        Journal(place, event_type=Event, identity=MadeLater(nodes=4, share=0.5)) as journal,
+        pytest.raises(InputError, match=r"other settings: share is 0\.5, and was 1\.0"),
+    ):
+        replay(journal, make())
+    with Journal(place, event_type=Event, identity=MadeLater(nodes=4)) as journal:
+        assert replay(journal, make()).inputs == 10
+    with Journal(place, event_type=Event, identity=Made(nodes=4)) as journal:
+        assert journal.identity_changes == ["share is not known"]
 
 
 class Odd:

@@ -13,24 +13,24 @@ from hypothesis import strategies as st
 
 from gridweave.errors import OptionError
 from gridweave.site.job import Resources
-from gridweave.site.journal.records import Usage
+from gridweave.site.journal.records import JobUsage
 from gridweave.site.journal.suggest import Rule, Suggestion, Trial, job_fractions, suggest
 
 DAY_MS = 86_400_000
 
 
-def job(number: int, run_ms: int, **more: Any) -> Usage:
+def job(number: int, run_ms: int, **more: Any) -> JobUsage:
     """Return a job that had the machine to itself: one a day."""
     options: dict[str, Any] = {"width": 1, "estimate_ms": DAY_MS, **more}
-    return Usage(job_id=number, at_ms=DAY_MS * number + run_ms, run_ms=run_ms, **options)
+    return JobUsage(job_id=number, at_ms=DAY_MS * number + run_ms, run_ms=run_ms, **options)
 
 
-def jobs_of(run_ms: list[int], **more: Any) -> list[Usage]:
+def jobs_of(run_ms: list[int], **more: Any) -> list[JobUsage]:
     """Return jobs one after the other."""
     return [job(number, length_ms, **more) for number, length_ms in enumerate(run_ms)]
 
 
-def suggested(jobs: list[Usage], **options: Any) -> Suggestion:
+def suggested(jobs: list[JobUsage], **options: Any) -> Suggestion:
     """Return a suggestion without a margin, if nothing else is said."""
     return suggest(jobs, Rule(**{"margin": 0.0, **options}))
 
@@ -106,10 +106,10 @@ def test_the_test_knows_only_what_had_ended() -> None:
     """A job is tested with the jobs that had ended when it started, not with those that ran beside it."""
     alone = suggested(jobs_of([1000] * 25)).estimate_tested
     assert alone == Trial(6, 0, 1.0)
-    together = [Usage(job_id=number, at_ms=1000, width=1, estimate_ms=9000, run_ms=1000) for number in range(25)]
+    together = [JobUsage(job_id=number, at_ms=1000, width=1, estimate_ms=9000, run_ms=1000) for number in range(25)]
     assert suggested(together).estimate_tested == Trial(0, 0, None)
     assert suggested([*together, job(1, 3000)]).estimate_tested == Trial(1, 1, None)
-    at_once = [Usage(job_id=number, at_ms=7, width=1, estimate_ms=9000, run_ms=0) for number in range(25)]
+    at_once = [JobUsage(job_id=number, at_ms=7, width=1, estimate_ms=9000, run_ms=0) for number in range(25)]
     assert suggested(at_once).estimate_tested == Trial(0, 0, None)
 
 

@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.scenarios.grid_file.reading import grid_of_text, plan_of
-from gridweave.scenarios.grid_file.serve_reading import (
-    KINDS,
-    example_text,
-    grid_service,
-    read_service,
-    service_of_text,
-    site_service,
-)
+from gridweave.grid.config.reading import KINDS, example_text, grid_of_text, read_service, service_of_text
+from gridweave.grid.service.cluster import plan_of
+from gridweave.grid.service.serve import grid_service, site_service
 
 UPLINK = '[uplink]\nurl = "http://grid:8765"\ntoken_file = "out"\naccepts_file = "in"\n'
 SITE = 'folder = "state"\n[site]\nname = "beta"\nnumber = 1\nnodes = 6\n'

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
 from gridweave.grid.control.coallocation import ASKED, Attempt, Fragments
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.explain.facts import GridForecast
-from gridweave.grid.explain.queue import queue_facts
+from gridweave.grid.explain.queue import Standing, named
 from gridweave.grid.messages import GridCommand, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecast, listed, places_text
 from gridweave.site.job import Job
 from gridweave.site.kernels.planning import OVERDUE_MS
 from gridweave.site.messages import Answer, Ended, Held, HoldNodes
+from gridweave.site.times import when_text
 
 MOST_STEPS = 20_000
 """So many instants are played at most."""
@@ -65,48 +64,74 @@ class Copy(Protocol):
         """Return when `run` is to be called though nothing is heard."""
 
 
-def attempt_forecast(now_ms: int, attempt: Attempt) -> GridForecast:
-    """Return how it stands with a job that has been placed."""
-    asked = attempt.missing if attempt.state == ASKED else ()
-    return GridForecast(
+def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> Forecast:
+    """Return how it stands with a job that has been placed.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the sites.
+    """
+    places = named(attempt.fragments, names)
+    missing = attempt.missing if attempt.state == ASKED else ()
+    asked = [names[site] for site, _ in attempt.fragments if site in missing]
+    held = places_text(named(tuple(part for part in attempt.fragments if part[0] not in missing), names))
+    start = when_text(attempt.start_ms, now_ms)
+    if len(places) == 1:
+        reason = f"it was placed on {places_text(places)}, which is starting it"
+    elif not asked:
+        reason = f"held on {held}: the start was agreed for {start}"
+    else:
+        reason = f"held on {held}" if held else "it was placed"
+        reason += f"; {listed(asked)} {'has' if len(asked) == 1 else 'have'} been asked, to start {start}"
+    return Forecast(
         job_id=attempt.job.job_id,
         now_ms=now_ms,
-        width=attempt.job.width,
-        estimate_ms=attempt.job.estimate_ms,
-        why="starting",
+        state="starting",
         start_ms=attempt.start_ms,
-        fragments=attempt.fragments,
+        places=places,
         length_ms=attempt.length_ms,
-        held=tuple(site for site, _ in attempt.fragments if site not in asked),
+        reason=reason,
     )
 
 
-def waiting_forecast(control: Copy, now_ms: int, job_id: int, *, most_steps: int = MOST_STEPS) -> GridForecast:
+def waiting_forecast(
+    control: Copy, now_ms: int, job_id: int, names: Sequence[str], *, most_steps: int = MOST_STEPS
+) -> Forecast:
     """Return when a waiting job starts.
 
     Parameters
     ----------
     control : Copy
         It is used up.
+    names : sequence of str
+        Of the sites.
     most_steps : int
         So many instants are played at most.
     """
     _expect_ends(control.queue, now_ms)
-    facts = queue_facts(control.queue, control.policy, control.closed, now_ms, job_id)
+    standing = Standing(control.queue, control.policy, control.closed, now_ms, job_id, names)
     firm = _firmly_reserved(control, now_ms, job_id)
     if firm is not None:
-        return _placed(facts, *firm)
+        return standing.placed(*firm)
     reserved = control.queue.reserved(job_id)
-    found = _play(control, facts, now_ms, most_steps)
-    if found.is_bounded and reserved is not None:
+    found = _play(control, standing, now_ms, most_steps)
+    if found is None and reserved is not None:
         start_ms, placement = reserved
-        return _placed(found, start_ms, placement.fragments, placement.length_ms)
-    return found
+        return standing.placed(start_ms, placement.fragments, placement.length_ms, is_reserved_only=True)
+    return found or standing.unplaced(is_too_far=True)
 
 
 def quoted_forecast(
-    control: Copy, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, *, most_steps: int = MOST_STEPS
-) -> GridForecast:
+    control: Copy,
+    now_ms: int,
+    job: Job,
+    sensitivity: float,
+    sends: Sends | None,
+    names: Sequence[str],
+    *,
+    most_steps: int = MOST_STEPS,
+) -> Forecast:
     """Return when a job would start that were submitted now.
 
     Parameters
@@ -115,25 +140,21 @@ def quoted_forecast(
         It is used up.
     job : Job
         Its id is that of no other.
+    names : sequence of str
+        Of the sites.
     most_steps : int
         So many instants are played at most.
     """
     for command in control.submit(now_ms, job, sensitivity, sends):
         if isinstance(command, ReportRefused):
-            return GridForecast(
-                job_id=job.job_id,
-                now_ms=now_ms,
-                width=job.width,
-                estimate_ms=job.estimate_ms,
-                why="refused",
-                detail=command.reason,
-            )
+            return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
     _expect_ends(control.queue, now_ms)
-    facts = queue_facts(control.queue, control.policy, control.closed, now_ms, job.job_id)
+    standing = Standing(control.queue, control.policy, control.closed, now_ms, job.job_id, names, is_quote=True)
     _carry_out(control, now_ms, control.run(now_ms))
-    if job.job_id in control.attempts:
-        facts = msgspec.structs.replace(facts, why="starts")
-    return _play(control, facts, now_ms, most_steps)
+    placed = control.attempts.get(job.job_id)
+    if placed is not None:
+        return standing.placed_at_once(placed.start_ms, placed.fragments, placed.length_ms)
+    return _play(control, standing, now_ms, most_steps) or standing.unplaced(is_too_far=True)
 
 
 def _expect_ends(queue: GridQueue, now_ms: int) -> None:
@@ -157,20 +178,20 @@ def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Frag
     return agreed_ms, placement.fragments, placement.length_ms
 
 
-def _play(control: Copy, facts: GridForecast, now_ms: int, most_steps: int) -> GridForecast:
-    """Play a copy forward until a job is placed, and put what comes out beside the facts."""
+def _play(control: Copy, standing: Standing, now_ms: int, most_steps: int) -> Forecast | None:
+    """Play a copy forward until a job is placed; return None if that is not reached within the steps allowed."""
     for attempt in list(control.attempts.values()):
         for site in sorted(attempt.missing):
             _carry_out(control, now_ms, control.answered(now_ms, site, Held(attempt.job.job_id, attempt.number)))
     reserved = 0
     for _ in range(most_steps):
-        placed = control.attempts.get(facts.job_id)
+        placed = control.attempts.get(standing.job_id)
         if placed is not None:
-            return _placed(facts, placed.start_ms, placed.fragments, placed.length_ms)
+            return standing.placed(placed.start_ms, placed.fragments, placed.length_ms)
         instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]
         next_ms = min((instant for instant in instants if instant is not None), default=None)
         if next_ms is None:
-            return facts
+            return standing.unplaced()
         if control.policy.backfill == "conservative":
             reserved += control.queue.n_waiting
             if reserved > MOST_RESERVED:
@@ -178,17 +199,7 @@ def _play(control: Copy, facts: GridForecast, now_ms: int, most_steps: int) -> G
         now_ms = max(next_ms, now_ms + 1)
         _end_jobs(control, now_ms)
         _carry_out(control, now_ms, control.run(now_ms))
-    return msgspec.structs.replace(facts, is_bounded=True)
-
-
-def _placed(facts: GridForecast, start_ms: int, fragments: Fragments, length_ms: int) -> GridForecast:
-    placed = {"start_ms": start_ms, "fragments": fragments, "length_ms": length_ms}
-    split = facts.split
-    if len(fragments) > 1 and split is not None:
-        whole_ms = split.whole_end_ms
-        gain_ms = None if whole_ms is None else whole_ms - start_ms - length_ms
-        split = msgspec.structs.replace(split, why="pays", gain_ms=gain_ms, **placed)
-    return msgspec.structs.replace(facts, split=split, **placed)
+    return None
 
 
 def _end_jobs(control: Copy, now_ms: int) -> None:

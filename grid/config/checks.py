@@ -1,0 +1,234 @@
+"""What the tables of sites and grids come to: the policies they say, and what they must fulfil beyond their types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from gridweave.errors import OptionError
+from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, PolicyTable, SharingTable, Site
+from gridweave.grid.config.toml import FileReport, KeyPath
+from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
+from gridweave.netmodel.tables import NetTable
+from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, SharedNodes
+from gridweave.site.job import MAX_WIDTH
+from gridweave.site.owner import OwnerPolicy
+from gridweave.site.policy import BACKFILLS, SitePolicy
+
+WITHOUT_NET = "is {!r}, and there is no network; add the table [net], or leave this out"
+IDLE_NET = "is of no use under mode {}, which splits no job, with no data to move; leave it out, or choose the mode "
+IDLE_NET += "multi-site or adaptive"
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def site_policy(site: Site, grid: PolicyTable) -> SitePolicy | SharedNodes:
+    """Return how a site schedules by itself.
+
+    Parameters
+    ----------
+    grid : PolicyTable
+        For what the site leaves open.
+
+    Raises
+    ------
+    OptionError
+        If its options are not known, or do not go together.
+    """
+    if site.discipline == "lomarc":
+        if site.order is not None:
+            raise OptionError("order", f"{site.order!r} is not for a lomarc site: jobs stand there by class and age")
+        return _shared_nodes(site.sharing or SharingTable(), site.nodes, site.backfill or grid.backfill)
+    if site.sharing is not None:
+        raise OptionError("sharing", f"is for the discipline lomarc, and this site has {site.discipline!r}")
+    return SitePolicy(
+        discipline=site.discipline, order=site.order or grid.order, backfill=site.backfill or grid.backfill
+    )
+
+
+def _shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:
+    """Return how a site schedules on nodes that are shared.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    backfill : str
+        Of the site.
+
+    Raises
+    ------
+    OptionError
+        If a name is not known, or an option does not go with another.
+    """
+    if table.variant not in VARIANTS:
+        raise OptionError("variant", f"{table.variant!r} is not known; one of {', '.join(VARIANTS)}")
+    plain = VARIANTS[table.variant]
+    policy: LomarcPolicy = msgspec.structs.replace(
+        plain, backfill=backfill, max_slowdown=table.max_slowdown, cpu=table.cpu or plain.cpu
+    )
+    kind = NodeKind(count=nodes, cores=table.cores, threads=table.threads, memory=table.memory, cpu=policy.cpu)
+    return SharedNodes(sharing=policy, kinds=(kind,), formula=table.formula)
+
+
+def owner_policy(site: Site) -> OwnerPolicy:
+    """Return what the owner of a site lets the grid have."""
+    return OwnerPolicy(grid_share=site.grid_share, own_users_first=site.own_users_first)
+
+
+def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPolicy:
+    """Return the policy of a grid.
+
+    Parameters
+    ----------
+    report : FileReport, optional
+        Is told of each value that is refused, which then has its default; without it the first one is an error.
+
+    Raises
+    ------
+    OptionError
+        If a value is refused, and there is no report.
+    """
+    values: dict[str, Any] = {name: getattr(table, name) for name in GridPolicy.__struct_fields__}
+    rows = table.max_fragments
+    if isinstance(rows, str):
+        rows = list(LIMITED_FRAGMENTS) if rows == "limited" else []
+    values["max_fragments"] = tuple(rows)
+    if isinstance(table.overhead, list):
+        values["overhead"] = tuple(table.overhead)
+    return _made(GridPolicy, values, ("grid",), report)
+
+
+def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: FileReport | None = None) -> T:
+    """Return what a table says as the struct that is used, which checks its values itself.
+
+    Parameters
+    ----------
+    kind : type
+        The struct, with the fields of the table.
+    place : tuple of str
+        Where the table stands.
+    report : FileReport, optional
+        Is told of each value that is refused, which then has its default; without it the first one is an error.
+
+    Raises
+    ------
+    OptionError
+        If a value is refused, and there is no report.
+    """
+    return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
+
+
+def _made(kind: type[T], values: dict[str, Any], place: tuple[str, ...], report: FileReport | None) -> T:
+    """Return a struct of these values; where there is a report, of those that it takes, one by one."""
+    if report is None:
+        return kind(**values)
+    kept = {}
+    for name, value in values.items():
+        try:
+            kind(**{name: value})
+            kept[name] = value
+        except OptionError as error:
+            report.add((*place, name), error.problem)
+    return kind(**kept)
+
+
+def check_sites(sites: Sequence[object], report: FileReport) -> None:
+    """Check sites, as far as they could be read.
+
+    Parameters
+    ----------
+    sites : sequence of Site or UNSET
+        UNSET stands for one that could not be read.
+    report : FileReport
+        Is told of every problem.
+    """
+    if not sites and not report.stands_at(("sites",)):
+        report.add(("sites",), "is empty; a grid has at least one site")
+    seen: set[str] = set()
+    read = [(number, site) for number, site in enumerate(sites) if isinstance(site, Site)]
+    for number, site in read:
+        if site.name in seen:
+            report.add(("sites", number, "name"), f"{site.name!r} is the name of another site too; each has its own")
+        seen.add(site.name)
+        _check_site(site, ("sites", number), report)
+    if sum(site.nodes for _, site in read) > MAX_WIDTH:
+        report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
+
+
+def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
+    """Check what a site says of its owner and of how it schedules."""
+    try:
+        OwnerPolicy(grid_share=site.grid_share)
+    except OptionError as error:
+        report.add((*place, "grid_share"), error.problem)
+    # One by one, since the first that is wrong hides the others.
+    alone = Site(name=site.name, nodes=site.nodes)
+    changes: list[dict[str, Any]] = [{"order": site.order}]
+    if site.discipline == "lomarc":
+        changes = [{"order": site.order, "discipline": "lomarc"}]
+    changes.append({"discipline": site.discipline, "backfill": site.backfill, "sharing": site.sharing})
+    for changed in changes:
+        try:
+            site_policy(msgspec.structs.replace(alone, **changed), PolicyTable())
+        except OptionError as error:
+            table = ("sharing",) if error.option in SharingTable.__struct_fields__ else ()
+            report.add((*place, *table, error.option), error.problem)
+
+
+def check_fragments(table: PolicyTable, report: FileReport) -> None:
+    """Check how the table of fragments is named.
+
+    Parameters
+    ----------
+    report : FileReport
+        Is told of every problem.
+    """
+    rows = table.max_fragments
+    if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
+        report.add(
+            ("grid", "max_fragments"),
+            f"{rows!r} is not known; give {' or '.join(FRAGMENT_TABLES)}, or pairs of (width up to, fragments)",
+        )
+
+
+def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None, report: FileReport) -> None:
+    """Check what is said of the links between sites, where there is a network and where there is none.
+
+    Parameters
+    ----------
+    sites : sequence of Site or UNSET
+    report : FileReport
+        Is told of every problem. The links themselves are looked at where they are read.
+    """
+    if grid.split not in SITES_OF_SPLITS:
+        report.add(("grid", "split"), f"{grid.split!r} is not known; one of {', '.join(SITES_OF_SPLITS)}")
+    if not report.is_clean(("net",)):
+        return
+    attached = [(n, site) for n, site in enumerate(sites) if isinstance(site, Site) and site.at is not None]
+    usual = PolicyTable()
+    if net is None:
+        for key in ("split", "exact_up_to"):
+            value = getattr(grid, key)
+            if value != getattr(usual, key):
+                report.add(("grid", key), WITHOUT_NET.format(value))
+        for number, _ in attached:
+            report.add(("sites", number, "at"), "is a node of no network; add the table [net], or leave this out")
+        return
+    if grid.overhead != usual.overhead:
+        said = "stands beside [net], from which the overhead of each split follows; leave out one of them"
+        report.add(("grid", "overhead"), said)
+    for number, site in attached:
+        if site.name in net.attach:
+            report.add(("sites", number, "at"), f"stands beside net.attach.{site.name}; leave out one of them")
+
+
+def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:
+    """Return whether the grid has all nodes of all sites for itself, and all say in what starts there."""
+    return grid.control == "full" and all(
+        site.grid_share == 1 and not site.own_users_first and site.discipline in BACKFILLS
+        for site in sites
+        if isinstance(site, Site)
+    )

@@ -1,0 +1,261 @@
+"""Networks between sites: where their files are found, and how ``[net]`` is read with the sites attached."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import platformdirs
+
+from gridweave.errors import InputError
+from gridweave.grid.config.tables import Site
+from gridweave.grid.config.toml import FileReport
+from gridweave.netmodel.problems import Path as Keys
+from gridweave.netmodel.reading import read_table
+from gridweave.netmodel.tables import DETOUR, AttachTable, NetTable
+
+if TYPE_CHECKING:
+    from gridweave.netmodel.topology import Topology
+
+FOLDER_VARIABLE = "GRIDWEAVE_TOPOLOGIES"
+MAX_BYTES = 1 << 26
+
+KNOWN_TOPOLOGIES = {"geant2012.gml": "http://www.topology-zoo.org/files/Geant2012.gml"}
+"""Files by which our scenarios name a network that is not ours to ship, and where they are published."""
+
+TOML = ".toml"
+KEYS_OF_A_FILE = ("nodes", "links", "generator", "bandwidth", "bandwidth_bps", "detour")
+
+
+def find_topology(name: str, folder: Path | None = None) -> Path:
+    """Return the file of a network.
+
+    Parameters
+    ----------
+    name : str
+        As a scenario names it: a path, or the name of a file that is looked for beside the scenario, in the working
+        directory, in ``$GRIDWEAVE_TOPOLOGIES``, in the user's cache folder, and among those that ship.
+    folder : pathlib.Path, optional
+        Of the scenario.
+
+    Raises
+    ------
+    InputError
+        If there is none; the message tells how to get it.
+    """
+    own = beside(folder, name)
+    try:
+        if own is not None or Path(name).is_file():
+            return own or Path(name)
+        if Path(name).exists():
+            raise InputError(f"{name}: is not a file")
+    except (OSError, ValueError):
+        raise InputError(f"{name}: is not the name of a file") from None
+    if Path(name).name == name:  # a path with folders means just that file
+        for place in _folders():
+            found = beside(place, name)
+            if found is not None:
+                return found
+    url = KNOWN_TOPOLOGIES.get(name.casefold())
+    if url is not None:
+        raise InputError(
+            f"{name}: this topology is not at hand; get it from {url}, and put it beside the scenario or into the "
+            f"folder that ${FOLDER_VARIABLE} names"
+        )
+    raise InputError(
+        f"{name}: there is no such file, beside the scenario or in the folder that ${FOLDER_VARIABLE} names; "
+        f"of those that ship there is {', '.join(shipped_topologies())}"
+    )
+
+
+def shipped_topologies() -> list[str]:
+    """Return the names of the topologies that ship, in alphabetical order."""
+    return sorted(path.name for path in _shipped().iterdir() if path.suffix == TOML)
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file of a network.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is too large, or is no text.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path}: is too large for a network, which has {MAX_BYTES:,} bytes at most")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is no text in UTF-8") from None
+
+
+def with_source_of(table: NetTable, text: str) -> NetTable:
+    """Return a table with the network out of a file in TOML in the place of the file's name.
+
+    Parameters
+    ----------
+    table : NetTable
+        Its own ``detour`` and bandwidth go before those of the file.
+    text : str
+        With a table ``[net]``, of which it has only the keys `KEYS_OF_A_FILE`.
+
+    Raises
+    ------
+    InputError
+        With all that is wrong with the file, divided by semicolons.
+    """
+    try:
+        raw: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is no TOML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw.get("net"), dict):
+        raise InputError("has no table [net]")
+    wrong = _Lines()
+    others = [key for key in raw["net"] if key not in KEYS_OF_A_FILE]
+    if others:
+        wrong.add((), f"has {', '.join(others)}; a file of a topology has {', '.join(KEYS_OF_A_FILE)}")
+    written = read_table({key: raw["net"][key] for key in raw["net"] if key in KEYS_OF_A_FILE}, wrong)
+    if wrong.lines:
+        raise InputError("; ".join(wrong.lines))
+    keys = ["nodes", "links", "generator"]
+    keys += ["bandwidth", "bandwidth_bps"] * (table.bandwidth is None and table.bandwidth_bps is None)
+    keys += ["detour"] * (table.detour == DETOUR)
+    return msgspec.structs.replace(table, file=None, **{key: getattr(written, key) for key in keys})
+
+
+class _Lines:
+    """Hears problems as lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, path: Keys, text: str) -> None:
+        """Note a problem with the key at a path."""
+        name = ".".join(str(key) for key in path if not isinstance(key, int))
+        self.lines.append(f"{name}: {text}" if name else text)
+
+
+def _folders() -> list[Path]:
+    """Return the folders in which topologies are looked for by their name, in that order."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return [*([Path(folder)] if folder else []), platformdirs.user_cache_path("gridweave") / "topologies", _shipped()]
+
+
+def _shipped() -> Path:
+    return Path(str(importlib.resources.files("gridweave.netmodel") / "data"))
+
+
+def beside(folder: Path | None, name: str) -> Path | None:
+    """Return the file of a name in another file's folder, which goes before one in the working directory.
+
+    Parameters
+    ----------
+    folder : pathlib.Path or None
+        None if that came from no file.
+    name : str
+        As that file names it.
+
+    Returns
+    -------
+    pathlib.Path or None
+        None if there is no such file.
+    """
+    try:
+        return folder / name if folder is not None and (folder / name).is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNetwork:
+    """A network that has been read.
+
+    Attributes
+    ----------
+    table : NetTable
+        With the sites attached.
+    topology : Topology
+        Its sites are those of the file, in the same order.
+    """
+
+    table: NetTable
+    topology: Topology
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the file left open and what was taken instead, for people."""
+        return tuple(f"{Path(self.topology.name).name}: {remark}" for remark in self.topology.remarks)
+
+
+def read_network(
+    sites: Sequence[object], net: NetTable | None, name: str, folder: Path | None, report: FileReport
+) -> ReadNetwork | None:
+    """Read the network between some sites.
+
+    Parameters
+    ----------
+    sites : sequence of Site or UNSET
+        UNSET stands for one that could not be read.
+    name : str
+        What the network is called if it has no name of its own.
+    folder : pathlib.Path or None
+        Beside which its file may be.
+    report : FileReport
+        Is told of all that is wrong.
+
+    Returns
+    -------
+    ReadNetwork or None
+        None if there is none, or there is no telling what was meant.
+    """
+    from gridweave.netmodel.reading import build_topology
+
+    read = [site for site in sites if isinstance(site, Site)]
+    if net is None or len(read) < len(sites) or not report.is_clean(("net", "nodes")):
+        return None  # links and sites would seem to lead nowhere
+    own: dict[str, str | AttachTable] = {site.name: site.at for site in read if site.at is not None}
+    table = msgspec.structs.replace(net, attach=own | net.attach)
+    places = {site.name: number for number, site in enumerate(read) if site.at is not None}
+    listener = _Listener(report, name, places)
+    if table.file is not None and table.file.lower().endswith(TOML) and not (table.nodes or table.links):
+        listener.file = table.file
+        try:
+            table = with_source_of(table, text_of(find_topology(table.file, folder)))
+        except InputError as error:
+            report.add(("net", "file"), f"{listener.file}: {str(error).removeprefix(f'{listener.file}: ')}")
+            return None
+    names = list(dict.fromkeys(site.name for site in read))
+    topology = build_topology(table, name, lambda file: text_of(find_topology(file, folder)), listener, names)
+    return None if topology is None or not report.is_clean(("net",)) else ReadNetwork(table, topology)
+
+
+class _Listener:
+    """Hears what is wrong with a network, and reports it where the file says it."""
+
+    def __init__(self, report: FileReport, name: str, places: Mapping[str, int]) -> None:
+        self.report, self.name, self.places = report, name, places
+        self.file = ""
+        self.is_whole = report.is_clean(("net", "links"))
+
+    def add(self, path: Keys, text: str) -> None:
+        """Note a problem with the key at a path within ``[net]``."""
+        text = text.removeprefix(f"{self.name}: ")
+        if not path and not self.is_whole:
+            return  # it is in pieces since links are missing that could not be read
+        if self.file and path[:1] in (("nodes",), ("links",), ("generator",)):
+            self.report.add(("net", "file"), f"{self.file}: {text}")
+        elif path[:1] == ("attach",) and len(path) > 1 and path[1] in self.places:
+            self.report.add(("sites", self.places[str(path[1])], "at"), text)
+        else:
+            self.report.add(("net", *path), text)

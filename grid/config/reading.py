@@ -1,0 +1,354 @@
+"""GRID.toml and the files of ``gridweave serve``, each read and checked as a whole."""
+
+from __future__ import annotations
+
+import importlib.resources
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.config.checks import (
+    IDLE_NET,
+    check_fragments,
+    check_links,
+    check_sites,
+    grid_decides_all,
+    grid_policy,
+)
+from gridweave.grid.config.networks import ReadNetwork, read_network
+from gridweave.grid.config.tables import (
+    EndTable,
+    FarSiteTable,
+    GatewayTable,
+    GridFile,
+    LiveGridTable,
+    LiveSiteTable,
+    ServedGrid,
+    ServedSite,
+)
+from gridweave.grid.config.toml import FileReport, KeyPath, convert_whole, parse_toml, text_of_file
+
+DEFAULT = "gridweave/default.toml"
+"""What the GRID.toml is called that ships."""
+
+KINDS = ("site", "grid")
+"""Of the files of serve."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadGrid:
+    """A GRID.toml, or a file of serve, that has been read and found good.
+
+    Attributes
+    ----------
+    file : GridFile, ServedGrid or ServedSite
+    network : ReadNetwork or None
+        The links between the sites.
+    text : str
+        What the file says.
+    source : str
+        Where it is; for people.
+    base : str
+        The folder from which paths in it count; empty: none.
+    """
+
+    file: GridFile | ServedGrid | ServedSite
+    network: ReadNetwork | None
+    text: str
+    source: str
+    base: str
+
+    @property
+    def sites(self) -> list[LiveSiteTable]:
+        """The sites, as GRID.toml would have them."""
+        return list(_sites_of(self.file))
+
+    @property
+    def grid(self) -> LiveGridTable:
+        """The table ``[grid]``; a site that is served alone has a part of it."""
+        return _grid_of(self.file)
+
+    @property
+    def folder(self) -> str:
+        """Where the folder is that the file names; empty: it names none."""
+        return "" if self.file.folder is None else self.placed(self.file.folder)
+
+    @property
+    def gateway(self) -> GatewayTable:
+        """The table ``[gateway]``, with the places of its files."""
+        return self.with_places(self.file.gateway)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the file left open and what was taken instead, for people."""
+        return () if self.network is None else self.network.remarks
+
+    def placed(self, path: str) -> str:
+        """Return where a path in the file is, seen from anywhere."""
+        return str((Path(self.base) / Path(path).expanduser()).absolute())
+
+    def with_places(self, table: T) -> T:
+        """Return a table in which the files that it names are where they are, seen from anywhere."""
+        named = {name: getattr(table, name) for name in table.__struct_fields__ if name in _FILES}
+        return msgspec.structs.replace(
+            table, **{name: self.placed(path) for name, path in named.items() if path is not None}
+        )
+
+
+_FILES = ("cert", "key", "ca", "client_ca", "operator_token_file", "token_file", "accepts_file")
+
+
+def default_text() -> str:
+    """Return the GRID.toml that ships, which is started where none is named."""
+    return _shipped("default.toml")
+
+
+def example_text(kind: str) -> str:
+    """Return a file of serve to begin with.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    """
+    return _shipped(f"serve_{kind}.toml")
+
+
+def _shipped(name: str) -> str:
+    return (importlib.resources.files("gridweave.grid.config") / name).read_text("utf-8")
+
+
+def read_grid(path: str | Path | None) -> ReadGrid:
+    """Read a GRID.toml, and check all of it.
+
+    Parameters
+    ----------
+    path : str, pathlib.Path or None
+        None: the one that ships.
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong, each with file, line and field.
+    InputError
+        If there is no such file.
+
+    Examples
+    --------
+    >>> grid = read_grid(None)
+    >>> [(site.name, site.nodes) for site in grid.sites]
+    [('alpha', 8), ('beta', 6), ('gamma', 4)]
+    """
+    if path is None:
+        return grid_of_text(default_text(), DEFAULT, "")
+    return grid_of_text(*_file_text(path, "`gridweave up --example` prints one"))
+
+
+def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
+    """Read a GRID.toml from its text.
+
+    Parameters
+    ----------
+    source : str
+        What errors call it.
+    base : str
+        The folder from which paths in it count; empty: none.
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong.
+    """
+    raw, report = parse_toml(source, text)
+    return _read(raw, GridFile, report, text, base)
+
+
+def read_service(path: str | Path) -> ReadGrid:
+    """Read a file of serve, and check all of it.
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong, each with file, line and field.
+    InputError
+        If there is no such file.
+    """
+    return service_of_text(*_file_text(path, "`gridweave serve --example site` prints one"))
+
+
+def service_of_text(text: str, source: str, base: str) -> ReadGrid:
+    """Read a file of serve from its text.
+
+    Parameters
+    ----------
+    source, base : str
+        As for `grid_of_text`.
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong.
+
+    Examples
+    --------
+    >>> service_of_text(example_text("site"), "alpha.toml", "").file.site.name
+    'alpha'
+    """
+    raw, report = parse_toml(source, text)
+    if ("site" in raw) == ("sites" in raw):
+        said = "has both [site] and [[sites]]" if "site" in raw else "has neither [site] nor [[sites]]"
+        report.add((), f"{said}; a site has the first, the grid's side the second")
+        report.raise_if_any()
+    if "sites" in raw:
+        return _read(raw, ServedGrid, report, text, base)
+    return _read(raw, ServedSite, _OfOneSite(report.source, report.lines), text, base)
+
+
+def _file_text(path: str | Path, right: str) -> tuple[str, str, str]:
+    """Return the text of a file, what it is called, and its folder; ``right`` says where there is one to begin with."""
+    file = Path(path)
+    try:
+        there = file.is_file()
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        raise InputError(f"{path}: {'is not a file' if file.exists() else 'there is no such file'}; {right}")
+    return text_of_file(file), str(path), str(file.absolute().parent)
+
+
+class _OfOneSite(FileReport):
+    """A report of a file with one site: what is said of the first of ``[[sites]]`` is of ``[site]``."""
+
+    def add(self, path: KeyPath, text: str) -> None:
+        """Note a problem with the key at a path."""
+        super().add(("site", *path[2:]) if path[:1] == ("sites",) else path, text)
+
+
+def _sites_of(file: GridFile | ServedGrid | ServedSite) -> list[Any]:
+    """Return the sites, as GRID.toml would have them; one that could not be read is UNSET."""
+    if isinstance(file, ServedSite):
+        return [file.site]
+    return [site.as_live() if isinstance(site, FarSiteTable) else site for site in file.sites]
+
+
+def _grid_of(file: GridFile | ServedGrid | ServedSite) -> LiveGridTable:
+    return LiveGridTable(rendezvous_ms=file.site.rendezvous_ms) if isinstance(file, ServedSite) else file.grid
+
+
+def _read(
+    raw: dict[str, Any],
+    kind: type[GridFile] | type[ServedGrid] | type[ServedSite],
+    report: FileReport,
+    text: str,
+    base: str,
+) -> ReadGrid:
+    """Read a file and check all of it."""
+    for (table, key), said in kind.refused.items():
+        # That no data is moved goes without saying, and may be said.
+        if key in (there := _table(raw, table)) and (key, there.pop(key)) != ("data", "none"):
+            report.add((table, key), said)
+    file = convert_whole(raw, kind, report, kind.replaced)
+    sites, grid = _sites_of(file), _grid_of(file)
+    _check_grid(sites, grid, report)
+    _check_gateway(file.gateway, report)
+    net = None
+    if isinstance(file, ServedSite):
+        _check_own_site(file, report)
+    else:
+        net = file.net
+        _check_net(file, sites, report)
+        for number, site in enumerate(file.sites):
+            if isinstance(site, FarSiteTable):
+                _check_end(site, ("sites", number), report)
+    if file.folder is not None and not file.folder.strip():
+        report.add(("folder",), "is empty; name a folder" + ", or leave it out" * (kind is GridFile))
+    network = read_network(sites, net, file.name or "grid", Path(base) if base else None, report)
+    report.raise_if_any()
+    return ReadGrid(file, network, text, report.source, base)
+
+
+def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    found = raw.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
+    """Check the sites and how the grid schedules."""
+    check_sites(sites, report)
+    check_fragments(grid, report)
+    policy = grid_policy(grid, report)
+    if policy.mode == "local":
+        report.add(("grid", "mode"), "is 'local', and then there is no grid; sharing, multi-site or adaptive")
+    for number, site in enumerate(sites):
+        if isinstance(site, LiveSiteTable) and site.machines > site.nodes:
+            report.add(("sites", number, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
+
+
+def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport) -> None:
+    """Check what is said of the links between the sites."""
+    if not report.is_clean(("sites",)):
+        return
+    check_links(sites, file.grid, file.net, report)
+    if file.net is None:
+        return
+    if file.grid.mode == "sharing" and grid_decides_all(sites, file.grid):
+        report.add(("net",), IDLE_NET.format(file.grid.mode))
+    if file.net.changes or file.net.contention != "none":
+        key = "changes" if file.net.changes else "contention"
+        report.add(("net", key), "counts in simulation alone; leave it out ([probes] measures what links are like)")
+
+
+def _check_own_site(file: ServedSite, report: FileReport) -> None:
+    """Check what only a site has that is served alone."""
+    if file.uplink is not None:
+        _check_end(file.uplink, ("uplink",), report)
+    if file.site.host is not None and file.site.machines > 1:
+        report.add(("site", "host"), "names one machine, and the site has several; leave it out")
+    if file.ray.address is not None and not file.ray.address.strip():
+        report.add(("ray", "address"), "is empty; write auto, HOST:PORT, or leave it out for a Ray of its own")
+
+
+def _check_end(end: EndTable, place: KeyPath, report: FileReport) -> None:
+    """Check how the other end of a link is reached."""
+    try:
+        parts = urlsplit(end.url)
+        is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        is_fine = is_fine and not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
+    except ValueError:
+        is_fine = False
+    if not is_fine:
+        report.add((*place, "url"), f"{end.url!r} is no address of a gateway; write for example https://host:8765")
+    elif end.url.startswith("http:"):
+        for key in ("ca", "cert", "key"):
+            if getattr(end, key) is not None:
+                report.add((*place, key), "is for TLS, and the url says http; write https")
+    _check_pair(end, place, "a certificate needs its key", report)
+    for key in ("token_file", "accepts_file"):
+        if not getattr(end, key).strip():
+            report.add((*place, key), "is empty; name a file with a secret of 32 characters or more")
+
+
+def _check_gateway(gateway: GatewayTable, report: FileReport) -> None:
+    """Check how the gateway is set up, its files aside."""
+    place = ("gateway",)
+    _check_pair(gateway, place, "TLS needs a certificate and its key", report)
+    if gateway.client_ca is not None and gateway.cert is None:
+        report.add((*place, "client_ca"), "is given without cert and key; without TLS nobody shows a certificate")
+    if gateway.operator_token_file is not None and not gateway.tokens:
+        report.add((*place, "operator_token_file"), "stands beside tokens = false; leave one of them out")
+    try:
+        GatewayTable(host=gateway.host, tokens=gateway.tokens).settings("tokens.db")
+    except OptionError as error:
+        report.add((*place, error.option), error.problem)
+
+
+def _check_pair(table: EndTable | GatewayTable, place: KeyPath, why: str, report: FileReport) -> None:
+    if (table.cert is None) != (table.key is None):
+        given, missing = ("cert", "key") if table.key is None else ("key", "cert")
+        report.add((*place, given), f"is given without {missing}; {why}")

@@ -1,0 +1,428 @@
+"""What GRID.toml and the files of serve say, as typed structs; the tables of sites and grids are those of scenarios.
+
+Which keys count where is told by `GridFile`, `ServedGrid` and `ServedSite`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from gridweave.grid.config.toml import NAME_PATTERN
+from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.policy import BACKFILLS, CONTROLS, MODES, SELECTIONS
+from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
+from gridweave.site.disciplines.lomarc import CPUS, MAX_LANES, VARIANTS
+from gridweave.site.disciplines.slowdown_tables import FORMULAS
+from gridweave.site.job import MAX_WIDTH
+from gridweave.site.kernels.order import ORDERS
+from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
+
+SITES_OF_SPLITS = ("fewest", "earliest-end")
+FRAGMENT_TABLES = ("limited", "unlimited")
+MAX_INT = 2**63 - 1
+_MAX_SITES = 1_000
+
+
+def one_of(names: tuple[str, ...], description: str) -> Meta:
+    """Return what tells an editor the names; the reader refuses others with a message of its own."""
+    return Meta(description=description, extra_json_schema={"enum": list(names)})
+
+
+SiteName = Annotated[str, Meta(description="Letters, digits, hyphens and underscores.", pattern=NAME_PATTERN)]
+Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
+Order = Annotated[str, one_of(tuple(ORDERS), "Order of the queue.")]
+_Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
+_Seconds = Annotated[float, Meta(gt=0)]
+_Count = Annotated[int, Meta(ge=1, le=2**40)]
+_Port = Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all tables: unknown keys are refused."""
+
+
+class SharingTable(Table, frozen=True, kw_only=True):
+    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``.
+
+    Attributes
+    ----------
+    variant : str
+        A variant of docs/lomarc.md: who shares nodes, and which match is best.
+    cores, threads : int
+        Cores of a node, and hardware threads of a core.
+    memory : float
+        Of a node, in units of the memory that the jobs' fractions are parts of.
+    cpu : str, optional
+        That of the variant if left out.
+    max_slowdown : float
+        No match may slow a job more.
+    formula : str
+        Of the slowdown.
+    """
+
+    variant: Annotated[str, one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
+    cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
+    threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
+    memory: Annotated[float, Meta(gt=0)] = 1.0
+    cpu: Annotated[str, one_of(CPUS, "Kind of CPU.")] | None = None
+    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6
+    formula: Annotated[str, one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
+
+
+class Site(Table, frozen=True, kw_only=True):
+    """One of ``[[sites]]``.
+
+    Attributes
+    ----------
+    name : str
+    nodes : int
+    discipline, order, backfill : str, optional
+        How the site schedules by itself (mode ``local``, limited or no control, its own users), as in
+        `gridweave.site.policy.SitePolicy`; order and backfilling are those of ``[grid]`` if left out. Under full
+        control a site only starts what the grid decides.
+    grid_share : float
+        Part of the nodes that jobs of the grid may hold at one time.
+    own_users_first : bool
+        Whether the owner's users stand ahead of delegated jobs in the site's queue.
+    at : str, optional
+        The node of the network at which it is attached; as an entry of ``[net.attach]``.
+    sharing : SharingTable, optional
+        How jobs share its nodes; for the discipline ``lomarc``.
+    """
+
+    name: SiteName
+    nodes: Nodes
+    discipline: Annotated[str, one_of((*SITE_BACKFILLS, "lomarc"), "How the site schedules by itself.")] = "queue"
+    order: Order | None = None
+    backfill: Annotated[str, one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")] | None = None
+    grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
+    own_users_first: Annotated[bool, Meta(description="Whether own users stand ahead of delegated jobs.")] = False
+    at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
+    sharing: SharingTable | None = None
+
+
+class LiveSiteTable(Site, frozen=True, kw_only=True):
+    """One of ``[[sites]]`` of GRID.toml: as in a scenario, and what only a live one has.
+
+    Attributes
+    ----------
+    machines : int
+        On how many Ray nodes it is; its nodes are divided among them.
+    virtual : bool
+        Whether its nodes are only counted; otherwise each has cores of its machine for itself.
+    journal : str
+        URL of its journal; a file in the folder, if left out.
+    """
+
+    machines: Nodes = 1
+    virtual: bool = True
+    journal: str = ""
+
+
+class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
+    """The table ``[site]`` of a site that is served alone: as in GRID.toml, and what only such a one has.
+
+    Attributes
+    ----------
+    number : int
+        Its place among the sites of the grid, from 0; the numbers of its own users' jobs follow from it.
+    rendezvous_ms : int
+        As ``grid.rendezvous_ms`` of GRID.toml.
+    host : str, optional
+        By which name or address other sites reach its machine; if left out, the address by which it reaches the grid,
+        or that which Ray has on a cluster that it joins.
+    journal_password_file : str, optional
+        Of the password of the journal's database.
+    """
+
+    number: Annotated[int, Meta(ge=0, lt=_MAX_SITES)]
+    rendezvous_ms: _Ms = 30_000
+    host: str | None = None
+    journal_password_file: str | None = None
+
+
+class EndTable(Table, frozen=True, kw_only=True):
+    """The other end of a link: the table ``[uplink]``, and what an entry of ``[[sites]]`` has of it.
+
+    Attributes
+    ----------
+    url : str
+        Of the other end's gateway.
+    token_file, accepts_file : str
+        Files of the secret that is sent there, and of those that are expected from there; relative to the file that
+        names them, as all of these.
+    ca : str, optional
+        Certificates that are trusted in place of those of the system.
+    cert, key : str, optional
+        The certificate that is shown there, and its key.
+    """
+
+    url: str
+    token_file: str
+    accepts_file: str
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class FarSiteTable(EndTable, frozen=True, kw_only=True):
+    """One of ``[[sites]]`` of the grid's side: what the meta-scheduler knows of a site that is elsewhere.
+
+    Attributes
+    ----------
+    name : str
+    nodes, machines, grid_share
+        As in the site's own file.
+    at : str, optional
+        The node of the network at which it is attached.
+    """
+
+    name: SiteName
+    nodes: Nodes
+    machines: Nodes = 1
+    grid_share: float = 1.0
+    at: str | None = None
+
+    def as_live(self) -> LiveSiteTable:
+        """Return what GRID.toml would say of this site."""
+        return LiveSiteTable(
+            name=self.name, nodes=self.nodes, machines=self.machines, grid_share=self.grid_share, at=self.at
+        )
+
+
+class PolicyTable(Table, frozen=True, kw_only=True):
+    """What ``[grid]`` says everywhere: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments.
+
+    With ``[net]`` there are beside (docs/netmodel.md)
+
+    Attributes
+    ----------
+    split : str
+        Which sites a split job goes to: the fewest, or those where it ends earliest.
+    exact_up_to : int
+        For the earliest end: if a job can be placed in no more ways than this, all are looked at.
+    """
+
+    mode: Annotated[str, one_of(MODES, "How jobs come to sites.")] = "adaptive"
+    control: Annotated[str, one_of(CONTROLS, "How much the grid has to say.")] = "full"
+    order: Order = "fcfs"
+    backfill: Annotated[str, one_of(BACKFILLS, "Backfilling.")] = "easy"
+    selection: Annotated[str, one_of(tuple(SELECTIONS), "Of a single site.")] = "best-fit"
+    overhead: (
+        Annotated[float, Meta(description="0.3: a split job takes 30% longer.")]
+        | Annotated[
+            list[float],
+            Meta(description="In 2, 3, ... fragments; the last one holds for more.", extra_json_schema={"minItems": 1}),
+        ]
+    ) = 0.0
+    lower_bound: Annotated[int, Meta(description="Jobs that are split are wider than this.", le=MAX_WIDTH)] = 0
+    max_fragments: (
+        Annotated[str, one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]
+        | list[tuple[Annotated[int, Meta(ge=1, le=MAX_INT)], Annotated[int, Meta(ge=1, le=MAX_INT)]]]
+    ) = "unlimited"
+    split: Annotated[str, one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "fewest"
+    exact_up_to: Annotated[
+        int, Meta(description="More placements of a job than this are not all looked at.", ge=0, le=MAX_INT)
+    ] = EXACT_UP_TO
+
+
+class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
+    """The table ``[grid]`` of a live grid: as in a scenario, and what a live meta-scheduler has.
+
+    Attributes
+    ----------
+    margin_ms, retry_ms, lease_ms, rendezvous_ms
+        As for `gridweave.grid.service.cluster.GridPlan`.
+    seed : int
+        Of the selection ``random``.
+    journal : str
+        URL of the meta-scheduler's journal; a file in the folder, if left out.
+    journal_password_file : str, optional
+        Of the password of the journal's database.
+    """
+
+    margin_ms: _Ms = 500
+    retry_ms: _Ms = 10_000
+    lease_ms: _Ms = 3_600_000
+    rendezvous_ms: _Ms = 30_000
+    seed: Annotated[int, Meta(ge=0, le=MAX_INT)] = 0
+    journal: str = ""
+    journal_password_file: str | None = None
+
+
+class ProbesTable(Table, frozen=True, kw_only=True):
+    """The table ``[probes]``: without it the ways between sites are not measured.
+
+    Attributes
+    ----------
+    every_s, bandwidth_every_s : float
+        As for `gridweave.site.service.probes.probing.ProbePlan`.
+    """
+
+    every_s: _Seconds = 60.0
+    bandwidth_every_s: _Seconds = 3_600.0
+
+
+class GatewayTable(Table, frozen=True, kw_only=True):
+    """The table ``[gateway]``: where it listens, who may ask, and how much.
+
+    Attributes
+    ----------
+    host : str
+        Of the address that it listens at.
+    port : int, optional
+        0: any that is free. Left out: the usual one, or, of a grid on one machine, any other if that is taken.
+    tokens : bool
+        Whether who asks must have a token.
+    cert, key : str, optional
+        Files for TLS; relative to the file that names them.
+    client_ca : str, optional
+        Certificates by which the other ends of links are known, beside their secrets.
+    operator_token_file : str, optional
+        Of a token that was made elsewhere, and may do everything.
+    max_body_bytes, max_jobs, requests_per_s, burst, max_open_jobs
+        Limits; those of the gateway if left out (docs/gateway.md).
+    """
+
+    host: str = "127.0.0.1"
+    port: _Port | None = None
+    tokens: bool = True
+    cert: str | None = None
+    key: str | None = None
+    client_ca: str | None = None
+    operator_token_file: str | None = None
+    max_body_bytes: _Count | None = None
+    max_jobs: _Count | None = None
+    requests_per_s: _Seconds | None = None
+    burst: _Seconds | None = None
+    max_open_jobs: _Count | None = None
+
+    def settings(self, tokens: str) -> GatewaySettings:
+        """Return how the gateway is set up.
+
+        Parameters
+        ----------
+        tokens : str
+            Where tokens are kept, if there are any.
+        """
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name in _SETTINGS}
+        given = {name: value for name, value in given.items() if value is not None}
+        return GatewaySettings(tokens=tokens if self.tokens else None, **given)
+
+
+_SETTINGS = set(GatewaySettings.__struct_fields__) - {"tokens"}
+
+
+class RayTable(Table, frozen=True, kw_only=True):
+    """The table ``[ray]``: the local Ray, or where a cluster runs that a site joins.
+
+    Attributes
+    ----------
+    port : int
+        Of its head; 0: any that is free.
+    first_port : int, optional
+        From which on ports are kept for the ranks of jobs to meet at, 200 for each machine.
+    object_store_mb : int
+        Memory of each of its nodes for objects; the grid itself puts none there.
+    address : str, optional
+        ``auto`` or HOST:PORT; a Ray of its own is started if it is left out.
+    """
+
+    port: _Port = 0
+    first_port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
+    object_store_mb: Annotated[int, Meta(ge=76, le=2**20)] = 80
+    address: str | None = None
+
+    @property
+    def store_bytes(self) -> int:
+        """Memory of each of its nodes for objects."""
+        return self.object_store_mb << 20
+
+
+Refused = dict[tuple[str, str], str]
+"""Keys that count elsewhere, and what to say of them."""
+
+_SIMULATED = "counts in simulation alone; leave it out"
+_SERVED = "is not known in GRID.toml, but in the files of gridweave serve; leave it out"
+_NOT_SIMULATED: Refused = {("grid", key): _SIMULATED for key in ("data", "contention", "at")}
+
+
+class GridFile(Table, frozen=True, kw_only=True):
+    """A whole GRID.toml.
+
+    Attributes
+    ----------
+    sites : list of LiveSiteTable
+    name : str, optional
+        Of the grid; ``--name`` goes before it.
+    folder : str, optional
+        Of journals, jobs and their output; one in the user's state folder if left out.
+    net : NetTable, optional
+        The links between the sites, from which the overhead of a split follows.
+    """
+
+    refused: ClassVar[Refused] = _NOT_SIMULATED | {
+        ("grid", "journal_password_file"): _SERVED,
+        ("gateway", "client_ca"): _SERVED,
+        ("gateway", "operator_token_file"): _SERVED,
+        ("ray", "address"): "is not known in GRID.toml; give --address to gridweave up",
+    }
+    replaced: ClassVar[dict[str, Any]] = {"sites": []}
+
+    sites: list[LiveSiteTable]
+    name: SiteName | None = None
+    folder: str | None = None
+    grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
+    net: NetTable | None = None
+    probes: ProbesTable | None = None
+    gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+    ray: RayTable = msgspec.field(default_factory=RayTable)
+
+
+class ServedGrid(Table, frozen=True, kw_only=True):
+    """A whole file of the grid's side.
+
+    Attributes
+    ----------
+    folder : str
+        Of the journal and of the tokens.
+    """
+
+    refused: ClassVar[Refused] = _NOT_SIMULATED | {
+        ("grid", "rendezvous_ms"): "is not known at the grid's side; it stands in the file of each site"
+    }
+    replaced: ClassVar[dict[str, Any]] = {"sites": [], "folder": "/"}
+
+    sites: list[FarSiteTable]
+    folder: str
+    name: SiteName = "default"
+    grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
+    net: NetTable | None = None
+    gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+
+
+class ServedSite(Table, frozen=True, kw_only=True):
+    """A whole file of a site.
+
+    Attributes
+    ----------
+    folder : str
+        Of the journal, jobs and their output, and of the tokens.
+    name : str
+        Of the grid.
+    uplink : EndTable, optional
+        The grid's side; a site without one serves its own users alone.
+    """
+
+    refused: ClassVar[Refused] = {("site", "at"): "counts at the grid's side; leave it out"}
+    replaced: ClassVar[dict[str, Any]] = {"folder": "/"}
+
+    site: OwnSiteTable
+    folder: str
+    name: SiteName = "default"
+    uplink: EndTable | None = None
+    gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+    ray: RayTable = msgspec.field(default_factory=RayTable)

@@ -1,0 +1,485 @@
+"""Files in TOML, read into typed structs, field by field: all that is wrong is told at once, with file, line and key.
+
+`tomllib` tells values, but not where they came from, so the lines of keys are found here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Final, get_args, get_origin
+
+import msgspec
+
+from gridweave.errors import InputError, ScenarioError
+from gridweave.netmodel.reading import read_table
+from gridweave.netmodel.tables import NetTable
+
+NAME_PATTERN = "^[A-Za-z0-9_-]+$"
+"""What names of sites are made of."""
+
+MAX_BYTES = 1 << 22
+_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+KeyPath = tuple[str | int, ...]
+"""Keys from the root of a document, and numbers of the elements of arrays, from 0."""
+
+_BLANK = re.compile(r"[ \t\r\n]*(?:#[^\n]*)?")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_STRING = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|'
+    r"'''.*?'{3,5}|"
+    r'"(?:\\.|[^"\\])*"|'
+    r"'[^']*'",
+    re.DOTALL,
+)
+_SCALAR = re.compile(r"[^,\]}\n#]*")
+
+
+def locate_keys(text: str) -> dict[KeyPath, int]:
+    r"""Return the line of every key, table and array element of a TOML document.
+
+    Parameters
+    ----------
+    text : str
+        A document that `tomllib` reads.
+
+    Returns
+    -------
+    dict from tuple to int
+        Path to line, from 1. A table's line is that of its header, or of the first key that speaks of it.
+
+    Examples
+    --------
+    >>> locate_keys("a = 1\n[[b]]\nc.d = [\n  2]\n")
+    {('a',): 1, ('b', 0): 2, ('b',): 2, ('b', 0, 'c', 'd'): 3, ('b', 0, 'c'): 3, ('b', 0, 'c', 'd', 0): 4}
+    """
+    locator = _Locator(text)
+    locator.document()
+    return locator.lines
+
+
+class _Locator:
+    """A walk through a valid document that follows its brackets, strings and comments, and takes no value apart."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.place = 0
+        self.lines: dict[KeyPath, int] = {}
+        self._counted_to = 0
+        self._line = 1
+        self._arrays: dict[KeyPath, int] = {}
+
+    def document(self) -> None:
+        table: KeyPath = ()
+        while not self._at_end():
+            if self._takes("[["):
+                table = self._element(self._keys())
+                self._takes("]]")
+            elif self._takes("["):
+                table = self._resolved(self._keys())
+                self._note(table, self._line_here())
+                self._takes("]")
+            else:
+                self._assignment(table)
+
+    def _assignment(self, table: KeyPath) -> None:
+        line = self._line_here()
+        path = (*table, *self._keys())
+        self._note(path, line)
+        self._blank()
+        self._takes("=")
+        self._value(path)
+
+    def _value(self, path: KeyPath) -> None:
+        self._blank()
+        if self._takes("["):
+            number = 0
+            while not self._at_end() and not self._takes("]"):
+                self._note((*path, number), self._line_here())
+                self._value((*path, number))
+                self._blank()
+                self._takes(",")
+                number += 1
+        elif self._takes("{"):
+            while not self._at_end() and not self._takes("}"):
+                self._assignment(path)
+                self._blank()
+                self._takes(",")
+        else:
+            string = _STRING.match(self.text, self.place)
+            found = string or _SCALAR.match(self.text, self.place)
+            assert found is not None
+            self.place = found.end()
+
+    def _keys(self) -> KeyPath:
+        """Read a dotted key."""
+        keys: list[str] = []
+        while True:
+            self._blank()
+            quoted = _STRING.match(self.text, self.place)
+            found = quoted or _BARE_KEY.match(self.text, self.place)
+            assert found is not None, "the document is not valid"
+            self.place = found.end()
+            keys.append(next(iter(tomllib.loads(f"{found.group()} = 0"))))
+            self._blank()
+            if not self._takes("."):
+                return tuple(keys)
+
+    def _element(self, keys: KeyPath) -> KeyPath:
+        """Return the path of a new element of an array of tables."""
+        path = (*self._resolved(keys[:-1]), keys[-1])
+        number = self._arrays.get(path, -1) + 1
+        self._arrays[path] = number
+        self._note((*path, number), self._line_here())
+        return (*path, number)
+
+    def _resolved(self, keys: KeyPath) -> KeyPath:
+        """Return the path of a table: a key that is an array of tables stands for its last element."""
+        path: KeyPath = ()
+        for key in keys:
+            path = (*path, key)
+            if path in self._arrays:
+                path = (*path, self._arrays[path])
+        return path
+
+    def _note(self, path: KeyPath, line: int) -> None:
+        for length in range(len(path), 0, -1):
+            self.lines.setdefault(path[:length], line)
+
+    def _line_here(self) -> int:
+        self._line += self.text.count("\n", self._counted_to, self.place)
+        self._counted_to = self.place
+        return self._line
+
+    def _takes(self, mark: str) -> bool:
+        if self.text.startswith(mark, self.place):
+            self.place += len(mark)
+            return True
+        return False
+
+    def _blank(self) -> None:
+        """Pass over blanks, ends of lines and comments."""
+        while (found := _BLANK.match(self.text, self.place)) and found.end() > self.place:
+            self.place = found.end()
+
+    def _at_end(self) -> bool:
+        self._blank()
+        return self.place >= len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class FileProblem:
+    """One thing that is wrong with a file.
+
+    Attributes
+    ----------
+    source : str
+        The file, or ``--set``.
+    line : int or None
+        Line of the file, from 1.
+    field : str
+        Dotted keys; empty where it is not about one key.
+    text : str
+        What is wrong, and what would be right.
+    """
+
+    source: str
+    line: int | None
+    field: str
+    text: str
+
+    def __str__(self) -> str:
+        where = self.source + (f":{self.line}" if self.line is not None else "")
+        if self.source == "--set":
+            return f"--set {self.field}: {self.text}"
+        return f"{where}: {self.field}: {self.text}" if self.field else f"{where}: {self.text}"
+
+
+@dataclass(slots=True)
+class FileReport:
+    """What is wrong with one file so far.
+
+    Attributes
+    ----------
+    source : str
+        The file, or what else it came from.
+    lines : mapping from path to int
+        Where its keys stand; empty if it is no file.
+    typed : dict from path to str
+        Keys that ``--set`` gave, as they were typed.
+    problems : dict from FileProblem to path
+        In the order in which they were found, none twice.
+    """
+
+    source: str
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    typed: dict[KeyPath, str] = field(default_factory=dict)
+    problems: dict[FileProblem, KeyPath] = field(default_factory=dict)
+
+    def add(self, path: KeyPath, text: str) -> None:
+        """Note a problem with the key at a path; its line is that of the key, or of the nearest table around it."""
+        text = " ".join(text.split())
+        name = ".".join(str(key) for key in path if not isinstance(key, int))
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.typed:
+                rest = [str(key) for key in path[length:] if not isinstance(key, int)]
+                self.problems.setdefault(
+                    FileProblem("--set", None, ".".join([self.typed[path[:length]], *rest]), text), path
+                )
+                return
+        line = next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
+        self.problems.setdefault(FileProblem(self.source, line, name, text), path)
+
+    def is_clean(self, *paths: KeyPath) -> bool:
+        """Return whether nothing is wrong at or below these paths."""
+        return not any(found[: len(path)] == path for found in self.problems.values() for path in paths)
+
+    def stands_at(self, path: KeyPath) -> bool:
+        """Return whether something is wrong with the very key at a path, rather than with one below it."""
+        return path in self.problems.values()
+
+    def raise_if_any(self) -> None:
+        """End here if anything is wrong.
+
+        Raises
+        ------
+        ScenarioError
+            With all problems, in the order of their lines.
+        """
+        if self.problems:
+            in_file = [problem for problem in self.problems if problem.source != "--set"]
+            typed = [problem for problem in self.problems if problem.source == "--set"]
+            raise ScenarioError([*sorted(in_file, key=lambda problem: problem.line or 0), *typed])
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """Those who check a table report through this: their paths begin at the table.
+
+    Attributes
+    ----------
+    report : FileReport
+    place : tuple
+        Where the table stands.
+    """
+
+    report: FileReport
+    place: KeyPath
+
+    def add(self, path: KeyPath, text: str) -> None:
+        """Note a problem with the key at a path within the table."""
+        self.report.add((*self.place, *path), text)
+
+
+def text_of_file(path: Path) -> str:
+    """Return the text of a file in TOML.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is too large.
+    ScenarioError
+        If it is no text.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path}: is too large, as it has more than {MAX_BYTES} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ScenarioError([FileProblem(str(path), line, "", "is no text in UTF-8, as TOML is")]) from None
+
+
+def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
+    """Read a document.
+
+    Parameters
+    ----------
+    name : str
+        Of the file, for errors.
+
+    Returns
+    -------
+    dict, FileReport
+        What it says, and a report that knows where its keys stand.
+
+    Raises
+    ------
+    ScenarioError
+        If it is no TOML.
+    """
+    text = text.replace("\r\n", "\n")
+    try:
+        return tomllib.loads(text), FileReport(name, locate_keys(text))
+    except ValueError as error:
+        found = _AT_LINE.search(str(error))
+        line = int(found.group(1)) if found else text.rstrip("\n").count("\n") + 1
+        problem = f"is no TOML: {_AT_LINE.sub('', str(error))}"
+    except RecursionError:
+        line, problem = 1, "is no TOML that can be read: its values are nested too deeply"
+    raise ScenarioError([FileProblem(name, line, "", " ".join(problem.split()))])
+
+
+BROKEN: Final = msgspec.UNSET
+"""Stands for a value that could not be read."""
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+_GOT = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "a table",
+}
+_MATCHING = f"`str` matching regex {NAME_PATTERN!r}"
+_QUOTED = re.compile(r"`([^`]*)`")
+
+
+def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report: FileReport) -> Any:
+    """Read a table into a struct.
+
+    Parameters
+    ----------
+    raw : object
+        What was written.
+    kind : type of msgspec.Struct
+        What is to come of it.
+    path : tuple
+        Where it stands.
+    report : FileReport
+        Is told of every key that is unknown, missing or of the wrong type.
+
+    Returns
+    -------
+    Struct or UNSET
+        A key that could not be read has its default; without a default there is no struct.
+    """
+    if not isinstance(raw, dict):
+        report.add(path, f"is {_named(raw)}; a table with keys is needed")
+        return BROKEN
+    if kind is NetTable:  # the network has a reader of its own, which knows its lists
+        return read_table(raw, Below(report, path))
+    fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
+    for key in raw:
+        if key not in fields:
+            report.add((*path, key), f"is not known{_meant(key, list(fields))}; known are {', '.join(fields)}")
+    values = {}
+    whole = True
+    for name, one in fields.items():
+        value: Any = BROKEN
+        if name in raw:
+            value = _convert(raw[name], one.type, (*path, name), report)
+        elif one.required:
+            report.add((*path, name), "is missing")
+        if value is not BROKEN:
+            values[one.name] = value
+        elif one.required:
+            whole = False
+    return kind(**values) if whole else BROKEN
+
+
+def _convert(raw: Any, kind: Any, path: KeyPath, report: FileReport) -> Any:
+    table = _table_of(kind)
+    if table is not None:
+        return convert_table(raw, table, path, report)
+    element = _element_of(kind)
+    if element is not None and isinstance(raw, list):
+        return [convert_table(value, element, (*path, number), report) for number, value in enumerate(raw)]
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        report.add(path, _told(raw, str(error)))
+        return BROKEN
+
+
+def _table_of(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the struct that a field holds, be it there or not; None if the field is no table."""
+    if get_origin(kind) is list:
+        return None
+    kinds = [one for one in get_args(kind) or (kind,) if one is not NoneType]
+    alone = kinds[0] if len(kinds) == 1 else None
+    return alone if isinstance(alone, type) and issubclass(alone, msgspec.Struct) else None
+
+
+def _element_of(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the struct of which a field holds a list, whatever else it may hold; None if it holds no such list."""
+    for one in (kind, *get_args(kind)):
+        if get_origin(one) is list:
+            element = get_args(one)[0]
+            element = get_args(element)[0] if get_origin(element) is Annotated else element
+            if isinstance(element, type) and issubclass(element, msgspec.Struct):
+                return element
+    return None
+
+
+def _told(raw: object, message: str) -> str:
+    """Say in plain words what msgspec says of a value."""
+    needed, _, place = message.partition(" - at ")
+    needed = needed.removeprefix("Expected ").partition(", got ")[0]
+    needed = needed.replace(_MATCHING, "a text of letters, digits, hyphens and underscores")
+    words = _QUOTED.sub(
+        lambda found: " or ".join(_TYPES.get(name, name) for name in found.group(1).split(" | ") if name != "null"),
+        needed,
+    )
+    inside = place.strip("`").removeprefix("$")
+    return f"is {_named(raw)}{' in which' + inside + ' is wrong' if inside else ''}; {words} is needed"
+
+
+def _named(raw: object) -> str:
+    """Name a value by its type, with the value itself where it is short."""
+    kind = _GOT.get(type(raw))
+    if isinstance(raw, (datetime.date, datetime.time)):
+        return f"a date or time, {raw}"
+    if isinstance(raw, (list, dict)) or kind is None:
+        return kind or f"a {type(raw).__name__}"
+    text = str(raw).lower() if isinstance(raw, bool) else repr(raw)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _meant(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    return f" (perhaps {close[0]} was meant)" if close else ""
+
+
+def convert_whole(raw: dict[str, Any], kind: type[msgspec.Struct], report: FileReport, lost: dict[str, Any]) -> Any:
+    """Read a whole document into a struct, as far as that goes.
+
+    Parameters
+    ----------
+    lost : dict
+        What is taken in the place of a key that must be there, and is not, or cannot be read.
+
+    Raises
+    ------
+    ScenarioError
+        If not even so anything can be made of it.
+    """
+    found = convert_table(raw, kind, (), report)
+    if found is BROKEN:
+        # The tables that are there are judged all the same; what was said once is not said again.
+        left = {name: value for name, value in raw.items() if not report.stands_at((name,))}
+        found = convert_table(lost | left, kind, (), report)
+    if found is BROKEN:
+        report.raise_if_any()
+    return found

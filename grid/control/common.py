@@ -1,0 +1,276 @@
+"""What the levels of control share: what each is asked, the jobs that wait at sites, and what users want of these."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.messages import (
+    GridCommand,
+    LinksChanged,
+    PathsMeasured,
+    ReportDone,
+    ReportHeld,
+    ReportRefused,
+    ToSite,
+)
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
+from gridweave.site.explain import Forecaster
+from gridweave.site.job import Job
+from gridweave.site.messages import Answer, CancelJob, Quoted, WithdrawJob
+
+
+class ControlOptions(NamedTuple):
+    """What a level of control is made for, beside the nodes and the policy.
+
+    Attributes
+    ----------
+    rng : numpy.random.Generator or None
+        For the selection ``random``, one draw per submitted job.
+    margin_ms : int
+        How far ahead the start of a job on several sites is agreed.
+    retry_ms : int
+        After how long a site that refused, or was silent, is asked again though nothing was heard of it.
+    lease_ms : int
+        How long a delegated job may wait at a site that hears nothing of the grid.
+    network : GridNetwork or None
+        The links between the sites.
+    """
+
+    rng: Generator | None
+    margin_ms: int
+    retry_ms: int
+    lease_ms: int
+    network: GridNetwork | None
+
+
+class Control(ABC):
+    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999).
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Nodes of each site.
+    """
+
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
+        self.policy = policy
+        self._nodes = list(nodes)
+        self._rng = options.rng if policy.selection == "random" else None
+        self._retry_ms = options.retry_ms
+        self._largest = max(nodes)
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could not be placed on the idle grid, or None."""
+        if job.width <= self._largest:
+            return None
+        return self.policy.why_never(np.array(self._nodes, np.int64), job.width)
+
+    def submit(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+    ) -> list[GridCommand]:
+        """Take in a job; its attempts are counted on from a number."""
+        draw = 0.0 if self._rng is None else float(self._rng.random())
+        if self._knows(job.job_id):
+            return []
+        reason = self.why_never(job)
+        if reason is not None:
+            return [ReportRefused(job.job_id, reason)]
+        return self._admit(now_ms, job, draw, sensitivity, sends or Sends(), attempt)
+
+    @abstractmethod
+    def _knows(self, job_id: int) -> bool:
+        """Return whether a job is in the grid."""
+
+    @abstractmethod
+    def _admit(
+        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int
+    ) -> list[GridCommand]:
+        """Take in a job that is new, and can be placed."""
+
+    @abstractmethod
+    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """Take a job out of the queue, or have it taken out when it comes back there."""
+
+    @abstractmethod
+    def release(self, job_id: int) -> None:
+        """Do not take a job out of the queue any more."""
+
+    @abstractmethod
+    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """End a job, or take it out."""
+
+    @abstractmethod
+    def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says."""
+
+    @abstractmethod
+    def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
+        """Take in how the links are now."""
+
+    @abstractmethod
+    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+        """Refuse a job that can be placed no more; one that is under way, when it is to be tried again."""
+
+    @abstractmethod
+    def run(self, now_ms: int) -> list[GridCommand]:
+        """Decide, after all that happened at an instant has been taken in."""
+
+    @abstractmethod
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they are thought of."""
+
+    @abstractmethod
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `run` is to be called though nothing is heard."""
+
+    @abstractmethod
+    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
+        """Return what works out when a job starts, and why not sooner; None if it is not known."""
+
+    @abstractmethod
+    def quoter(
+        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
+    ) -> Forecaster:
+        """Return what works out when a job would start that were submitted now."""
+
+    @abstractmethod
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+
+
+ASKING, BACKLOG, WAITING = "asking", "backlog", "waiting"
+WITHDRAWING, RUNNING, SPLIT = "withdrawing", "running", "split"
+"""Where a job stands."""
+
+
+@dataclass(slots=True)
+class Delegation:
+    """A job of the grid that was given to a site, or is about to be, and where it stands."""
+
+    job: Job
+    draw: float
+    number: int = 0
+    sensitivity: float = 1.0
+    sends: Sends = field(default_factory=Sends)
+    submit_ms: int = 0
+    state: str = ASKING
+    site: int = -1
+    next_site: int = -1
+    # Whether it was sent where it would start at once by the quotes of all, which other jobs have been given as well.
+    hurried: bool = False
+    cancelled: bool = False
+    # Whether it is to be taken out when it comes back.
+    held: bool = False
+    # When it is to end where it waits, and why it is not to be asked for again, if that is so.
+    end_ms: int = 0
+    hopeless: str = ""
+    asked: set[int] = field(default_factory=set)
+    quotes: dict[int, Quoted] = field(default_factory=dict)
+    # When each of the quotes came.
+    quoted_ms: dict[int, int] = field(default_factory=dict)
+    refused_by: set[int] = field(default_factory=set)
+
+
+class DelegatingControl(Control):
+    """A level at which jobs wait in the queues of sites: where each stands, and what its user wants of it."""
+
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
+        super().__init__(nodes, policy, options)
+        self._jobs: dict[int, Delegation] = {}
+        # When the sites are asked again for the jobs that none of them takes.
+        self._retry_at_ms: int | None = None
+
+    def _knows(self, job_id: int) -> bool:
+        return job_id in self._jobs
+
+    def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """End a job, wherever it stands."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None or delegation.cancelled:
+            return []
+        delegation.cancelled = True
+        if delegation.state in (ASKING, BACKLOG):
+            return self._done(delegation, "cancelled")
+        return self._end(delegation)
+
+    def _end(self, delegation: Delegation) -> list[GridCommand]:
+        """Ask for the end of a job that a site has."""
+        return [ToSite(delegation.site, CancelJob(delegation.job.job_id, delegation.number))]
+
+    def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
+        """Take a job out; one that waits at a site is asked for, and one that is under way when it comes back."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None or delegation.cancelled:
+            return []
+        if delegation.state in (ASKING, BACKLOG):
+            return self._take_out(delegation)
+        delegation.held = True
+        if delegation.state == WAITING:
+            return [ToSite(delegation.site, WithdrawJob(job_id, delegation.number))]
+        return []
+
+    def release(self, job_id: int) -> None:
+        """Do not take a job out any more; one that a site gives back is placed anew."""
+        if job_id in self._jobs:
+            self._jobs[job_id].held = False
+
+    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+        """Refuse a job that has no place; one that stands somewhere, when it is to be asked for again."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None:
+            return []
+        delegation.hopeless = reason
+        return self._refuse(delegation) if delegation.state in (ASKING, BACKLOG) else []
+
+    def _wanted(self, delegation: Delegation) -> list[GridCommand] | None:
+        """Return what becomes of a job that is in nobody's hands, if it is not to be placed again; otherwise None."""
+        if delegation.cancelled:
+            return self._done(delegation, "cancelled")
+        if delegation.held:
+            return self._take_out(delegation)
+        if delegation.hopeless:
+            return self._refuse(delegation)
+        return None
+
+    def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""
+        wanted = self._wanted(delegation)
+        if wanted is not None:
+            return wanted
+        delegation.state = BACKLOG
+        if self._retry_at_ms is None:
+            self._retry_at_ms = now_ms + self._retry_ms
+        return []
+
+    def _done(self, delegation: Delegation, outcome: str) -> list[GridCommand]:
+        self._forget(delegation)
+        return [ReportDone(delegation.job.job_id, outcome)]
+
+    def _take_out(self, delegation: Delegation) -> list[GridCommand]:
+        self._forget(delegation)
+        return [ReportHeld(delegation.job.job_id, delegation.number)]
+
+    def _refuse(self, delegation: Delegation) -> list[GridCommand]:
+        self._forget(delegation)
+        return [ReportRefused(delegation.job.job_id, delegation.hopeless)]
+
+    def _forget(self, delegation: Delegation) -> None:
+        """Have nothing more of a job that has left the grid."""
+        del self._jobs[delegation.job.job_id]
+
+    def waiting(self) -> Iterator[int]:
+        """Yield the jobs that wait, in the order in which they came."""
+        gone = (RUNNING, SPLIT)
+        return (job_id for job_id, delegation in self._jobs.items() if delegation.state not in gone)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        assert self._retry_at_ms is not None or not any(d.state == BACKLOG for d in self._jobs.values()), "no retry"

@@ -1,0 +1,85 @@
+"""The simulations behind a published table: results by setting, each made once, many at a time on all cores."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from gridweave.errors import OptionError, TraceError
+from gridweave.scenarios.sweep.runner import in_threads
+from gridweave.scenarios.traces.load import find_trace
+
+Progress = Callable[[int, int, str], None]
+"""How much is done, how much there is, and what is going on."""
+
+SettingT = TypeVar("SettingT", bound=Hashable)
+ResultT = TypeVar("ResultT")
+
+_DATA = Path(__file__).parent / "data"
+
+
+class Study(Generic[SettingT, ResultT]):
+    """Results by setting, each made when it is first asked for, and kept.
+
+    Parameters
+    ----------
+    run : callable
+        Makes the result of a setting. `results` calls it in several threads.
+    title : str, optional
+        What is studied, for `progress`.
+    progress : callable, optional
+        Called with the number of simulations done, the number of all, and what is going on.
+    same : callable, optional
+        Gives for a setting the one whose result it shares.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[SettingT], ResultT],
+        *,
+        title: str = "",
+        progress: Progress | None = None,
+        same: Callable[[SettingT], SettingT] | None = None,
+    ) -> None:
+        self._run, self._title = run, title
+        self._progress = progress or (lambda done, total, what: None)
+        self._same = same or (lambda setting: setting)
+        self._results: dict[SettingT, ResultT] = {}
+
+    def __getitem__(self, setting: SettingT) -> ResultT:
+        one = self._same(setting)
+        if one not in self._results:
+            self._results[one] = self._run(one)
+        return self._results[one]
+
+    def results(self, settings: Iterable[SettingT]) -> dict[SettingT, ResultT]:
+        """Return the results of these settings; those that are not known yet are made on all cores."""
+        wanted = {setting: self._same(setting) for setting in settings}
+        new = [one for one in dict.fromkeys(wanted.values()) if one not in self._results]
+        for done, (one, result) in enumerate(in_threads(self._run, new), start=1):
+            self._results[one] = result
+            self._progress(done, len(new), f"Simulating: {self._title}")
+        return {setting: self._results[one] for setting, one in wanted.items()}
+
+
+def seeds_of(count: int) -> tuple[int, ...]:
+    """Return the seeds 1, 2, ... of so many workloads; at least one."""
+    if count < 1:
+        raise OptionError("seeds", f"is {count}; at least 1")
+    return tuple(range(1, count + 1))
+
+
+def printed(table: str) -> list[dict[str, str]]:
+    """Return the rows of a table as they are printed, such as "streit-3.6": column to text."""
+    with (_DATA / f"{table}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def path_of(name: str) -> Path | None:
+    """Return the file of a trace by its full name; None if it is not at hand."""
+    try:
+        return find_trace(name)
+    except TraceError:
+        return None
