@@ -1,11 +1,12 @@
 """LiveGrid: the meta-scheduler with the programs of its jobs and what has become of them, as a state machine.
 
-Around a `MetaCore`, which decides, it keeps what a live grid must know beyond that. No clock, no I/O: docs/live.md.
-
-What the live grid is made of.
+Around a `MetaCore`, which decides, it keeps what its users want (`JobBook`) and what its sites tell. No clock, no I/O:
+docs/live.md.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 from numpy.random import PCG64, Generator
@@ -17,16 +18,12 @@ from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import (
     FromLiveSite,
     FromSite,
-    GridCancelled,
     GridCommand,
     GridEvent,
-    GridHeld,
     GridJobCancelled,
     GridJobHeld,
     GridJobReleased,
     GridJobSubmitted,
-    GridReleased,
-    GridSubmitted,
     LiveGridCommand,
     LiveGridEvent,
     PathsMeasured,
@@ -40,24 +37,10 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements
-from gridweave.site.eligibility import after_problem, past_of, pasts_of
+from gridweave.site.book import JobBook
 from gridweave.site.explain import Forecast, Forecaster, record_forecast
-from gridweave.site.job import (
-    Accepted,
-    Declined,
-    DescribeJob,
-    FragmentReport,
-    JobRecord,
-    JobRequest,
-    Noted,
-    RecordUsage,
-    Traffic,
-    by_whom,
-    job_of,
-    request_problem,
-)
+from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, Traffic, request_problem
 from gridweave.site.launch import total_usage
-from gridweave.site.live import KeepsJobs
 from gridweave.site.messages import (
     Answer,
     CommitHold,
@@ -70,11 +53,45 @@ from gridweave.site.messages import (
     Probed,
     Refused,
     Started,
+    UserSubmitted,
+    Wish,
     Withdrawn,
 )
 
 
-class LiveGrid(KeepsJobs):
+class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the live grid is made of; as long as its journal is used, it stays the same.
+
+    Attributes
+    ----------
+    sites : tuple of (str, int)
+        Name of each site, and how many of its nodes the grid may have.
+    policy : GridPolicy
+    seed : int
+        For the selection ``random``.
+    margin_ms, retry_ms, lease_ms : int
+    network : GridNetwork, optional
+        As for `gridweave.grid.core.MetaCore`.
+    """
+
+    sites: tuple[tuple[str, int], ...]
+    policy: GridPolicy
+    seed: int = 0
+    margin_ms: int = 500
+    retry_ms: int = 10_000
+    lease_ms: int = LEASE_MS
+    network: GridNetwork | None = None
+
+
+_WISHES: dict[str, Callable[[int], GridEvent]] = {
+    "cancel": GridJobCancelled,
+    "hold": GridJobHeld,
+    "release": GridJobReleased,
+}
+"""What the core is told of a job in its queue, or beyond."""
+
+
+class LiveGrid:
     """The meta-scheduler of a grid whose sites run real programs.
 
     Examples
@@ -83,16 +100,16 @@ class LiveGrid(KeepsJobs):
     >>> from gridweave.site.job import JobRequest, Program
     >>> grid = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site")))
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=6, limit_ms=1000)
-    >>> commands = grid.handle(0, GridSubmitted("key", request))
+    >>> commands = grid.handle(0, UserSubmitted("key", request))
     >>> [(c.site, type(c.message).__name__) for c in commands if isinstance(c, TellSite)]
     [(0, 'DescribeJob'), (0, 'HoldNodes'), (1, 'DescribeJob'), (1, 'HoldNodes')]
-    >>> grid.records[1].places
+    >>> grid.book.records[1].places
     (('north', 4), ('south', 2))
     """
 
     def __init__(self, settings: GridSettings) -> None:
-        super().__init__()
         self.settings = settings
+        self.book = JobBook(1, can_hold=("held", "waiting", "starting"))
         rng = Generator(PCG64(settings.seed)) if settings.policy.selection == "random" else None
         self.core = MetaCore(
             [nodes for _, nodes in settings.sites],
@@ -106,12 +123,11 @@ class LiveGrid(KeepsJobs):
         )
         self.measured = Measurements()
         self._names = [name for name, _ in settings.sites]
-        self._next_id = 1
-        self._users: dict[str, int] = {}
         # Of jobs on several sites: which have started, and where their ranks meet.
         self._met: dict[int, set[int]] = {}
         self._meeting: dict[int, str] = {}
         self._now_ms = 0
+        # What the core is to be told.
         self._inner: list[GridEvent] = []
 
     def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
@@ -136,23 +152,18 @@ class LiveGrid(KeepsJobs):
         """
         told = [FromSite(event.site, Started(0, 0, 0)) for event in events if isinstance(event, FromLiveSite)]
         self.core.check(now_ms, tuple(told))
-        self._now_ms, self._out, self._inner, self._fresh = now_ms, [], [], {}
+        self._now_ms, self._inner = now_ms, []
+        self.book.begin(now_ms)
         for event in events:
             self._take_in(event)
         self._settle()
         self._run_core()
         while self._settle():
             self._run_core()
-        self._out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
-        for job_id in self._fresh:
-            if self.records[job_id].state == "waiting":
-                self._out.append(Noted(job_id, "waits", "no nodes for it now, or others go first"))
-        return self._out
-
-    @property
-    def n_ended(self) -> int:
-        """Jobs that have ended, or were refused after they had waited."""
-        return self._ended.count
+        for job_id in self.book.accept():
+            if self.book.records[job_id].state == "waiting":
+                self.book.note(job_id, "waits", "no nodes for it now, or others go first")
+        return self.book.out
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
@@ -174,10 +185,10 @@ class LiveGrid(KeepsJobs):
 
         The copy takes milliseconds. To work it out can take a second, which may be another thread's.
         """
-        record = self.records.get(job_id)
+        record = self.book.records.get(job_id)
         if record is None:
             return None
-        kept = self.eligibility.reason(job_id)
+        kept = self.book.eligibility.reason(job_id)
         found = None if kept or record.state not in ("waiting", "starting") else self.core.forecaster(now_ms, job_id)
         known = record_forecast(record, max(now_ms, self._now_ms), kept)
         return found or (lambda: known)
@@ -187,10 +198,9 @@ class LiveGrid(KeepsJobs):
         now_ms = max(now_ms, self._now_ms)
         refusal = request_problem(request)
         if refusal is None:
-            job = job_of(self._next_id, request, dict(self._users))
             try:
                 sends = None if request.traffic is None else self._sends(request.traffic)
-                return self.core.quoter(now_ms, job, request.sensitivity, sends)
+                return self.core.quoter(now_ms, self.book.next_job(request), request.sensitivity, sends)
             except InputError as error:
                 refusal = str(error)
         refused = Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=refusal)
@@ -203,27 +213,21 @@ class LiveGrid(KeepsJobs):
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self.core.check_invariants()
-        open_jobs = {job_id for job_id, record in self.records.items() if record.state not in ("ended", "refused")}
+        open_jobs = {job_id for job_id, record in self.book.records.items() if record.state not in OVER}
         assert set(self._met) <= open_jobs, "a job is over, and its parts are waited for"
-        self._check_kept()
+        self.book.check_invariants()
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def _take_in(self, event: LiveGridEvent) -> None:
         match event:
-            case GridSubmitted():
-                self._submit(event)
-            case GridCancelled(job_id=job_id, origin=origin):
-                record = self._wished(job_id)
-                if record is not None:
-                    self._cancel(record, origin)
-            case GridHeld(job_ids=job_ids, origin=origin):
-                for job_id in job_ids:
-                    self._hold(job_id, origin)
-            case GridReleased(job_ids=job_ids, origin=origin):
-                for job_id in job_ids:
-                    if self._release(job_id, origin) and job_id not in self.eligibility:
-                        self._inner.append(GridJobReleased(job_id))
+            case UserSubmitted():
+                job = self.book.submit(event, lambda job: self._why_never(job, event.request))
+                if job is not None:
+                    self._inner.append(self._submission(job, event.request))
+            case Wish(kind=kind):
+                for record in self.book.wish(event):
+                    self._inner.append(_WISHES[kind](record.job_id))
             case Probed():
                 self._probed(event)
             case FromLiveSite(site=site, message=message):
@@ -233,54 +237,18 @@ class LiveGrid(KeepsJobs):
                     self._answered(site, message)
                     self._inner.append(FromSite(site, message))
 
-    def _submit(self, event: GridSubmitted) -> None:
-        request = event.request
-        past = pasts_of(request, self.records, event.past)
-        reason = request_problem(request) or after_problem(request, past)
-        if reason is None:
-            record = JobRecord(job_id=self._next_id, request=request, submit_ms=self._now_ms)
-            try:
-                submitted = self._submission(record)
-                self.core.check(self._now_ms, (submitted,))
-                # What is kept from the queue shall not wait for what can never be.
-                reason = self.core.why_never(submitted.job)
-            except InputError as error:
-                reason = str(error)
-        if reason is not None:
-            self._out.append(Declined(event.key, reason))
-            return
-        self._next_id += 1
-        self.records[record.job_id] = record
-        self._fresh[record.job_id] = event.key
-        self._out.append(Noted(record.job_id, "submitted", f"{request.nodes} nodes{by_whom(event.origin)}"))
-        if self.eligibility.add(record.job_id, request, past):
-            self._inner.append(submitted)
-        else:
-            record.state = "held"
-
-    def _submission(self, record: JobRecord, attempt: int = 0) -> GridJobSubmitted:
+    def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
-        request = record.request
         sends = None if request.traffic is None else self._sends(request.traffic)
-        job = job_of(record.job_id, request, self._users)
         return GridJobSubmitted(job, request.sensitivity, sends, attempt)
 
-    def _cancel(self, record: JobRecord, origin: str) -> None:
-        self._out.append(Noted(record.job_id, "cancelled", f"by wish{by_whom(origin)}"))
-        if record.job_id in self.eligibility:
-            record.reason = ""
-            self._done(record, "cancelled")
-        else:
-            self._inner.append(GridJobCancelled(record.job_id))
-
-    def _hold(self, job_id: int, origin: str) -> None:
-        """Take note that a user wants a job held that does not run."""
-        record = self._wished(job_id)
-        if record is None or record.state == "running" or self.eligibility.is_wished(job_id):
-            return
-        self._wish_held(job_id, origin)
-        if job_id not in self.eligibility:
-            self._inner.append(GridJobHeld(job_id))
+    def _why_never(self, job: Job, request: JobRequest) -> str | None:
+        """Return why a job can never run, or None."""
+        try:
+            self.core.check(self._now_ms, (self._submission(job, request),))
+        except InputError as error:
+            return str(error)
+        return self.core.why_never(job)
 
     def _probed(self, probe: Probed) -> None:
         """Keep what was measured, and correct by it what is known of the links."""
@@ -317,8 +285,8 @@ class LiveGrid(KeepsJobs):
 
     def _reported(self, site: int, report: FragmentReport) -> None:
         """Add what a site tells of a fragment to what is known of the job."""
-        record = self.records.get(report.job_id)
-        if record is None or record.attempt != report.attempt or record.state in ("ended", "refused"):
+        record = self.book.records.get(report.job_id)
+        if record is None or record.attempt != report.attempt or record.state in OVER:
             return
         record.used = total_usage((record.used, report.used))
         record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
@@ -330,31 +298,32 @@ class LiveGrid(KeepsJobs):
         job_id = getattr(answer, "job_id", None)
         if job_id is None:
             return True
-        record = self.records.get(job_id)
+        record = self.book.records.get(job_id)
         if record is None or record.attempt != getattr(answer, "attempt", 0):
             return False
         return any(name == self._names[site] for name, _ in record.places)
 
     def _answered(self, site: int, answer: Answer) -> None:
         """Note what a site says of a job, ahead of the core, which decides what follows."""
-        record = self.records.get(getattr(answer, "job_id", -1))
-        if record is None or record.attempt != getattr(answer, "attempt", 0) or record.state in ("ended", "refused"):
+        record = self.book.records.get(getattr(answer, "job_id", -1))
+        if record is None or record.attempt != getattr(answer, "attempt", 0) or record.state in OVER:
             return
         job_id, name = record.job_id, self._names[site]
         match answer:
             case Held(rendezvous=rendezvous):
-                self._meeting[job_id] = rendezvous or self._meeting.get(job_id, "")
-                self._out.append(Noted(job_id, "held", f"at {name}"))
+                if record.state != "held":
+                    self._meeting[job_id] = rendezvous or self._meeting.get(job_id, "")
+                self.book.note(job_id, "held", f"at {name}")
             case Started(start_ms=start_ms):
                 self._started(record, site, start_ms)
             case Refused(reason=reason):
-                self._out.append(Noted(job_id, "refused", f"at {name}: {reason}"))
+                self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
             case HoldEnded() | Withdrawn():
-                self._out.append(Noted(job_id, "released", f"at {name}"))
+                self.book.note(job_id, "released", f"at {name}")
                 self._waits_again(record)
             case Ended(outcome=outcome):
-                self._out.append(Noted(job_id, "left", f"{name}: {outcome}"))
+                self.book.note(job_id, "left", f"{name}: {outcome}")
                 if outcome in ("lost", "unmet"):
                     self._waits_again(record)
                 elif outcome == "cancelled":
@@ -372,18 +341,20 @@ class LiveGrid(KeepsJobs):
             for other, _ in record.places:
                 self._tell(self._names.index(other), FragmentsMet(job_id, record.attempt))
         record.state, record.start_ms = "running", start_ms
-        if self.eligibility.started(job_id):
-            self._out.append(Noted(job_id, "release", "it has started before it could be held"))
+        if self.book.eligibility.started(job_id):
+            self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
-        self._out.append(
-            Noted(job_id, "runs", " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places))
-        )
+        self.book.note(job_id, "runs", " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places))
 
     def _waits_again(self, record: JobRecord) -> None:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
         if record.state != "held":
             # What a site says late of an attempt that was given up brings no job back into the queue.
             record.state, record.start_ms = "waiting", None
+        self._part(record)
+
+    def _part(self, record: JobRecord) -> None:
+        """Forget where the ranks of a job meet, and which of its sites have started."""
         self._met.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
 
@@ -391,15 +362,9 @@ class LiveGrid(KeepsJobs):
 
     def _settle(self) -> bool:
         """Do what follows for jobs that are kept from the queue; return whether the core is to be told something."""
-        self._settle_kept()
+        for job, attempt in self.book.settle():
+            self._inner.append(self._submission(job, self.book.records[job.job_id].request, attempt))
         return bool(self._inner)
-
-    def _let_in(self, record: JobRecord, attempt: int) -> None:
-        self._inner.append(self._submission(record, attempt))
-
-    def _end_in_vain(self, record: JobRecord, reason: str) -> None:
-        record.reason = reason
-        self._done(record, "cancelled")
 
     def _run_core(self) -> None:
         inner, self._inner = self._inner, []
@@ -418,8 +383,8 @@ class LiveGrid(KeepsJobs):
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
                     self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
                     # It waits there, until the site says that it has started.
-                    self._out.append(Noted(job.job_id, "delegated", f"to {self._names[site]}"))
-                    self.records[job.job_id].state = "waiting"
+                    self.book.note(job.job_id, "delegated", f"to {self._names[site]}")
+                    self.book.records[job.job_id].state = "waiting"
                     self._tell(site, request)
                 case ToSite(site=site, request=CommitHold(job_id=job_id) as request):
                     meeting = self._meeting.get(job_id, "")
@@ -427,22 +392,27 @@ class LiveGrid(KeepsJobs):
                 case ToSite(site=site, request=request):
                     self._tell(site, request)
                 case ReportDone(job_id=job_id, outcome=outcome):
-                    self._done(self.records[job_id], outcome)
+                    record = self.book.records[job_id]
+                    self._part(record)
+                    self.book.end(record, outcome, record.reason)
                 case ReportRefused(job_id=job_id, reason=reason):
-                    self._refused(job_id, reason)
+                    if not self.book.decline(job_id, reason):
+                        self.book.refuse(self.book.records[job_id], reason)
                 case ReportHeld(job_id=job_id, attempt=attempt):
-                    self._taken_out(self.records[job_id], attempt)
+                    record = self.book.records[job_id]
+                    self._waits_again(record)
+                    record.reason = ""
+                    self.book.take_out(record, attempt)
 
     def _describe(self, site: int, attempt: int, limit_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
         """Tell a site what it will run, and enter where the job is to be."""
-        record = self.records[job_id]
+        record = self.book.records[job_id]
         if record.attempt != attempt:
             if record.attempt:
-                self._out.append(Noted(job_id, "retried", f"attempt {attempt}"))
+                self.book.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
             record.used, record.exit_codes, record.agents, record.reason = type(record.used)(), (), (), ""
-            self._met.pop(job_id, None)
-            self._meeting.pop(job_id, None)
+            self._part(record)
         record.state = "starting" if record.state == "waiting" else record.state
         record.places = tuple((self._names[place], nodes) for place, nodes in places)
         one_each = record.request.program.ranks == "first-node"
@@ -453,56 +423,4 @@ class LiveGrid(KeepsJobs):
         self._tell(site, described)
 
     def _tell(self, site: int, message: object) -> None:
-        self._out.append(TellSite(site, message))  # type: ignore[arg-type]
-
-    def _taken_out(self, record: JobRecord, attempt: int) -> None:
-        """Enter that a job is in the queue no more."""
-        self._waits_again(record)
-        record.state, record.reason = "held", ""
-        self.eligibility.taken_out(record.job_id, record.request, attempt)
-
-    def _done(self, record: JobRecord, outcome: str) -> None:
-        record.state, record.outcome, record.end_ms = "ended", outcome, self._now_ms
-        self._met.pop(record.job_id, None)
-        self._meeting.pop(record.job_id, None)
-        self._out.append(Noted(record.job_id, "ended", outcome + (f": {record.reason}" if record.reason else "")))
-        if outcome in ("finished", "limit") and record.start_ms is not None:
-            run_ms = self._now_ms - record.start_ms
-            self._out.append(RecordUsage(record.job_id, record.request, record.request.nodes, run_ms, record.used))
-        self._keep_ended(record)
-
-    def _refused(self, job_id: int, reason: str) -> None:
-        record = self.records[job_id]
-        record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
-        key = self._fresh.pop(job_id, None)
-        if key is not None:
-            del self.records[job_id]
-            self.eligibility.over(past_of(record), record.request)
-            self._out.append(Declined(key, reason))
-            return
-        self._out.append(Noted(job_id, "refused", reason))
-        self._keep_ended(record)
-
-
-class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the live grid is made of; as long as its journal is used, it stays the same.
-
-    Attributes
-    ----------
-    sites : tuple of (str, int)
-        Name of each site, and how many of its nodes the grid may have.
-    policy : GridPolicy
-    seed : int
-        For the selection ``random``.
-    margin_ms, retry_ms, lease_ms : int
-    network : GridNetwork, optional
-        As for `gridweave.grid.core.MetaCore`.
-    """
-
-    sites: tuple[tuple[str, int], ...]
-    policy: GridPolicy
-    seed: int = 0
-    margin_ms: int = 500
-    retry_ms: int = 10_000
-    lease_ms: int = LEASE_MS
-    network: GridNetwork | None = None
+        self.book.out.append(TellSite(site, message))  # type: ignore[arg-type]

@@ -9,9 +9,8 @@ import msgspec
 
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.correction import PairMeasured
-from gridweave.site.eligibility import Past
-from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Noted, RecordEnded, RecordUsage
-from gridweave.site.messages import Answer, FragmentsMet, Probed, Request, SiteMessage
+from gridweave.site.job import Accepted, Declined, DescribeJob, Job, Noted, RecordEnded, RecordUsage
+from gridweave.site.messages import Answer, FragmentsMet, Probed, Request, SiteMessage, UserSubmitted, Wish
 
 
 class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=False):
@@ -149,46 +148,6 @@ class ReportHeld(msgspec.Struct, frozen=True, tag="ReportHeld", gc=False):
 GridCommand = ToSite | ReportRefused | ReportDone | ReportHeld
 
 
-class GridSubmitted(msgspec.Struct, frozen=True, tag="GridSubmitted"):
-    """A user has handed in a job.
-
-    Attributes
-    ----------
-    key : str
-    request : JobRequest
-    origin : str
-        Who asked, and with which request; it is told in the story.
-    past : tuple of Past
-        What the journal knows of the jobs that it waits for and that are over.
-    """
-
-    key: str
-    request: JobRequest
-    origin: str = ""
-    past: tuple[Past, ...] = ()
-
-
-class GridCancelled(msgspec.Struct, frozen=True, tag="GridCancelled"):
-    """A user wants a job to end, or not to start."""
-
-    job_id: int
-    origin: str = ""
-
-
-class GridHeld(msgspec.Struct, frozen=True, tag="GridHeld"):
-    """A user wants jobs that wait not to start."""
-
-    job_ids: tuple[int, ...]
-    origin: str = ""
-
-
-class GridReleased(msgspec.Struct, frozen=True, tag="GridReleased"):
-    """A user wants jobs to be held no more."""
-
-    job_ids: tuple[int, ...]
-    origin: str = ""
-
-
 class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
     """A site has answered, or told something by itself."""
 
@@ -196,7 +155,7 @@ class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
     message: SiteMessage
 
 
-LiveGridEvent = GridSubmitted | GridCancelled | GridHeld | GridReleased | FromLiveSite | Probed
+LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed
 """What the live grid is told."""
 
 GridMessage = Request | DescribeJob | FragmentsMet

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gridweave.netmodel.problems import Path, Reporter
-from gridweave.netmodel.tables import AttachTable
+from gridweave.netmodel.tables import AttachTable, KeyPath, Reporter, speed_of
 from gridweave.netmodel.topology import Topology, fibre_latency_ms, great_circle_km, named
-from gridweave.netmodel.units import show_bandwidth, speed_of
+from gridweave.netmodel.units import show_bandwidth
 
 
 @dataclass(slots=True)
 class NodeRow:
     """A node as it was written down."""
 
-    path: Path
+    path: KeyPath
     name: str
     latitude: float | None = None
     longitude: float | None = None
@@ -34,7 +33,7 @@ class NodeRow:
 class LinkRow:
     """A link in one direction as it was written down; what was left open is None."""
 
-    path: Path
+    path: KeyPath
     origin: str
     target: str
     cable: int
@@ -51,9 +50,13 @@ class LinkRow:
         ends = f"{self.target} - {self.origin} (back)" if self.is_back else f"{self.origin} - {self.target}"
         return f"{ends} ({self.name})" if self.name else ends
 
+    def back(self) -> LinkRow:
+        """Return the link of the same cable in the other direction, alike in all else."""
+        return replace(self, origin=self.target, target=self.origin, is_back=True)
+
 
 @dataclass(slots=True)
-class Rows:
+class WrittenNetwork:
     """A network as it was written down.
 
     Attributes
@@ -85,7 +88,7 @@ class Rows:
 
 
 def assemble(
-    rows: Rows, sites: Sequence[str] | None, attach: Mapping[str, str | AttachTable], report: Reporter
+    rows: WrittenNetwork, sites: Sequence[str] | None, attach: Mapping[str, str | AttachTable], report: Reporter
 ) -> Topology | None:
     """Check a network, fill in what it leaves open, and attach the sites.
 
@@ -125,7 +128,7 @@ def assemble(
     return _topology(rows, names, at)
 
 
-def _check_nodes(rows: Rows, report: Reporter) -> dict[str, NodeRow]:
+def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
     """Return the nodes by name."""
     known: dict[str, NodeRow] = {}
     for row in rows.nodes:
@@ -156,7 +159,7 @@ def _ends_are_sound(row: LinkRow, known: Mapping[str, NodeRow], report: Reporter
     return not unknown and row.origin != row.target
 
 
-def _check_duplicates(rows: Rows, report: Reporter) -> None:
+def _check_duplicates(rows: WrittenNetwork, report: Reporter) -> None:
     if rows.allows_parallel:
         return
     seen: dict[tuple[str, str, str], int] = {}
@@ -168,7 +171,7 @@ def _check_duplicates(rows: Rows, report: Reporter) -> None:
             report.add(row.path, f"link {row.label}: is there twice; give parallel links names, or leave one out")
 
 
-def _fill_bandwidth(rows: Rows, report: Reporter) -> None:
+def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
     """Give links without a speed the one that was said, or in a file the most common one, the lower of several."""
     missing = [row for row in rows.links if row.bandwidth_bps is None]
     if not missing:
@@ -186,7 +189,7 @@ def _fill_bandwidth(rows: Rows, report: Reporter) -> None:
             report.add(row.path, f"link {row.label}: has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")
 
 
-def _fill_latency(rows: Rows, known: Mapping[str, NodeRow], report: Reporter) -> None:
+def _fill_latency(rows: WrittenNetwork, known: Mapping[str, NodeRow], report: Reporter) -> None:
     """Give links without a latency that of a fibre between the positions of their ends.
 
     In a file, those without positions have the median of the others, if these are at least half of all.
@@ -252,7 +255,7 @@ def _within(value: float | None, low: float, high: float) -> bool:
     return value is None or low <= value <= high
 
 
-def _check_pieces(rows: Rows, report: Reporter) -> None:
+def _check_pieces(rows: WrittenNetwork, report: Reporter) -> None:
     """Refuse a network in which some node cannot reach another."""
     import networkx as nx
 
@@ -277,7 +280,7 @@ def _in_order(names: Iterable[str], order: Mapping[str, int]) -> list[str]:
 
 
 def _attach(
-    rows: Rows,
+    rows: WrittenNetwork,
     known: Mapping[str, NodeRow],
     sites: Sequence[str] | None,
     attach: Mapping[str, str | AttachTable],
@@ -303,26 +306,24 @@ def _attach(
     return names, where
 
 
-def _line_to(rows: Rows, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter) -> str:
+def _line_to(
+    rows: WrittenNetwork, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter
+) -> str:
     """Add the line of a site to the network; return the node at its end."""
-    path: Path = ("attach", site)
+    path: KeyPath = ("attach", site)
     node = f"{site}*" if site in known else site
     bandwidth_bps = speed_of(entry.bandwidth_bps, entry.bandwidth, path, report)
     if bandwidth_bps is None:
         report.add(path, f"the line of site {site} has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")
     rows.nodes.append(NodeRow(path, node))
     cable = 1 + max((row.cable for row in rows.links), default=-1)
-    for origin, target, is_back in ((node, entry.node, False), (entry.node, node, True)):
-        row = LinkRow(
-            path, origin, target, cable, "", entry.latency_ms, bandwidth_bps, entry.loss, entry.jitter_ms, is_back
-        )
-        if not is_back:
-            _check_numbers(row, None, report)
-        rows.links.append(row)
+    row = LinkRow(path, node, entry.node, cable, "", entry.latency_ms, bandwidth_bps, entry.loss, entry.jitter_ms)
+    _check_numbers(row, None, report)
+    rows.links += [row, row.back()]
     return node
 
 
-def _topology(rows: Rows, sites: Sequence[str], at: Sequence[str]) -> Topology:
+def _topology(rows: WrittenNetwork, sites: Sequence[str], at: Sequence[str]) -> Topology:
     number = {row.name: place for place, row in enumerate(rows.nodes)}
     positions = [(math.nan, math.nan) if not row.is_placed else (row.latitude, row.longitude) for row in rows.nodes]
     links = rows.links

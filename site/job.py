@@ -13,8 +13,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, launch_problem
-from gridweave.site.launch import Usage as Used
+from gridweave.site.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, Used, launch_problem
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 
@@ -149,9 +148,6 @@ def check_job(job: Job) -> None:
 Where = Literal["each-node", "first-node"]
 """One rank on each node of a fragment, or one on its first node, as a batch script has it."""
 
-KEEP_ENDED = 5_000
-"""So many ended jobs of users are known without the journal."""
-
 OWN_IDS = 10**12
 """A site numbers the jobs of its own users from so much times its place, counted from 1; the grid's stay below."""
 
@@ -170,6 +166,9 @@ OVER: tuple[State, ...] = ("ended", "refused")
 
 OPEN: tuple[State, ...] = tuple(state for state in get_args(State) if state not in OVER)
 """All others."""
+
+WishKind = Literal["cancel", "hold", "release"]
+"""What a user wants of a job: that it ends or does not start, that it does not start for now, or that it may again."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -424,35 +423,6 @@ class RecordEnded(msgspec.Struct, frozen=True, tag="RecordEnded"):
     """Keep what is known of a job that is over, for as long as the journal lasts."""
 
     record: JobRecord
-
-
-def by_whom(origin: str) -> str:
-    """Return what a story adds about who has asked for something; empty if that is not known."""
-    return f", by {origin}" if origin else ""
-
-
-class EndedJobs(msgspec.Struct):
-    """The jobs of users that have ended, the oldest first; so many are known without the journal.
-
-    Attributes
-    ----------
-    job_ids : list of int
-        Those that are known still.
-    count : int
-        Of all that ever ended.
-    """
-
-    job_ids: list[int] = []
-    count: int = 0
-
-    def add(self, job_id: int, records: dict[int, JobRecord]) -> None:
-        """Take in one, and forget the records of the oldest if there are too many."""
-        self.count += 1
-        self.job_ids.append(job_id)
-        if len(self.job_ids) > KEEP_ENDED:
-            for aged in self.job_ids[: KEEP_ENDED // 10]:
-                records.pop(aged, None)
-            del self.job_ids[: KEEP_ENDED // 10]
 
 
 def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:

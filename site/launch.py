@@ -107,7 +107,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     end_on_failure: bool = True
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Used(msgspec.Struct, frozen=True):
     """What processes used.
 
     Attributes
@@ -148,7 +148,7 @@ class RankReport(msgspec.Struct, frozen=True):
         Output that is in its files, and output that is not because the limit was reached or the disk was full.
     output_problem : str
         Why output is missing; empty if none is.
-    usage : Usage
+    usage : Used
     """
 
     rank: int
@@ -159,7 +159,7 @@ class RankReport(msgspec.Struct, frozen=True):
     kept_bytes: int = 0
     dropped_bytes: int = 0
     output_problem: str = ""
-    usage: Usage = Usage()
+    usage: Used = Used()
 
 
 class FragmentState(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +183,7 @@ class FragmentState(msgspec.Struct, frozen=True, kw_only=True):
     reason : str
         Why it ended as it did, in one line.
     ranks : tuple of RankReport
-    usage : Usage
+    usage : Used
         Of the whole fragment, also of processes that no rank can be found for.
     """
 
@@ -199,7 +199,7 @@ class FragmentState(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     reason: str = ""
     ranks: tuple[RankReport, ...] = ()
-    usage: Usage = Usage()
+    usage: Used = Used()
 
 
 class FragmentStarted(msgspec.Struct, frozen=True, tag="FragmentStarted"):
@@ -218,7 +218,7 @@ class FragmentEnded(msgspec.Struct, frozen=True, tag="FragmentEnded"):
     outcome: Outcome
     reason: str
     ranks: tuple[RankReport, ...]
-    usage: Usage
+    usage: Used
     started_ms: int | None
     ended_ms: int
 
@@ -226,20 +226,20 @@ class FragmentEnded(msgspec.Struct, frozen=True, tag="FragmentEnded"):
 FragmentEvent = FragmentStarted | FragmentEnded
 
 
-def total_usage(parts: tuple[Usage, ...]) -> Usage:
+def total_usage(parts: tuple[Used, ...]) -> Used:
     """Return what several processes used together.
 
     Returns
     -------
-    Usage
+    Used
         Sums; the wall time is that of the longest.
 
     Examples
     --------
-    >>> total_usage((Usage(cpu_s=1.5, wall_s=2.0), Usage(cpu_s=0.5, wall_s=3.0)))
-    Usage(cpu_s=2.0, peak_memory_bytes=0, read_bytes=0, written_bytes=0, wall_s=3.0)
+    >>> total_usage((Used(cpu_s=1.5, wall_s=2.0), Used(cpu_s=0.5, wall_s=3.0)))
+    Used(cpu_s=2.0, peak_memory_bytes=0, read_bytes=0, written_bytes=0, wall_s=3.0)
     """
-    return Usage(
+    return Used(
         cpu_s=sum(part.cpu_s for part in parts),
         peak_memory_bytes=sum(part.peak_memory_bytes for part in parts),
         read_bytes=sum(part.read_bytes for part in parts),

@@ -32,9 +32,9 @@ from gridweave.site.job import (
     RecordEnded,
     RecordUsage,
     Resources,
+    WishKind,
 )
-from gridweave.site.launch import Launch, Outcome, RankReport
-from gridweave.site.launch import Usage as Used
+from gridweave.site.launch import Launch, Outcome, RankReport, Used
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 
@@ -512,8 +512,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("ports", f"is {self.ports} of machine {self.name}; two ports from 1 to 65536, ascending")
 
 
-class OwnSubmitted(msgspec.Struct, frozen=True, tag="OwnSubmitted"):
-    """A user of the site has handed in a job.
+class UserSubmitted(msgspec.Struct, frozen=True, tag="UserSubmitted"):
+    """A user has handed in a job, to a site or to the grid.
 
     Attributes
     ----------
@@ -531,23 +531,19 @@ class OwnSubmitted(msgspec.Struct, frozen=True, tag="OwnSubmitted"):
     past: tuple[Past, ...] = ()
 
 
-class OwnCancelled(msgspec.Struct, frozen=True, tag="OwnCancelled"):
-    """A user of the site wants a job to end, or not to start."""
+class Wish(msgspec.Struct, frozen=True, tag="Wish"):
+    """A user wants something of jobs: of a site's own, or of the grid's.
 
-    job_id: int
-    origin: str = ""
+    Attributes
+    ----------
+    kind : str
+        See `WishKind`.
+    job_ids : tuple of int
+    origin : str
+        Who asked, and with which request; it is told in the stories.
+    """
 
-
-class OwnHeld(msgspec.Struct, frozen=True, tag="OwnHeld"):
-    """A user of the site wants jobs that wait not to start."""
-
-    job_ids: tuple[int, ...]
-    origin: str = ""
-
-
-class OwnReleased(msgspec.Struct, frozen=True, tag="OwnReleased"):
-    """A user of the site wants jobs to be held no more."""
-
+    kind: WishKind
     job_ids: tuple[int, ...]
     origin: str = ""
 
@@ -645,10 +641,8 @@ LiveSiteEvent = (
     Request
     | DescribeJob
     | FragmentsMet
-    | OwnSubmitted
-    | OwnCancelled
-    | OwnHeld
-    | OwnReleased
+    | UserSubmitted
+    | Wish
     | RunStarted
     | RunEnded
     | RunDelayed

@@ -1,8 +1,7 @@
-"""What is run of a job: which ranks on which machine, what has become of each part, and so of the whole.
+"""What the machines of a live site run: which ranks of a job where, what has become of each part, and so of the whole.
 
-What a live site knows of the grid's attempts before they start, and the ports at which the ranks of jobs meet.
-
-What a live site is made of.
+`SiteSettings` says which machines there are, `Run` what they run of one job, `Runs` what they run of all, what they are
+to do now, and what follows from what they tell. No clock, no I/O: docs/live.md, "Machines".
 """
 
 from __future__ import annotations
@@ -12,11 +11,30 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from gridweave.errors import OptionError
+from gridweave.site.book import JobBook
 from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals
-from gridweave.site.launch import Launch, Rank, total_usage
-from gridweave.site.launch import Usage as Used
-from gridweave.site.messages import LOCAL, Agent, ConfirmRun, EndRun, RunEnded, StartJob, StartRun
+from gridweave.site.launch import Launch, Rank, Used, total_usage
+from gridweave.site.messages import (
+    LOCAL,
+    Agent,
+    AgentForgotten,
+    AgentJoined,
+    ConfirmRun,
+    EndRun,
+    JobFinished,
+    LookForRoom,
+    MachineReady,
+    Order,
+    Report,
+    RunDelayed,
+    RunEnded,
+    RunStarted,
+    SiteOpened,
+    SiteShut,
+    StartJob,
+    StartRun,
+)
 from gridweave.site.owner import OwnerPolicy
 
 
@@ -122,26 +140,6 @@ class Ports:
                 yield agent, number
 
 
-class Expected(msgspec.Struct):
-    """An attempt of the grid from its description until it has left the site.
-
-    Attributes
-    ----------
-    described : DescribeJob
-    is_asked : bool
-        Whether its nodes were asked for.
-    meeting : str
-        Where its ranks meet, as the grid has said with the commitment; empty: not on other sites, or not known.
-    port : Port
-        That its ranks on all sites meet at, from the hold to the start.
-    """
-
-    described: DescribeJob
-    is_asked: bool = False
-    meeting: str = ""
-    port: Port = NO_PORT
-
-
 MOST_CODES = 20
 """So many ranks that did not end well are told of."""
 
@@ -230,6 +228,13 @@ class Run(msgspec.Struct):
     def used(self) -> Used:
         """What all its machines used of it."""
         return total_usage(tuple(piece.end.used for piece in self.pieces.values() if piece.end is not None))
+
+    @property
+    def exit_codes(self) -> tuple[tuple[int, int | None, int | None], ...]:
+        """Rank, exit code and signal of those that did not end well, by rank; not of more than `MOST_CODES`."""
+        ranks = [rank for piece in self.pieces.values() if piece.end is not None for rank in piece.end.ranks]
+        bad = [(rank.rank, rank.exit_code, rank.signal) for rank in ranks if rank.exit_code != 0]
+        return tuple(sorted(bad, key=lambda code: code[0])[:MOST_CODES])
 
     def meet(self, rendezvous: str) -> None:
         """Have its ranks meet there."""
@@ -340,8 +345,193 @@ def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launc
     )
 
 
-def exit_codes_of(run: Run) -> tuple[tuple[int, int | None, int | None], ...]:
-    """Return rank, exit code and signal of those that did not end well, by rank; not of more than `MOST_CODES`."""
-    ranks = [rank for piece in run.pieces.values() if piece.end is not None for rank in piece.end.ranks]
-    bad = [(rank.rank, rank.exit_code, rank.signal) for rank in ranks if rank.exit_code != 0]
-    return tuple(sorted(bad, key=lambda code: code[0])[:MOST_CODES])
+CoreEvent = JobFinished | SiteShut | SiteOpened
+"""What follows for the core of a site from what its machines tell."""
+
+
+class Runs:
+    """What the machines of a site run, and those that can start nothing.
+
+    Parameters
+    ----------
+    settings : SiteSettings
+    book : JobBook
+        Of the site: what happens to its jobs is noted there, and what machines are to do is added to its commands.
+
+    Attributes
+    ----------
+    ports : Ports
+    over : dict from int to Run
+        What has ended at this instant, by job.
+    """
+
+    def __init__(self, settings: SiteSettings, book: JobBook) -> None:
+        self.ports = Ports(settings)
+        self.over: dict[int, Run] = {}
+        self._book = book
+        self._n_machines = len(settings.agents)
+        self._runs: dict[int, Run] = {}
+        # Machines that cannot start anything, and why.
+        self._full: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Begin an instant."""
+        self.over = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no machine can start anything."""
+        return len(self._full) == self._n_machines
+
+    def orders(self, *agents: str) -> Iterator[Order]:
+        """Yield what machines should do now and have not said that they have: safe to repeat."""
+        yield from repeated_orders(self._runs.values(), set(agents))
+        yield from (LookForRoom(agent) for agent in self._full if agent in agents)
+
+    def expects(self, agent: str, job_id: int, attempt: int) -> bool:
+        """Return whether a machine is thought to run a part of this attempt."""
+        run = self._runs.get(job_id)
+        piece = None if run is None or run.attempt != attempt else run.pieces.get(agent)
+        return piece is not None and not piece.is_over
+
+    def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
+        """Return which machine runs a rank of an attempt; empty if none does now."""
+        run = self._runs.get(job_id)
+        if run is None or run.attempt != attempt:
+            return ""
+        ranks = {each.rank: agent for agent, piece in run.pieces.items() for each in piece.launch.ranks}
+        return ranks.get(rank, "")
+
+    def problem_of(self, agent: str) -> str:
+        """Return why a machine can start nothing now; empty if it can, as far as it has said."""
+        return self._full.get(agent, "")
+
+    # -- what the site wants ------------------------------------------------------------------------------------------
+
+    def start(self, run: Run) -> None:
+        """Have the machines start what they have to run of a job."""
+        self._runs[run.job_id] = run
+        self._book.out += [StartRun(agent, piece.launch, piece.slots) for agent, piece in run.pieces.items()]
+
+    def cancel(self, job_id: int) -> bool:
+        """Take note that the user of a job wants it no more; return False if none of it is run."""
+        run = self._runs.get(job_id) or self.over.get(job_id)
+        if run is not None:
+            run.killed, run.why_killed = "cancelled", "cancelled"
+        return run is not None
+
+    def kill(self, job_id: int, reason: str) -> None:
+        """Have the machines end a job, as the core has decided."""
+        run = self._runs.get(job_id)
+        if run is not None:
+            if not run.killed:
+                run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
+            self._end_pieces(run, reason)
+
+    def hand_back(self) -> None:
+        """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""
+        if not self.is_full:
+            return
+        for run in self._runs.values():
+            if run.why_delayed and not run.killed and run.job_id not in self._book.records:
+                run.killed, run.why_killed = "lost", run.why_delayed
+                self._end_pieces(run, run.why_delayed)
+
+    def _end_pieces(self, run: Run, reason: str) -> None:
+        """Have all machines end what they run of a job."""
+        if not run.ending:
+            run.ending = reason
+            for agent, piece in run.pieces.items():
+                if not piece.is_over:
+                    self._book.out.append(EndRun(agent, run.job_id, run.attempt, reason))
+
+    # -- what machines tell -------------------------------------------------------------------------------------------
+
+    def take_in(self, event: Report | AgentForgotten) -> list[CoreEvent]:
+        """Take note of what a machine says; return what the core is to be told of that.
+
+        What it says of anything but the present attempt is passed over.
+        """
+        match event:
+            case RunStarted():
+                return self._started(event)
+            case RunEnded():
+                return self._ended(event)
+            case RunDelayed():
+                return self._delayed(event)
+            case MachineReady(agent=agent):
+                return self._ready(agent)
+            case AgentJoined():
+                return self._joined(event)
+            case AgentForgotten(agent=agent):
+                why = f"machine {agent} is gone for good"
+                lost = [RunEnded(agent, run.job_id, run.attempt, "lost", why) for run in self._runs.values()]
+                return [told for end in lost for told in self._ended(end)]
+
+    def _started(self, event: RunStarted) -> list[CoreEvent]:
+        if not self.expects(event.agent, event.job_id, event.attempt):
+            return []
+        run, record = self._runs[event.job_id], self._book.records.get(event.job_id)
+        piece = run.pieces[event.agent]
+        piece.has_started, piece.has_run, piece.in_doubt, piece.delayed = True, True, False, ""
+        if record is not None and record.state == "starting" and run.has_started:
+            # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
+            record.state = "running"
+            self._book.note(event.job_id, "runs", f"on {run.where}")
+        return []
+
+    def _ended(self, event: RunEnded) -> list[CoreEvent]:
+        if not self.expects(event.agent, event.job_id, event.attempt):
+            return []
+        run = self._runs[event.job_id]
+        if event.outcome == "cancelled" and not run.ending:
+            # Nobody here wanted that: the machine was shut down, or had lost what it knew.
+            event = msgspec.structs.replace(event, outcome="lost")
+        piece, program = run.pieces[event.agent], run.request.program
+        piece.has_started, piece.has_run = True, piece.has_run or event.has_run
+        piece.end = event
+        again = event.outcome == "lost" and program.if_lost == "requeue"
+        if again or (event.outcome != "finished" and program.end_on_failure):
+            self._end_pieces(run, f"its part on {event.agent} has ended: {event.outcome}")
+        if not all(other.is_over for other in run.pieces.values()):
+            return []
+        del self._runs[event.job_id]
+        self.ports.give(run.port)
+        self.over[event.job_id] = run
+        return [JobFinished(event.job_id)]
+
+    def _delayed(self, event: RunDelayed) -> list[CoreEvent]:
+        """Take note that a machine has no room; a site with no other starts nothing for the grid until one has."""
+        was_full = self.is_full
+        self._full[event.agent] = event.reason
+        if self.expects(event.agent, event.job_id, event.attempt):
+            piece = self._runs[event.job_id].pieces[event.agent]
+            if not piece.has_started:
+                piece.delayed = event.reason
+                self._book.note(event.job_id, "delayed", event.reason)
+        return [SiteShut(event.reason)] if self.is_full and not was_full else []
+
+    def _ready(self, agent: str) -> list[CoreEvent]:
+        """Take note that a machine can start what it is asked for."""
+        was_full = self.is_full
+        self._full.pop(agent, None)
+        return [SiteOpened()] if was_full and not self.is_full else []
+
+    def _joined(self, event: AgentJoined) -> list[CoreEvent]:
+        """Take note that a machine is there, for the first time or again."""
+        self.ports.reached_by(event.agent, event.host)
+        for run in self._runs.values():
+            if event.agent in run.pieces:
+                run.pieces[event.agent].in_doubt = True
+        # If it still is full, it finds that out anew.
+        return self._ready(event.agent)
+
+    def check_invariants(self, running: Collection[int], given: Collection[Port]) -> None:
+        """Raise AssertionError if not exactly these jobs are run, or ports beside those given to them are taken."""
+        assert set(running) == set(self._runs), "what runs is not what is run"
+        for run in self._runs.values():
+            assert not all(piece.is_over for piece in run.pieces.values()), f"job {run.job_id} is over and still here"
+        every = [*given, *(run.port for run in self._runs.values())]
+        ports = [(port.agent, port.number) for port in every if port.number]
+        assert len(ports) == len(set(ports)), "a port is given twice"
+        assert sorted(ports) == sorted(self.ports.taken()), "a port is lost"

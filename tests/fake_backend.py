@@ -28,7 +28,7 @@ from gridweave.grid.api import (
     StoryEntry,
 )
 from gridweave.grid.gateway.backend import Backend
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, request_problem
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, WishKind, request_problem
 
 OWN_FIRST = 10**12
 PAGE = 500
@@ -146,32 +146,21 @@ class FakeBackend(Backend):
         self._note(job_id, "submitted", f"{request.nodes} nodes, by {origin}")
         return Accepted(key, job_id)
 
-    async def cancel(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """End jobs."""
-        self._check()
-        done = [job_id for job_id in job_ids if self._is_in(job_id, "held", "waiting", "starting", "running")]
-        for job_id in done:
-            self._note(job_id, "cancelled", f"by {origin}")
-            self.end(job_id, "cancelled")
-        return done
-
     def _is_in(self, job_id: int, *states: str) -> bool:
         return job_id in self.records_by_id and self.records_by_id[job_id].state in states
 
-    async def hold(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """Hold jobs that wait."""
-        return self._change(job_ids, "waiting", "held", origin)
-
-    async def release(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """Release jobs that are held."""
-        return self._change(job_ids, "held", "waiting", origin)
-
-    def _change(self, job_ids: Sequence[int], before: str, after: str, origin: str) -> list[int]:
+    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Cancel jobs that have not ended, hold those that wait, release those that are held."""
         self._check()
-        done = [job_id for job_id in job_ids if self._is_in(job_id, before)]
+        before = {"cancel": ("held", "waiting", "starting", "running"), "hold": ("waiting",), "release": ("held",)}
+        done = [job_id for job_id in job_ids if self._is_in(job_id, *before[kind])]
         for job_id in done:
-            self.records_by_id[job_id].state = after  # type: ignore[assignment]
-            self._note(job_id, after, f"by {origin}")
+            if kind == "cancel":
+                self._note(job_id, "cancelled", f"by {origin}")
+                self.end(job_id, "cancelled")
+            else:
+                self.records_by_id[job_id].state = "held" if kind == "hold" else "waiting"
+                self._note(job_id, self.records_by_id[job_id].state, f"by {origin}")
         return done
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:

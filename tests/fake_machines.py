@@ -11,7 +11,7 @@ import numpy as np
 
 from gridweave.errors import UnavailableError
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.site.launch import FragmentEnded, FragmentEvent, FragmentStarted, Launch, Usage
+from gridweave.site.launch import FragmentEnded, FragmentEvent, FragmentStarted, Launch, Used
 
 if TYPE_CHECKING:
     from virtual_time import VirtualLoop
@@ -145,7 +145,7 @@ class Works:
 
 
 class FakeRunner:
-    """Stands for the agent's `Machine`: starts, ends and finds again fragments of a `Machine` of this file."""
+    """Stands for the agent's `MachineRunner`: starts, ends and finds again fragments of a `Machine` of this file."""
 
     def __init__(self, root: Machine, environment: Mapping[str, str] | None = None) -> None:
         self.machine = root
@@ -251,7 +251,7 @@ class FakeRunner:
                 fragment.outcome,
                 fragment.reason,
                 (),
-                Usage(cpu_s=1.0),
+                Used(cpu_s=1.0),
                 fragment.begun_ms,
                 self.machine.works.loop.now_ms(),
             )

@@ -35,7 +35,7 @@ import live_world
 from builders import DAY, HOUR, random_grid_jobs, random_jobs, to_workload
 from gridweave.cli.main import app
 from gridweave.grid.live import GridSettings, LiveGrid
-from gridweave.grid.messages import FromLiveSite, GridCancelled, GridHeld, GridReleased, GridSubmitted, TellSite
+from gridweave.grid.messages import FromLiveSite, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
@@ -51,7 +51,7 @@ from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.lomarc import VARIANTS, NodeKind, SharedNodes
 from gridweave.site.disciplines.slowdown_tables import SlowdownModel
-from gridweave.site.job import Accepted, JobRequest, Program
+from gridweave.site.job import Accepted, JobRequest, Program, WishKind
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     AcceptReservation,
@@ -62,10 +62,6 @@ from gridweave.site.messages import (
     JobFinished,
     JobSubmitted,
     KillJob,
-    OwnCancelled,
-    OwnHeld,
-    OwnReleased,
-    OwnSubmitted,
     RefuseReservation,
     ReservationRequested,
     RunEnded,
@@ -73,6 +69,8 @@ from gridweave.site.messages import (
     StartJob,
     StartRun,
     TellGrid,
+    UserSubmitted,
+    Wish,
 )
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import Limit, SitePolicy, Window
@@ -412,7 +410,7 @@ class LiveCores:
                 place, event = self._told.popleft()
                 for command in self._cores[place].handle(now_ms, *([] if event is None else [event])):
                     self._carry_out(now_ms, place, command)
-        records = [record for core in self._cores for record in core.records.values()]
+        records = [record for core in self._cores for record in core.book.records.values()]
         ends = sorted((each.job_id, each.state, each.outcome, each.attempt, each.places) for each in records)
         return _lines(sorted(self._log)) + _lines(ends)
 
@@ -432,24 +430,20 @@ class LiveCores:
         program = Program(argv=("work",), environment={"RUN_MS": str(run_ms)})
         request = JobRequest(program=program, nodes=width, limit_ms=limit_ms, user="anna", hold=is_held)
         key = f"key {number}"
-        submitted = OwnSubmitted if is_own else GridSubmitted
-        self._at(when_ms, lambda _: self._told.append((place, submitted(key, request))))
-        cancelled, held, released = (
-            (OwnCancelled, OwnHeld, OwnReleased) if is_own else (GridCancelled, GridHeld, GridReleased)
-        )
+        self._at(when_ms, lambda _: self._told.append((place, UserSubmitted(key, request))))
 
-        def want(after_ms: int, make: Callable[[int], Any]) -> None:
-            self._at(when_ms + after_ms, lambda _: self._wish(place, key, make))
+        def want(after_ms: int, kind: WishKind) -> None:
+            self._at(when_ms + after_ms, lambda _: self._wish(place, key, kind))
 
         if is_held or rng.random() < 0.2:
-            want(int(rng.integers(1, 3000)), lambda job_id: held((job_id,)))
-            want(int(rng.integers(3000, 20_000)), lambda job_id: released((job_id,)))
+            want(int(rng.integers(1, 3000)), "hold")
+            want(int(rng.integers(3000, 20_000)), "release")
         if rng.random() < 0.15:
-            want(int(rng.integers(1, 40_000)), cancelled)
+            want(int(rng.integers(1, 40_000)), "cancel")
 
-    def _wish(self, place: int, key: str, make: Callable[[int], Any]) -> None:
+    def _wish(self, place: int, key: str, kind: WishKind) -> None:
         if key in self._job_ids:
-            self._told.append((place, make(self._job_ids[key])))
+            self._told.append((place, Wish(kind, (self._job_ids[key],))))
 
     def _carry_out(self, now_ms: int, place: int, command: Any) -> None:
         if isinstance(command, TellSite):
@@ -491,7 +485,7 @@ def _live_world(seed: int) -> str:
     assert rng.choice([300, 1 << 20]) > 300, f"seed {seed} is of small packets"
     world = live_world.play(seed)
     drivers = [world.grid.driver.grid, *(site.driver.site for site in world.sites)]
-    records = [record for core in drivers for record in core.records.values()]
+    records = [record for core in drivers for record in core.book.records.values()]
     return _lines(
         sorted((each.job_id, each.state, each.outcome, each.attempt, each.start_ms, each.end_ms) for each in records)
     )

@@ -325,7 +325,7 @@ class LiveWorld:
         if rng.random() < 0.2:
             await asyncio.sleep(rng.exponential(3.0))
             self.history.cancelled(job_id)
-            await self._until_answered(node, lambda: node.driver.cancel([job_id]))
+            await self._until_answered(node, lambda: node.driver.wish("cancel", [job_id]))
 
     async def _hold(self, node: Node, job_id: int, is_held: bool) -> None:
         """Have a job held, perhaps again and again; in the end let it go."""
@@ -333,9 +333,9 @@ class LiveWorld:
         while is_held or rng.random() < 0.3:
             await asyncio.sleep(rng.exponential(2.0))
             if not is_held:
-                await self._until_answered(node, lambda: node.driver.hold([job_id]))
+                await self._until_answered(node, lambda: node.driver.wish("hold", [job_id]))
                 await asyncio.sleep(rng.exponential(2.0))
-            await self._until_answered(node, lambda: node.driver.release([job_id]))
+            await self._until_answered(node, lambda: node.driver.wish("release", [job_id]))
             is_held = False
 
     async def _until_answered(self, node: Node, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -403,7 +403,7 @@ class LiveWorld:
         wiped = site.is_up and self.rng.random() < 0.4
         if wiped:
             wiped = not any(
-                fragment.outcome and site.driver.site.expects(machine.name, *key)
+                fragment.outcome and site.driver.site.runs.expects(machine.name, *key)
                 for key, fragment in machine.folder.items()
             )
         node = self.agents[machine.name]
@@ -456,7 +456,7 @@ class LiveWorld:
         return [
             (record.job_id, record.state, record.attempt, record.places, core)
             for core in drivers
-            for record in core.records.values()
+            for record in core.book.records.values()
             if record.state not in ("ended", "refused")
         ]
 
@@ -474,12 +474,12 @@ class LiveWorld:
             place = self.grid if job_id < OWN_IDS else self.sites[job_id // OWN_IDS - 1]
             core = place.driver.grid if job_id < OWN_IDS else place.driver.site
             story = place.driver.journal.story(job_id)
-            record = core.records[job_id]
+            record = core.book.records[job_id]
             if record.state == "refused":
                 self.history.refused(job_id)
                 continue
             ends = [note for note in story if note.kind == "ended"]
-            if was_hopeless(record, core.records):
+            if was_hopeless(record, core.book.records):
                 self.history.cancelled(job_id)
             for _ in ends:
                 self._check_outcome(now_ms, job_id, record.outcome, record.reason)
@@ -504,14 +504,14 @@ class LiveWorld:
         for node, disk in zip([*self.sites, self.grid], self.disks, strict=True):
             core = node.driver.grid if node is self.grid else node.driver.site
             core.check_invariants()
-            check_waits(core.records, disk.notes)
-            check_notes(disk.notes, core.records)
-            kept = node.driver.journal.ended(list(core.records))
-            assert kept == core.records, f"{disk.name}: what is kept of jobs that are over is not what they were"
+            check_waits(core.book.records, disk.notes)
+            check_notes(disk.notes, core.book.records)
+            kept = node.driver.journal.ended(list(core.book.records))
+            assert kept == core.book.records, f"{disk.name}: what is kept of jobs that are over is not what they were"
             again = type(core)(core.settings)
             driver = node.driver
             MemoryJournal.replay(_reopened(driver, disk), again)
-            assert again.records == core.records, f"{disk.name}: a replay gives other records"
+            assert again.book.records == core.book.records, f"{disk.name}: a replay gives other records"
             assert again.next_wakeup_ms() == core.next_wakeup_ms()
 
 
@@ -564,7 +564,7 @@ def play(seed: int) -> LiveWorld:
         mock.patch.object(driver_module, "MOST_PACKET_BYTES", int(rng.choice([300, 1 << 20]))),
         mock.patch.object(site_driver, "Journal", MemoryJournal),
         mock.patch.object(grid_driver, "Journal", MemoryJournal),
-        mock.patch.object(agent_module, "Machine", FakeRunner),
+        mock.patch.object(agent_module, "MachineRunner", FakeRunner),
     )
     with contextlib.ExitStack() as stack:
         for patch in patches:

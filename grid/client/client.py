@@ -1,30 +1,284 @@
-"""`Client`: a grid from asynchronous Python."""
+"""`Client`: a grid from asynchronous Python, and the jobs that were handed in to it."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, suppress
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
-from gridweave.errors import InputError, RefusedError
+import msgspec
+
+from gridweave.errors import GridweaveError, InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid import api
 from gridweave.grid.client import streams
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
-from gridweave.grid.client.job import Job
-from gridweave.grid.client.mapping import Results
-from gridweave.grid.client.requests import Afters, Limit, Runnable, checked, chunks, job_request
-from gridweave.grid.client.streams import ENDS, Connected, EndWatch
+from gridweave.grid.client.requests import (
+    Afters,
+    EncodedJobs,
+    Limit,
+    Runnable,
+    callable_name,
+    checked,
+    chunks,
+    job_request,
+)
+from gridweave.grid.client.streams import ENDS, Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where, WishKind
+from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
     import numpy as np
 
 HOUR = "1h"
+
+TAIL_BYTES = 4_000
+"""So much of what a failed rank wrote to standard error is in the error."""
+
+_KEPT = 4
+"""Results that came early are kept for so many times the jobs under way; then nothing new is handed in."""
+
+
+class Job:
+    """A job that was handed in; made by `Client.submit` and `Client.job`.
+
+    Attributes
+    ----------
+    id : int
+        Its number.
+    key : str
+        With which it was handed in; empty if this is not known.
+    state : str or None
+        As it was last heard; None: nothing was asked yet.
+    """
+
+    def __init__(self, client: Client, job_id: int, *, key: str = "", state: State | None = None) -> None:
+        self.id, self.key, self.state = job_id, key, state
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}, {self.state or 'not asked yet'}>"
+
+    async def record(self) -> JobRecord:
+        """Return what is known of it now."""
+        record = await self._client.record(self.id)
+        self.state = record.state
+        return record
+
+    async def done(self, timeout_s: float | None = None) -> JobRecord:
+        """Return its record once it has ended, however.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            How long to wait at most.
+
+        Raises
+        ------
+        TimeoutError
+            If it has not ended by then; it goes on.
+        """
+        async with asyncio.timeout(timeout_s):
+            record = await self._client.ended(self.id)
+        self.state = record.state
+        return record
+
+    async def check(self, timeout_s: float | None = None) -> JobRecord:
+        """Return its record once it has ended, and ended well.
+
+        Raises
+        ------
+        JobFailedError
+            If it has not; with the exit code, and the end of what that rank wrote to standard error.
+        TimeoutError
+            If it has not ended in time.
+        """
+        record = await self.done(timeout_s)
+        if record.outcome != "finished":
+            raise await self._failure(record)
+        return record
+
+    async def result(self, timeout_s: float | None = None, *, rank: int = 0) -> Any:
+        """Return what its Python callable has returned, once it has ended well.
+
+        Parameters
+        ----------
+        rank : int
+            Of which rank.
+
+        Returns
+        -------
+        object
+            As JSON has it: a tuple has become a list.
+
+        Raises
+        ------
+        JobFailedError, TimeoutError
+            As for `check`.
+        InputError
+            If it runs a command in place of a callable.
+        """
+        record = await self.check(timeout_s)
+        if record.request.program.call is None:
+            raise InputError(f"job {self.id} runs a command, which returns nothing; read its output")
+        data = await self.output(rank=rank, stream="result")
+        try:
+            return msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            raise InputError(
+                f"job {self.id}: rank {rank} has left no result: there is no such rank, or its machine has lost it"
+            ) from None
+
+    async def cancel(self) -> bool:
+        """End it; return whether it had not ended already."""
+        return self.id in await self._client.cancel([self.id])
+
+    async def hold(self) -> bool:
+        """Keep it from starting; return whether it waited, and now does not start."""
+        return self.id in await self._client.hold([self.id])
+
+    async def release(self) -> bool:
+        """Let it go into the queue again; return whether it was held."""
+        return self.id in await self._client.release([self.id])
+
+    async def explain(self) -> api.Forecast:
+        """Return when it starts, where, and why not sooner."""
+        return await self._client.explain(self.id)
+
+    async def story(self) -> api.Story:
+        """Return all that has happened to it."""
+        return await self._client.story(self.id)
+
+    async def output(self, *, rank: int = 0, stream: Stream = "out") -> bytes:
+        """Return what a rank has written up to now.
+
+        Parameters
+        ----------
+        stream : str
+            ``out``, ``err`` or ``result``.
+        """
+        parts = streams.output(self._client.transport, self.id, rank=rank, stream=stream)
+        return b"".join([data async for data in parts])
+
+    async def logs(self, *, follow: bool = False, rank: int = 0, stream: Stream = "out") -> AsyncGenerator[str, None]:
+        """Yield the lines that a rank has written; with `follow` as they come, until the job has ended.
+
+        Parameters
+        ----------
+        stream : str
+            ``out`` or ``err``.
+        """
+        parts = streams.output(self._client.transport, self.id, rank=rank, stream=stream, follow=follow)
+        async with aclosing(text_lines(parts)) as lines:
+            async for line in lines:
+                yield line
+
+    async def _failure(self, record: JobRecord) -> JobFailedError:
+        """Return the error of a job that has not ended well."""
+        rank, code, signal = record.exit_codes[0] if record.exit_codes else (0, None, None)
+        tail = b""
+        if record.start_ms is not None:
+            async for data in streams.output(self._client.transport, self.id, rank=rank, stream="err"):
+                tail = (tail + data)[-TAIL_BYTES:]
+        return JobFailedError(
+            self.id,
+            record.outcome or record.state,
+            record.reason,
+            exit_code=128 + signal if signal is not None else code,
+            stderr_tail=tail.decode(errors="replace"),
+        )
+
+
+class Results:
+    """The results of `Client.map`: ``async for`` yields them in order, ``await`` returns them all.
+
+    Nothing is handed in before one of both is done, and each only once.
+    """
+
+    def __init__(self, client: Client, items: Iterable[Any], plain: JobRequest, at_once: int) -> None:
+        if at_once < 1:
+            raise OptionError("at_once", f"is {at_once}; at least 1")
+        self._client, self._items, self._plain, self._at_once = client, iter(items), plain, at_once
+        self._array, self._count = f"{plain.name}-{uuid.uuid4().hex[:8]}", 0
+        self._is_begun = False
+
+    def __aiter__(self) -> AsyncGenerator[Any, None]:
+        return self._results()
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        return self._all().__await__()
+
+    async def _all(self) -> list[Any]:
+        async with aclosing(self._results()) as results:
+            return [result async for result in results]
+
+    async def _results(self) -> AsyncGenerator[Any, None]:
+        if self._is_begun:
+            raise InputError("these results were asked for already; call map again")
+        self._is_begun = True
+        window: deque[asyncio.Task[Any]] = deque()
+        jobs: dict[asyncio.Task[Any], Job] = {}
+        try:
+            while await self._refill(window, jobs) or window:
+                if not window[0].done():
+                    await asyncio.wait([task for task in window if not task.done()], return_when="FIRST_COMPLETED")
+                    continue
+                task = window.popleft()
+                del jobs[task]
+                yield task.result()
+        finally:
+            await self._abandon(window, jobs)
+
+    async def _refill(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], Job]) -> int:
+        """Hand in what there is room for, many at once where it can be; return how many."""
+        under_way = sum(not task.done() for task in window)
+        room = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
+        if under_way and room < max(1, self._at_once // 4):
+            return 0
+        requests = [self._request(item) for item in islice(self._items, max(room, 0))]
+        if requests:
+            for job in await self._client.submit_many(requests):
+                task = asyncio.get_running_loop().create_task(job.result())
+                window.append(task)
+                jobs[task] = job
+        return len(requests)
+
+    def _request(self, item: Any) -> JobRequest:
+        """Return the job of an item."""
+        try:
+            msgspec.json.encode(item)
+        except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            raise InputError(f"item {self._count}: cannot be sent, JSON has nothing like it ({error})") from None
+        program = self._plain.program
+        assert program.call is not None, "what is mapped is a callable"
+        program = msgspec.structs.replace(program, call=Call(program.call.function, (item,)))
+        place = ArrayPlace(name=self._array, index=self._count)
+        self._count += 1
+        return msgspec.structs.replace(self._plain, program=program, array=place)
+
+    async def _abandon(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], Job]) -> None:
+        """End the jobs that nobody waits for any more."""
+        left = [jobs[task].id for task in window if not task.done()]
+        for task in window:
+            task.cancel()
+        await asyncio.gather(*window, return_exceptions=True)
+        if left:
+            with suppress(GridweaveError):  # what ended the map is what its caller is to hear
+                await self._client.cancel(left)
 
 
 class Client:
@@ -222,10 +476,10 @@ class Client:
             keys = [f"{stem}-{number}" for number in range(len(asked))]
         if len(keys) != len(asked):
             raise InputError(f"keys: there are {len(keys)} for {len(asked)} jobs; one for each")
-        new = [api.NewJob(request=request, key=key) for request, key in zip(asked, keys, strict=True)]
+        new = (api.NewJob(request=request, key=key) for request, key in zip(asked, keys, strict=True))
         answers: list[api.SubmitAnswer] = []
         for part in chunks(new):
-            body = api.SubmitJobs(jobs=part, site=site)
+            body = EncodedJobs(jobs=part, site=site)
             answers += (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
         for number, answer in enumerate(answers):
             if answer.job_id is None:
@@ -270,17 +524,16 @@ class Client:
             ``async for`` yields the results in the order of the items, as they come; ``await`` returns all, as a list.
             When a job fails, its JobFailedError is raised in its place, and the jobs under way are cancelled.
         """
-        return Results(
-            self,
-            function,
-            items,
+        called = callable_name(function)
+        plain = job_request(
+            Call(called),
             nodes=nodes,
             limit=limit,
-            at_once=at_once,
-            name=name,
+            name=name or called.rpartition(":")[2],
             environment=environment,
             working_directory=working_directory,
         )
+        return Results(self, items, checked(plain), at_once)
 
     # -- jobs
 
@@ -333,17 +586,32 @@ class Client:
         """Return the record of a job once it has ended; one stream of events serves all who wait."""
         return await self._ends.ended(job_id)
 
+    async def wish(self, kind: WishKind, job_ids: Iterable[int]) -> list[int]:
+        """Say what is wanted of jobs; return those that it was done to.
+
+        Parameters
+        ----------
+        kind : str
+            ``cancel``, ``hold`` or ``release``: as the methods of these names.
+        """
+        wanted = list(job_ids)
+        done: list[int] = []
+        for start in range(0, len(wanted), api.MOST_LISTED):
+            body = api.JobIds(job_ids=wanted[start : start + api.MOST_LISTED])
+            done += (await self.transport.call("POST", f"/v1/jobs/{kind}", api.Done, body=body)).job_ids
+        return done
+
     async def cancel(self, job_ids: Iterable[int]) -> list[int]:
         """End jobs; return those that had not ended already."""
-        return await self._change("cancel", job_ids)
+        return await self.wish("cancel", job_ids)
 
     async def hold(self, job_ids: Iterable[int]) -> list[int]:
         """Keep jobs from starting; return those that waited, and now do not start."""
-        return await self._change("hold", job_ids)
+        return await self.wish("hold", job_ids)
 
     async def release(self, job_ids: Iterable[int]) -> list[int]:
         """Let held jobs go into the queue again; return those that were held."""
-        return await self._change("release", job_ids)
+        return await self.wish("release", job_ids)
 
     async def explain(self, job_id: int) -> api.Forecast:
         """Return when a job starts, where, and why not sooner."""
@@ -399,7 +667,7 @@ class Client:
         what
             As for `submit`; what it runs makes no difference, but a whole request says more than nodes and limit.
         """
-        body = api.QuoteJob(request=job_request(what, nodes=nodes, limit=limit))
+        body = api.QuoteJob(request=checked(job_request(what, nodes=nodes, limit=limit)))
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=body)
 
     async def drain(self, site: str) -> None:
@@ -417,14 +685,6 @@ class Client:
     async def health(self) -> api.Health:
         """Return whether the grid works; UnavailableError if it does not."""
         return await self.transport.call("GET", "/readyz", api.Health)
-
-    async def _change(self, verb: str, job_ids: Iterable[int]) -> list[int]:
-        wanted = list(job_ids)
-        done: list[int] = []
-        for start in range(0, len(wanted), api.MOST_LISTED):
-            body = api.JobIds(job_ids=wanted[start : start + api.MOST_LISTED])
-            done += (await self.transport.call("POST", f"/v1/jobs/{verb}", api.Done, body=body)).job_ids
-        return done
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:
         return streams.events(self.transport, after=None, kinds=ENDS, connected=connected)

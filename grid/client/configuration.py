@@ -122,9 +122,17 @@ def configured(
     environment = os.environ if environment is None else environment
     in_file, warnings = _file_layer(environment, profile)
     given = _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http)
+    given = given if grid is None else _over(given, _layer_of(grid_here(grid)))
     # Whoever names a profile for one command may have another grid in the environment of all.
     below = [in_file, _environment_layer(environment)] if profile else [_environment_layer(environment), in_file]
-    layers = [given if grid is None else _over(given, _layer_of(grid_here(grid))), *below]
+    found = _merged([given, *below], warnings)
+    for one in (found, *found.sites.values()):
+        _check_secret(one)
+    return found
+
+
+def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
+    """Return what layers say together, of which the first counts most; a grid that runs here counts least."""
     if not any(layer.url for layer in layers):
         layers.append(_layer_of(grid_here()))
     place = next((number for number, layer in enumerate(layers) if layer.url), None)
@@ -138,7 +146,7 @@ def configured(
         if number <= place or layer.url is None or layer.url.rstrip("/") == chosen
     ]
     values = {name: next((v for v in (getattr(x, name) for x in heard) if v is not None), None) for name in _KEYS[1:]}
-    found = Connection(
+    return Connection(
         url=chosen,
         token=values["token"],
         ca=values["ca"],
@@ -147,9 +155,6 @@ def configured(
         warnings=tuple(warnings),
         sites=_site_connections([layer.sites or {} for layer in heard]),
     )
-    for one in (found, *found.sites.values()):
-        _check_secret(one)
-    return found
 
 
 def _capitals(site: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import getpass
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -30,6 +30,13 @@ MOST_AT_ONCE = 500
 
 MOST_BYTES = 4 << 20
 """... and so many bytes, unless one job alone is larger."""
+
+
+class EncodedJobs(msgspec.Struct, frozen=True):
+    """`gridweave.grid.api.SubmitJobs`, of jobs that are MessagePack already."""
+
+    jobs: list[msgspec.Raw]
+    site: str | None = None
 
 
 def limit_ms(limit: Limit) -> int:
@@ -64,16 +71,10 @@ def job_request(
     after: Afters = (),
     array: ArrayPlace | None = None,
 ) -> JobRequest:
-    """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is.
-
-    Raises
-    ------
-    InputError
-        If no site could run it; the message is one line.
-    """
+    """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is."""
     if isinstance(what, JobRequest):
-        return checked(what)
-    request = JobRequest(
+        return what
+    return JobRequest(
         program=_program(what, environment, working_directory, ranks, if_lost),
         nodes=nodes,
         limit_ms=limit_ms(limit),
@@ -85,11 +86,16 @@ def job_request(
         after=tuple(one if isinstance(one, After) else After(job_id=one) for one in after),
         array=array,
     )
-    return checked(request)
 
 
 def checked(request: JobRequest) -> JobRequest:
-    """Return a request with the name of who asks, or say what is wrong with it before the gateway does."""
+    """Return a request with the name of who asks.
+
+    Raises
+    ------
+    InputError
+        If no site could run it; the message is one line.
+    """
     if problem := request_problem(request):
         raise InputError(problem)
     return request if request.user else msgspec.structs.replace(request, user=login_name())
@@ -103,17 +109,17 @@ def login_name() -> str:
         return ""
 
 
-def chunks(jobs: Sequence[NewJob]) -> list[list[NewJob]]:
-    """Return jobs in parts that a gateway takes in one request each, in their order."""
-    parts: list[list[NewJob]] = []
+def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
+    """Return jobs as MessagePack, in parts that a gateway takes in one request each, in their order."""
+    parts: list[list[msgspec.Raw]] = []
     room = 0
     for job in jobs:
-        size = len(msgspec.msgpack.encode(job))
-        if not parts or len(parts[-1]) == MOST_AT_ONCE or size > room:
+        data = msgspec.msgpack.encode(job)
+        if not parts or len(parts[-1]) == MOST_AT_ONCE or len(data) > room:
             parts.append([])
             room = MOST_BYTES
-        parts[-1].append(job)
-        room -= size
+        parts[-1].append(msgspec.Raw(data))
+        room -= len(data)
     return parts
 
 

@@ -1,28 +1,27 @@
-"""`SyncClient`: a grid from plain Python, for scripts and notebooks; the same names as in `Client`."""
+"""`SyncClient` and `SyncJob`: a grid from plain Python, for scripts and notebooks, made of `Client` and `Job`.
+
+Each method is the one of the same name of the other class, with the same arguments, and nothing is awaited.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from gridweave.errors import InputError
-from gridweave.grid import api
-from gridweave.grid.client.client import HOUR, Client
-from gridweave.grid.client.configuration import Connection
-from gridweave.grid.client.job import Job
-from gridweave.grid.client.requests import Afters, Limit, Runnable
-from gridweave.grid.client.streams import Stream
-from gridweave.grid.client.transport import Patience, Sleep
-from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where
+from gridweave.grid.client.client import Client, Job
+from gridweave.site.job import State
 
-if TYPE_CHECKING:
-    import numpy as np
-
+P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
+Original = TypeVar("Original")
+"""`Client` or `Job`."""
 
 
 class _Loop:
@@ -75,76 +74,115 @@ async def _close(source: AsyncGenerator[Any, None]) -> None:
     await source.aclose()
 
 
-class SyncJob:
+# -- how a method is made of an asynchronous one
+
+
+class _Twin(Generic[Original]):
+    """An object that does what another one does, and waits for it."""
+
+    _original: Original
+
+    @property
+    def _loop(self) -> _Loop:
+        raise NotImplementedError
+
+
+def _made(
+    method: Callable[Concatenate[Original, P], Coroutine[Any, Any, T]], make: Callable[[T, _Loop], U]
+) -> Callable[Concatenate[_Twin[Original], P], U]:
+    """Return the method that waits for another one, and makes something of its answer."""
+
+    @functools.wraps(method)
+    def waiting(self: _Twin[Original], /, *args: P.args, **kwargs: P.kwargs) -> U:
+        loop = self._loop
+        return make(loop.run(method(self._original, *args, **kwargs)), loop)
+
+    return waiting
+
+
+def _answer(answer: T, loop: _Loop) -> T:
+    return answer
+
+
+def _awaited(
+    method: Callable[Concatenate[Original, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Twin[Original], P], T]:
+    """Return the method that waits for another one."""
+    return _made(method, _answer)
+
+
+def _each(
+    method: Callable[Concatenate[Original, P], AsyncIterable[T]],
+) -> Callable[Concatenate[_Twin[Original], P], Generator[T, None, None]]:
+    """Return the method that yields what another one does."""
+
+    @functools.wraps(method)
+    def yielding(self: _Twin[Original], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+        return self._loop.each(aiter(method(self._original, *args, **kwargs)))
+
+    return yielding
+
+
+def _as(
+    method: Callable[Concatenate[Original, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[_Twin[Original], P], None]]:
+    """Return what gives a method the parameters of another one."""
+
+    def with_parameters(own: Callable[..., None]) -> Callable[Concatenate[_Twin[Original], P], None]:
+        return functools.wraps(method)(own)
+
+    return with_parameters
+
+
+# -- what there is
+
+
+class SyncJob(_Twin[Job]):
     """A job that was handed in; made by `SyncClient.submit` and `SyncClient.job`. As `Job`, but nothing is awaited."""
 
     def __init__(self, job: Job, loop: _Loop) -> None:
-        self._job, self._loop = job, loop
+        self._original, self._running = job, loop
 
     def __repr__(self) -> str:
-        return repr(self._job)
+        return repr(self._original)
+
+    @property
+    def _loop(self) -> _Loop:
+        return self._running
 
     @property
     def id(self) -> int:
         """Its number."""
-        return self._job.id
+        return self._original.id
 
     @property
     def key(self) -> str:
         """With which it was handed in; empty if this is not known."""
-        return self._job.key
+        return self._original.key
 
     @property
     def state(self) -> State | None:
         """As it was last heard; None: nothing was asked yet."""
-        return self._job.state
+        return self._original.state
 
-    def record(self) -> JobRecord:
-        """See `Job.record`."""
-        return self._loop.run(self._job.record())
-
-    def done(self, timeout_s: float | None = None) -> JobRecord:
-        """See `Job.done`."""
-        return self._loop.run(self._job.done(timeout_s))
-
-    def check(self, timeout_s: float | None = None) -> JobRecord:
-        """See `Job.check`."""
-        return self._loop.run(self._job.check(timeout_s))
-
-    def result(self, timeout_s: float | None = None, *, rank: int = 0) -> Any:
-        """See `Job.result`."""
-        return self._loop.run(self._job.result(timeout_s, rank=rank))
-
-    def cancel(self) -> bool:
-        """See `Job.cancel`."""
-        return self._loop.run(self._job.cancel())
-
-    def hold(self) -> bool:
-        """See `Job.hold`."""
-        return self._loop.run(self._job.hold())
-
-    def release(self) -> bool:
-        """See `Job.release`."""
-        return self._loop.run(self._job.release())
-
-    def explain(self) -> api.Forecast:
-        """See `Job.explain`."""
-        return self._loop.run(self._job.explain())
-
-    def story(self) -> api.Story:
-        """See `Job.story`."""
-        return self._loop.run(self._job.story())
-
-    def output(self, *, rank: int = 0, stream: Stream = "out") -> bytes:
-        """See `Job.output`."""
-        return self._loop.run(self._job.output(rank=rank, stream=stream))
-
-    def logs(self, *, follow: bool = False, rank: int = 0, stream: Stream = "out") -> Generator[str, None, None]:
-        """See `Job.logs`."""
-        return self._loop.each(self._job.logs(follow=follow, rank=rank, stream=stream))
+    record = _awaited(Job.record)
+    done = _awaited(Job.done)
+    check = _awaited(Job.check)
+    result = _awaited(Job.result)
+    cancel = _awaited(Job.cancel)
+    hold = _awaited(Job.hold)
+    release = _awaited(Job.release)
+    explain = _awaited(Job.explain)
+    story = _awaited(Job.story)
+    output = _awaited(Job.output)
+    logs = _each(Job.logs)
 
 
-class SyncClient:
+def _sync_jobs(jobs: list[Job], loop: _Loop) -> list[SyncJob]:
+    return [SyncJob(job, loop) for job in jobs]
+
+
+class SyncClient(_Twin[Client]):
     """A grid, reached through its gateway; a context manager. As `Client`, but nothing is awaited.
 
     It has an event loop in a thread of its own, so that it works in a notebook, whose loop runs already.
@@ -155,41 +193,16 @@ class SyncClient:
         As for `Client`.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        *,
-        ca: str | None = None,
-        site: str | None = None,
-        plain_http: bool | None = None,
-        profile: str | None = None,
-        grid: str | None = None,
-        patience: Patience | None = None,
-        rng: np.random.Generator | None = None,
-        sleep: Sleep = asyncio.sleep,
-        connection: Connection | None = None,
-    ) -> None:
-        self._client = Client(
-            url,
-            token,
-            ca=ca,
-            site=site,
-            plain_http=plain_http,
-            profile=profile,
-            grid=grid,
-            patience=patience,
-            rng=rng,
-            sleep=sleep,
-            connection=connection,
-        )
-        self.connection = self._client.connection
+    @_as(Client.__init__)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._original = Client(*args, **kwargs)
+        self.connection = self._original.connection
         self._running: _Loop | None = None
 
     def __enter__(self) -> Self:
         loop = _Loop()
         try:
-            loop.run(self._client.__aenter__())
+            loop.run(self._original.__aenter__())
         except BaseException:
             loop.close()
             raise
@@ -201,7 +214,7 @@ class SyncClient:
     ) -> None:
         loop, self._running = self._loop, None
         try:
-            loop.run(self._client.__aexit__(kind, error, trace))
+            loop.run(self._original.__aexit__(kind, error, trace))
         finally:
             loop.close()
 
@@ -211,177 +224,29 @@ class SyncClient:
             raise InputError("the client is not open; write: with gridweave.SyncClient() as grid")
         return self._running
 
-    def submit(
-        self,
-        what: Runnable,
-        *,
-        nodes: int = 1,
-        limit: Limit = HOUR,
-        name: str = "",
-        site: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        working_directory: str | None = None,
-        ranks: Where = "each-node",
-        if_lost: Literal["requeue", "fail"] = "requeue",
-        hold: bool = False,
-        after: Afters = (),
-        array: ArrayPlace | None = None,
-        priority: float = 0.0,
-        job_class: str = "",
-        user: str = "",
-        key: str | None = None,
-    ) -> SyncJob:
-        """See `Client.submit`."""
-        handing_in = self._client.submit(
-            what,
-            nodes=nodes,
-            limit=limit,
-            name=name,
-            site=site,
-            environment=environment,
-            working_directory=working_directory,
-            ranks=ranks,
-            if_lost=if_lost,
-            hold=hold,
-            after=after,
-            array=array,
-            priority=priority,
-            job_class=job_class,
-            user=user,
-            key=key,
-        )
-        return SyncJob(self._loop.run(handing_in), self._loop)
-
-    def submit_many(
-        self, requests: Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None
-    ) -> list[SyncJob]:
-        """See `Client.submit_many`."""
-        jobs = self._loop.run(self._client.submit_many(requests, site=site, keys=keys))
-        return [SyncJob(job, self._loop) for job in jobs]
-
-    def map(
-        self,
-        function: Callable[..., Any] | str,
-        items: Iterable[Any],
-        *,
-        nodes: int = 1,
-        limit: Limit = HOUR,
-        at_once: int = 100,
-        name: str = "",
-        environment: Mapping[str, str] | None = None,
-        working_directory: str | None = None,
-    ) -> Generator[Any, None, None]:
-        """See `Client.map`; yields the results in the order of the items, as they come."""
-        results = self._client.map(
-            function,
-            items,
-            nodes=nodes,
-            limit=limit,
-            at_once=at_once,
-            name=name,
-            environment=environment,
-            working_directory=working_directory,
-        )
-        return self._loop.each(aiter(results))
+    submit = _made(Client.submit, SyncJob)
+    submit_many = _made(Client.submit_many, _sync_jobs)
+    map = _each(Client.map)
 
     def job(self, job_id: int) -> SyncJob:
-        """See `Client.job`."""
-        return SyncJob(self._client.job(job_id), self._loop)
+        """Return a handle of a job by its number; nothing is asked yet."""
+        return SyncJob(self._original.job(job_id), self._loop)
 
-    def jobs(
-        self,
-        *,
-        own: str = "",
-        user: str | None = None,
-        name: str | None = None,
-        array: str | None = None,
-        site: str | None = None,
-        state: Sequence[State] = (),
-        outcome: Sequence[str] = (),
-        below: int | None = None,
-        limit: int | None = None,
-    ) -> Generator[JobRecord, None, None]:
-        """See `Client.jobs`."""
-        found = self._client.jobs(
-            own=own,
-            user=user,
-            name=name,
-            array=array,
-            site=site,
-            state=state,
-            outcome=outcome,
-            below=below,
-            limit=limit,
-        )
-        return self._loop.each(found)
-
-    def record(self, job_id: int) -> JobRecord:
-        """See `Client.record`."""
-        return self._loop.run(self._client.record(job_id))
-
-    def ended(self, job_id: int) -> JobRecord:
-        """See `Client.ended`."""
-        return self._loop.run(self._client.ended(job_id))
-
-    def cancel(self, job_ids: Iterable[int]) -> list[int]:
-        """See `Client.cancel`."""
-        return self._loop.run(self._client.cancel(job_ids))
-
-    def hold(self, job_ids: Iterable[int]) -> list[int]:
-        """See `Client.hold`."""
-        return self._loop.run(self._client.hold(job_ids))
-
-    def release(self, job_ids: Iterable[int]) -> list[int]:
-        """See `Client.release`."""
-        return self._loop.run(self._client.release(job_ids))
-
-    def explain(self, job_id: int) -> api.Forecast:
-        """See `Client.explain`."""
-        return self._loop.run(self._client.explain(job_id))
-
-    def story(self, job_id: int) -> api.Story:
-        """See `Client.story`."""
-        return self._loop.run(self._client.story(job_id))
-
-    def events(
-        self,
-        *,
-        after: int | None = None,
-        jobs: Sequence[int] = (),
-        kinds: Sequence[str] = (),
-        user: str | None = None,
-    ) -> Generator[api.JobEvent, None, None]:
-        """See `Client.events`."""
-        return self._loop.each(self._client.events(after=after, jobs=jobs, kinds=kinds, user=user))
-
-    def sites(self) -> list[api.SiteInfo]:
-        """See `Client.sites`."""
-        return self._loop.run(self._client.sites())
-
-    def queue(self, limit: int = 100) -> api.Queue:
-        """See `Client.queue`."""
-        return self._loop.run(self._client.queue(limit))
-
-    def scheduling(self) -> api.Scheduling:
-        """See `Client.scheduling`."""
-        return self._loop.run(self._client.scheduling())
-
-    def quote(self, what: Runnable = ("true",), *, nodes: int = 1, limit: Limit = HOUR) -> api.Forecast:
-        """See `Client.quote`."""
-        return self._loop.run(self._client.quote(what, nodes=nodes, limit=limit))
-
-    def drain(self, site: str) -> None:
-        """See `Client.drain`."""
-        self._loop.run(self._client.drain(site))
-
-    def resume(self, site: str) -> None:
-        """See `Client.resume`."""
-        self._loop.run(self._client.resume(site))
-
-    def whoami(self) -> api.TokenInfo:
-        """See `Client.whoami`."""
-        return self._loop.run(self._client.whoami())
-
-    def health(self) -> api.Health:
-        """See `Client.health`."""
-        return self._loop.run(self._client.health())
+    jobs = _each(Client.jobs)
+    record = _awaited(Client.record)
+    ended = _awaited(Client.ended)
+    wish = _awaited(Client.wish)
+    cancel = _awaited(Client.cancel)
+    hold = _awaited(Client.hold)
+    release = _awaited(Client.release)
+    explain = _awaited(Client.explain)
+    story = _awaited(Client.story)
+    events = _each(Client.events)
+    sites = _awaited(Client.sites)
+    queue = _awaited(Client.queue)
+    scheduling = _awaited(Client.scheduling)
+    quote = _awaited(Client.quote)
+    drain = _awaited(Client.drain)
+    resume = _awaited(Client.resume)
+    whoami = _awaited(Client.whoami)
+    health = _awaited(Client.health)

@@ -9,9 +9,9 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, PolicyTable, SharingTable, Site
-from gridweave.grid.config.toml import FileReport, KeyPath
+from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
-from gridweave.netmodel.tables import NetTable
+from gridweave.netmodel.tables import KeyPath, NetTable
 from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, SharedNodes
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.owner import OwnerPolicy

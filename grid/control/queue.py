@@ -25,7 +25,7 @@ from gridweave.grid.kernels.grid_queue import grid_job_ended, kept_for_head
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import fragments_allowed, may_split
-from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged, has_room, hold_reserved
+from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, hold_reserved
 from gridweave.grid.kernels.running import BLOCK, running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
@@ -95,7 +95,7 @@ class GridQueue:
         self.n_waiting = 0
         # Of all jobs that have started since the last `_compact`.
         self._n_fragments = 0
-        self._plan: GridPlan | None = None
+        self._plan: ReservedStarts | None = None
         if self.reserves_starts:
             self._plan = empty_grid_plan(self._state, self._codes, room=_FIRST_SLOTS)
         self._order = ORDERS[policy.order]
@@ -448,7 +448,7 @@ class GridQueue:
         assert ranks == sorted(ranks), "the queue is out of order"
         assert set(self._late) <= set(self._slot), "a job is late that is not here"
 
-    def _check_plan(self, plan: GridPlan, waiting: list[int]) -> None:
+    def _check_plan(self, plan: ReservedStarts, waiting: list[int]) -> None:
         """Raise AssertionError if the reservations contradict themselves."""
         reserved = [slot for slot in waiting if self._state.jobs["promised_ms"][slot] != UNPLACED_MS]
         rows = plan.row[reserved].tolist()

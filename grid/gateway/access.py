@@ -311,7 +311,7 @@ EVERYBODY = Identity(TokenInfo(token_id="", user="", role="operate", made_ms=0))
 """Who asks where there are no tokens."""
 
 
-class Tokens:
+class AsyncTokens:
     """The store of tokens, used beside the event loop."""
 
     def __init__(self, store: TokenStore) -> None:
@@ -347,12 +347,12 @@ class Tokens:
         self._store.close()
 
 
-async def identify(request: web.BaseRequest, tokens: Tokens | None) -> Identity:
+async def identify(request: web.BaseRequest, tokens: AsyncTokens | None) -> Identity:
     """Return who makes a request.
 
     Parameters
     ----------
-    tokens : Tokens or None
+    tokens : AsyncTokens or None
         None: everybody on this machine is an operator.
 
     Raises

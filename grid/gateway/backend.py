@@ -17,7 +17,7 @@ from gridweave.grid.api import (
     SiteInfo,
     StoryEntry,
 )
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, WishKind
 
 
 class Backend(Protocol):
@@ -41,14 +41,12 @@ class Backend(Protocol):
             Who asked, and with which request: it is kept in the story of each job.
         """
 
-    async def cancel(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """End jobs; return those that had not ended (or are unknown)."""
+    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Do what a user wants of jobs; return those that it was done to, unknown ones and others left out.
 
-    async def hold(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """Keep waiting jobs from starting; return those that it was done to."""
-
-    async def release(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """Let held jobs go into the queue again; return those that it was done to."""
+        To cancel: those that had not ended. To hold: those that are held now, or will be if they do not start before.
+        To release: those that were held by their users.
+        """
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
         """Return what is known of jobs, of those that ended long ago as well; unknown ones are left out."""

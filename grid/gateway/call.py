@@ -9,11 +9,11 @@ from typing import Any
 from aiohttp import web
 
 from gridweave.grid.api import Role
-from gridweave.grid.gateway.access import EVERYBODY, Identity, Tokens
+from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import HeldBytes, Memory, OpenJobs, Rates, Slots
-from gridweave.grid.gateway.metrics import Metrics
+from gridweave.grid.gateway.metrics import GatewayMetrics
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.gateway.wire import BOTH, JSON
@@ -28,10 +28,10 @@ class Parts:
 
     settings: GatewaySettings
     backend: Backend
-    tokens: Tokens | None
+    tokens: AsyncTokens | None
     hub: EventHub
     open_jobs: OpenJobs
-    metrics: Metrics
+    metrics: GatewayMetrics
     rates: Rates
     at_once: Slots
     streams: Slots
@@ -40,7 +40,7 @@ class Parts:
 
 
 @dataclass(slots=True)
-class Call:
+class GatewayCall:
     """A request on its way through the gateway.
 
     Attributes
@@ -49,7 +49,7 @@ class Call:
     request : aiohttp.web.BaseRequest
     request_id : str
     identity : Identity
-    route : Route, optional
+    route : HttpRoute, optional
     target : str
         What stands for the braces in the path of the route.
     query, body : msgspec.Struct
@@ -67,7 +67,7 @@ class Call:
     request: web.BaseRequest
     request_id: str
     identity: Identity = EVERYBODY
-    route: Route | None = None
+    route: HttpRoute | None = None
     target: str = ""
     query: Any = None
     body: Any = None
@@ -123,11 +123,11 @@ def unknown_job(job_id: int) -> RefusalError:
     return RefusalError("unknown-job", f"there is no job {job_id}, or it is another user's")
 
 
-Handler = Callable[[Call], Awaitable[object]]
+Handler = Callable[[GatewayCall], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class HttpRoute:
     """What is at a path, for one method: by this the gateway answers, and the interface is described.
 
     Attributes

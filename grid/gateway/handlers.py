@@ -6,9 +6,8 @@ What is asked of jobs: listed, shown, explained, cancelled, held, released.
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -34,11 +33,11 @@ from gridweave.grid.api import (
     TokenInfo,
     Tokens,
 )
-from gridweave.grid.gateway.call import Call, unknown_job
+from gridweave.grid.gateway.call import GatewayCall, unknown_job
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.gateway.submission import request_problem
+from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
-from gridweave.site.job import JobRecord
+from gridweave.site.job import JobRecord, WishKind
 from gridweave.version import __version__
 
 METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
@@ -52,15 +51,15 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
 
 
-async def sites(call: Call) -> Sites:
+async def sites(call: GatewayCall) -> Sites:
     """Return how the sites are."""
     return Sites(sites=await call.backend.sites())
 
 
-def drain(draining: bool) -> Callable[[Call], Awaitable[Done]]:
+def drain(draining: bool) -> Callable[[GatewayCall], Awaitable[Done]]:
     """Return the handler that has a site take nothing new of the grid, or take it again."""
 
-    async def handler(call: Call) -> Done:
+    async def handler(call: GatewayCall) -> Done:
         try:
             await call.backend.drain(call.target, draining)
         except InputError as error:
@@ -70,18 +69,18 @@ def drain(draining: bool) -> Callable[[Call], Awaitable[Done]]:
     return handler
 
 
-async def queue(call: Call) -> Queue:
+async def queue(call: GatewayCall) -> Queue:
     """Return the first of the jobs that wait."""
     query: QueueQuery = call.query
     return await call.backend.queue(query.limit)
 
 
-async def scheduling(call: Call) -> Scheduling:
+async def scheduling(call: GatewayCall) -> Scheduling:
     """Return how the grid schedules."""
     return await call.backend.scheduling()
 
 
-async def whoami(call: Call) -> TokenInfo:
+async def whoami(call: GatewayCall) -> TokenInfo:
     """Return what the token of the request stands for."""
     return call.identity.info
 
@@ -93,14 +92,14 @@ def _no_tokens() -> RefusalError:
     return RefusalError("unknown-token", "this gateway has no tokens; start it with a place for them (--tokens)")
 
 
-async def list_tokens(call: Call) -> Tokens:
+async def list_tokens(call: GatewayCall) -> Tokens:
     """Return all tokens that can be used."""
     if call.parts.tokens is None:
         return Tokens(tokens=[])
     return Tokens(tokens=await call.parts.tokens.list())
 
 
-async def make_token(call: Call) -> MadeToken:
+async def make_token(call: GatewayCall) -> MadeToken:
     """Make a token."""
     new: NewToken = call.body
     if call.parts.tokens is None:
@@ -108,7 +107,7 @@ async def make_token(call: Call) -> MadeToken:
     return await call.parts.tokens.create(new)
 
 
-async def revoke_token(call: Call) -> Done:
+async def revoke_token(call: GatewayCall) -> Done:
     """Revoke a token, and end its streams."""
     if call.parts.tokens is None:
         raise _no_tokens()
@@ -121,12 +120,12 @@ async def revoke_token(call: Call) -> Done:
 # -- the gateway itself -----------------------------------------------------------------------------------------------
 
 
-async def healthz(call: Call) -> Health:
+async def healthz(call: GatewayCall) -> Health:
     """Return that the gateway lives."""
     return Health(status="ok", version=__version__)
 
 
-async def readyz(call: Call) -> web.Response:
+async def readyz(call: GatewayCall) -> web.Response:
     """Return whether the meta-scheduler answers."""
     health = await call.backend.health()
     return web.Response(
@@ -136,7 +135,7 @@ async def readyz(call: Call) -> web.Response:
     )
 
 
-async def metrics(call: Call) -> web.Response:
+async def metrics(call: GatewayCall) -> web.Response:
     """Return the numbers for Prometheus."""
     found: Queue | None = None
     seen: list[SiteInfo] = []
@@ -149,27 +148,7 @@ async def metrics(call: Call) -> web.Response:
     return web.Response(body=call.parts.metrics.text(), headers={"Content-Type": METRICS_FORM})
 
 
-async def openapi(call: Call) -> web.Response:
-    """Return the description of the interface."""
-    return web.Response(body=_description(call.parts.tokens is not None), content_type="application/json")
-
-
-@functools.cache
-def _description(with_tokens: bool) -> bytes:
-    # The routes know this module.
-    from gridweave.grid.gateway.openapi import describe
-    from gridweave.grid.gateway.routes import ROUTES
-
-    return msgspec.json.encode(describe(ROUTES, with_tokens=with_tokens))
-
-
-class _Change(Protocol):
-    """What is done to jobs: `Backend.cancel`, `hold` or `release`."""
-
-    def __call__(self, job_ids: Sequence[int], *, origin: str) -> Awaitable[list[int]]: ...
-
-
-async def list_jobs(call: Call) -> JobPage:
+async def list_jobs(call: GatewayCall) -> JobPage:
     """Return a page of jobs, of their user's own unless an operator asks."""
     query: JobQuery = call.query
     if not call.identity.is_operator:
@@ -181,18 +160,18 @@ async def list_jobs(call: Call) -> JobPage:
     return page
 
 
-async def show(call: Call) -> JobRecord:
+async def show(call: GatewayCall) -> JobRecord:
     """Return what is known of a job."""
     return await call.own_job()
 
 
-async def story(call: Call) -> Story:
+async def story(call: GatewayCall) -> Story:
     """Return what happened to a job."""
     record = await call.own_job()
     return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
 
 
-async def forecast(call: Call) -> Forecast:
+async def forecast(call: GatewayCall) -> Forecast:
     """Return when a job starts, and why it waits."""
     record = await call.own_job()
     found = await call.backend.forecast(record.job_id)
@@ -201,46 +180,32 @@ async def forecast(call: Call) -> Forecast:
     return found
 
 
-async def quote(call: Call) -> Forecast:
+async def quote(call: GatewayCall) -> Forecast:
     """Return when such a job would start."""
     body: QuoteJob = call.body
     request = body.request
     if not call.identity.is_operator:
         request = msgspec.structs.replace(request, user=call.identity.user)
-    problem = request_problem(request)
+    problem = keeping_problem(request)
     if problem is not None:
         raise RefusalError("invalid-request", f"request: {problem}")
     return await call.backend.quote(request)
 
 
-def change_one(name: str) -> Callable[[Call], Awaitable[Done]]:
-    """Return the handler that does something to the job in the path.
+def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
+    """Return the handler that does what a user wants of the job in the path."""
 
-    Parameters
-    ----------
-    name : str
-        Of the method of `Backend`.
-    """
-
-    async def handler(call: Call) -> Done:
-        change: _Change = getattr(call.backend, name)
+    async def handler(call: GatewayCall) -> Done:
         record = await call.own_job()
-        return Done(job_ids=sorted(await change([record.job_id], origin=call.origin)))
+        return Done(job_ids=sorted(await call.backend.wish(kind, [record.job_id], origin=call.origin)))
 
     return handler
 
 
-def change_many(name: str) -> Callable[[Call], Awaitable[Done]]:
-    """Return the handler that does something to the jobs in the body; others' are passed over, as unknown ones are.
+def wish_many(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
+    """Return the handler that does what a user wants of the jobs in the body; others' are passed over."""
 
-    Parameters
-    ----------
-    name : str
-        Of the method of `Backend`.
-    """
-
-    async def handler(call: Call) -> Done:
-        change: _Change = getattr(call.backend, name)
+    async def handler(call: GatewayCall) -> Done:
         body: JobIds = call.body
         most = call.parts.settings.max_jobs
         if len(body.job_ids) > most:
@@ -250,7 +215,7 @@ def change_many(name: str) -> Callable[[Call], Awaitable[Done]]:
         if not call.identity.is_operator:
             records = await call.backend.records(job_ids) if job_ids else []
             job_ids = sorted(record.job_id for record in records if call.identity.sees(record.request.user))
-        done = await change(job_ids, origin=call.origin) if job_ids else []
+        done = await call.backend.wish(kind, job_ids, origin=call.origin) if job_ids else []
         return Done(job_ids=sorted(done))
 
     return handler

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from gridweave.grid.gateway.call import Call, Route
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute
 from gridweave.grid.gateway.limits import Slots
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import read_body
@@ -75,7 +75,11 @@ class LinkDoor:
         """The sites whose links end here."""
         return list(self._accepts)
 
-    def route(self, call: Call) -> Route:
+    def heard_s(self, site: str) -> float:
+        """Return when the other end of a link was heard last, in Unix time; 0: not yet."""
+        return self.heard_ms.get(site, 0) / 1000
+
+    def route(self, call: GatewayCall) -> HttpRoute:
         """Return what a request is for.
 
         Raises
@@ -94,7 +98,7 @@ class LinkDoor:
             raise RefusalError("wrong-method", f"{method!r:.50} at {path!r:.200}; POST", headers={"Allow": "POST"})
         return route
 
-    async def handle(self, call: Call) -> web.Response:
+    async def handle(self, call: GatewayCall) -> web.Response:
         """Answer a request of the other end.
 
         Raises
@@ -126,7 +130,7 @@ class LinkDoor:
             raise RefusalError("unknown-route", f"{path!r:.200} names nothing; {CALL_PATH}/[MACHINE/]METHOD")
         return await self._answer(site, parts[0] if len(parts) == 2 else "", parts[-1], data)
 
-    def _identify(self, call: Call) -> str:
+    def _identify(self, call: GatewayCall) -> str:
         """Return the site whose link it is, if the other end has its secret and speaks as this one does."""
         headers = call.request.headers
         site = headers.get(SITE_HEADER, "")
@@ -154,12 +158,12 @@ def _certificate(request: web.BaseRequest) -> bool:
     return tls is not None and bool(tls.getpeercert())
 
 
-async def _never(call: Call) -> object:
+async def _never(call: GatewayCall) -> object:
     raise AssertionError("a link is not answered by the table of routes")
 
 
 _PACKET, _CALL = (
-    Route(method="POST", path=path, name=name, summary=summary, handler=_never, role=None)
+    HttpRoute(method="POST", path=path, name=name, summary=summary, handler=_never, role=None)
     for path, name, summary in (
         (PACKET_PATH, "link_packet", "A packet of a link"),
         (f"{CALL_PATH}/{{method}}", "link_call", "A question over a link"),

@@ -10,24 +10,19 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gridweave.grid.api import JobEvent, Queue, SiteInfo
-
-if TYPE_CHECKING:
-    from gridweave.grid.gateway.link import LinkDoor
-    from gridweave.site.service.link import Link
-
+from gridweave.site.service.link import Link
 
 OUTCOMES = ("finished", "failed", "limit", "cancelled")
 
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class GatewayMetrics:
     """The numbers of one gateway, in a registry of their own.
 
     Parameters
@@ -38,11 +33,10 @@ class Metrics:
 
     def __init__(self, *, watchers: Callable[[], int], streams: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "gridweave_http_requests",
-            "Requests that were answered.",
-            ("route", "method", "status"),
-            registry=self.registry,
+        counter = functools.partial(Counter, registry=self.registry)
+        gauge = functools.partial(Gauge, registry=self.registry)
+        self._requests = counter(
+            "gridweave_http_requests", "Requests that were answered.", ("route", "method", "status")
         )
         self._seconds = Histogram(
             "gridweave_http_request_seconds",
@@ -51,48 +45,35 @@ class Metrics:
             buckets=_LATENCIES_S,
             registry=self.registry,
         )
-        self._submitted = Counter(
-            "gridweave_jobs_submitted", "Jobs that the grid took in, by events.", registry=self.registry
-        )
-        self._ended = Counter(
-            "gridweave_jobs_ended", "Jobs that have ended, by events.", ("outcome",), registry=self.registry
-        )
-        self._jobs = Gauge("gridweave_jobs", "Jobs of the grid that are not over.", ("state",), registry=self.registry)
-        self._nodes = Gauge("gridweave_site_nodes", "Nodes that the grid may have.", ("site",), registry=self.registry)
-        self._free = Gauge(
-            "gridweave_site_free_nodes", "Those of them that are free.", ("site",), registry=self.registry
-        )
-        self._uplink = Gauge(
-            "gridweave_uplink_up",
-            "Whether the site reaches the grid, by its own word.",
-            ("site",),
-            registry=self.registry,
-        )
-        self._uplink_at = Gauge(
-            "gridweave_uplink_answered_timestamp_seconds",
-            "When the grid last answered the site, by its own word.",
-            ("site",),
-            registry=self.registry,
-        )
-        self._answers = Gauge("gridweave_site_up", "Whether the site answers.", ("site",), registry=self.registry)
-        self._up = Gauge("gridweave_up", "Whether the meta-scheduler answers.", registry=self.registry)
-        self._backend_errors = Counter(
-            "gridweave_backend_errors", "Questions that the grid did not answer.", registry=self.registry
-        )
-        Gauge("gridweave_watchers", "Streams of events.", registry=self.registry).set_function(watchers)
-        Gauge("gridweave_streams", "Streams of events and output.", registry=self.registry).set_function(streams)
+        self._submitted = counter("gridweave_jobs_submitted", "Jobs that the grid took in, by events.")
+        self._ended = counter("gridweave_jobs_ended", "Jobs that have ended, by events.", ("outcome",))
         for outcome in (*OUTCOMES, "other"):
             self._ended.labels(outcome)
+        self._jobs = gauge("gridweave_jobs", "Jobs of the grid that are not over.", ("state",))
+        self._up = gauge("gridweave_up", "Whether the meta-scheduler answers.")
+        self._backend_errors = counter("gridweave_backend_errors", "Questions that the grid did not answer.")
+        by_site = {
+            "gridweave_site_nodes": "Nodes that the grid may have.",
+            "gridweave_site_free_nodes": "Those of them that are free.",
+            "gridweave_site_up": "Whether the site answers.",
+            "gridweave_uplink_up": "Whether the site reaches the grid, by its own word.",
+            "gridweave_uplink_answered_timestamp_seconds": "When the grid last answered the site, by its own word.",
+        }
+        self._of_site = {name: gauge(name, text, ("site",)) for name, text in by_site.items()}
+        gauge("gridweave_watchers", "Streams of events.").set_function(watchers)
+        gauge("gridweave_streams", "Streams of events and output.").set_function(streams)
 
-    def watch_links(self, links: Mapping[str, Link], door: LinkDoor) -> None:
+    def watch_links(self, links: Mapping[str, Link], sites: Sequence[str], heard_s: Callable[[str], float]) -> None:
         """Count what goes over links.
 
         Parameters
         ----------
         links : mapping from str to Link
             By site; those whose other ends this gateway's own process calls.
-        door : LinkDoor
-            Where the other ends knock.
+        sites : sequence of str
+            The sites of the links that end here.
+        heard_s : callable
+            Returns when the other end of a site's link was heard last, in Unix time; 0: not yet.
         """
         requests = Counter(
             "gridweave_link_requests",
@@ -121,8 +102,8 @@ class Metrics:
 
         for site, link in links.items():
             link.observe = functools.partial(observe, site)
-        for site in door.sites:
-            heard.labels(site).set_function(functools.partial(_seconds_of, door, site))
+        for site in sites:
+            heard.labels(site).set_function(functools.partial(heard_s, site))
 
     def answered(self, route: str, method: str, status: int, seconds: float | None) -> None:
         """Count a request.
@@ -164,21 +145,20 @@ class Metrics:
             for state in ("waiting", "held", "starting", "running"):
                 self._jobs.labels(state).set(getattr(queue, state))
         for site in sites:
-            self._nodes.labels(site.name).set(site.for_grid)
-            self._free.labels(site.name).set(site.free)
-            self._answers.labels(site.name).set(site.answers)
+            seen = {
+                "gridweave_site_nodes": float(site.for_grid),
+                "gridweave_site_free_nodes": float(site.free),
+                "gridweave_site_up": float(site.answers),
+            }
             if site.uplink is not None:
-                self._uplink.labels(site.name).set(not site.uplink.problem)
-                self._uplink_at.labels(site.name).set(site.uplink.answered_ms / 1000)
+                seen["gridweave_uplink_up"] = float(not site.uplink.problem)
+                seen["gridweave_uplink_answered_timestamp_seconds"] = site.uplink.answered_ms / 1000
+            for name, value in seen.items():
+                self._of_site[name].labels(site.name).set(value)
 
     def text(self) -> bytes:
         """Return all of it in the text format of Prometheus."""
         return generate_latest(self.registry)
-
-
-def _seconds_of(door: LinkDoor, site: str) -> float:
-    """Return when the other end of a link was heard last."""
-    return door.heard_ms.get(site, 0) / 1000
 
 
 logger = logging.getLogger("gridweave.gateway.requests")
@@ -186,7 +166,7 @@ logger = logging.getLogger("gridweave.gateway.requests")
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
-class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
+class LoggedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What is known of a request in the end.
 
     Attributes
@@ -245,7 +225,7 @@ def good_id(given: str) -> bool:
     return _GOOD_ID.fullmatch(given) is not None
 
 
-def write(line: Line) -> None:
+def log_request(line: LoggedRequest) -> None:
     """Write a line."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", msgspec.json.encode(line).decode())

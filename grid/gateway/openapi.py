@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gridweave.grid.api import JobEvent, Problem, StreamEnd
-from gridweave.grid.gateway.call import Route
+from gridweave.grid.gateway.call import HttpRoute
 from gridweave.grid.gateway.problems import KINDS
 from gridweave.grid.gateway.wire import BOTH, PROBLEM_FORMS
 from gridweave.version import __version__
@@ -21,7 +21,7 @@ _WITH_TOKEN = ("unauthenticated", "forbidden", "foreign-origin", "tokens-unavail
 _WITH_BODY = ("malformed-body", "slow-body", "body-too-large", "unsupported-media-type", "unknown-expectation")
 
 
-def describe(routes: Sequence[Route], *, with_tokens: bool) -> dict[str, Any]:
+def describe(routes: Sequence[HttpRoute], *, with_tokens: bool) -> dict[str, Any]:
     """Return the description of some routes.
 
     Parameters
@@ -63,7 +63,7 @@ def describe(routes: Sequence[Route], *, with_tokens: bool) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, by_type: dict[type[Any], Any], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: HttpRoute, by_type: dict[type[Any], Any], components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
@@ -79,7 +79,7 @@ def _operation(route: Route, by_type: dict[type[Any], Any], components: dict[str
     return operation
 
 
-def _parameters(route: Route, components: dict[str, Any]) -> Iterable[dict[str, Any]]:
+def _parameters(route: HttpRoute, components: dict[str, Any]) -> Iterable[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", route.path):
         schema: dict[str, Any] = {"type": "string", "minLength": 1}
         if route.path.startswith("/v1/jobs/"):
@@ -117,7 +117,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _responses(route: Route, by_type: dict[type[Any], Any]) -> dict[str, Any]:
+def _responses(route: HttpRoute, by_type: dict[type[Any], Any]) -> dict[str, Any]:
     always: dict[str, Any] = {"X-Request-Id": {"description": "The id of the request.", "schema": {"type": "string"}}}
     headers = always | {
         name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in route.answer_headers
@@ -145,7 +145,7 @@ def _responses(route: Route, by_type: dict[type[Any], Any]) -> dict[str, Any]:
     return responses
 
 
-def _kinds(route: Route) -> Iterable[str]:
+def _kinds(route: HttpRoute) -> Iterable[str]:
     """Return which refusals a route may give."""
     found = [*_ALWAYS, *route.problems]
     if route.role is not None:

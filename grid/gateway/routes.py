@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
+
+import msgspec
+from aiohttp import web
 
 from gridweave.grid.api import (
     Done,
@@ -23,13 +27,12 @@ from gridweave.grid.api import (
     TokenInfo,
     Tokens,
 )
-from gridweave.grid.gateway import handlers as grid_routes
-from gridweave.grid.gateway import handlers as job_routes
-from gridweave.grid.gateway import streams, submission
-from gridweave.grid.gateway.call import Call, Route
+from gridweave.grid.gateway import handlers, streams, submission
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute
+from gridweave.grid.gateway.openapi import describe
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
-from gridweave.site.job import JobRecord
+from gridweave.site.job import JobRecord, WishKind
 
 _JOB = ("unknown-job",)
 _KEY = (
@@ -41,40 +44,53 @@ _OFFSET = (streams.OFFSET_HEADER, "Where the first byte of the answer stands in 
 _LAST = (streams.LAST_HEADER, "1 if nothing follows, 0 if something may; not sent with `follow`.")
 
 
-def _changes() -> Iterable[Route]:
-    """Return the routes by which jobs are changed."""
-    for name, what in (
-        ("cancel", "End {}, or keep {} from starting"),
-        ("hold", "Keep {} from the queue"),
-        ("release", "Let {} that {} held go into the queue again"),
-    ):
-        one = what.format(*(("a job", "it") if name == "cancel" else ("a job", "is")))
-        many = what.format(*(("jobs", "them") if name == "cancel" else ("jobs", "are")))
-        yield Route(
+def _wishes() -> Iterable[HttpRoute]:
+    """Return the routes by which users say what they want of jobs."""
+    wishes: tuple[tuple[WishKind, str, str], ...] = (
+        ("cancel", "End a job, or keep it from starting", "End jobs, or keep them from starting"),
+        ("hold", "Keep a job from the queue", "Keep jobs from the queue"),
+        (
+            "release",
+            "Let a job that is held go into the queue again",
+            "Let jobs that are held go into the queue again",
+        ),
+    )
+    for kind, one, many in wishes:
+        yield HttpRoute(
             method="POST",
-            path=f"/v1/jobs/{name}",
-            name=f"{name}_jobs",
+            path=f"/v1/jobs/{kind}",
+            name=f"{kind}_jobs",
             summary=f"{many}; unknown ones and others' are passed over",
-            handler=job_routes.change_many(name),
+            handler=handlers.wish_many(kind),
             role="submit",
             body=JobIds,
             answer=Done,
             problems=("too-many-jobs",),
         )
-        yield Route(
+        yield HttpRoute(
             method="POST",
-            path=f"/v1/jobs/{{id}}/{name}",
-            name=f"{name}_job",
+            path=f"/v1/jobs/{{id}}/{kind}",
+            name=f"{kind}_job",
             summary=one,
-            handler=job_routes.change_one(name),
+            handler=handlers.wish_one(kind),
             role="submit",
             answer=Done,
             problems=_JOB,
         )
 
 
-ROUTES: tuple[Route, ...] = (
-    Route(
+async def _openapi(call: GatewayCall) -> web.Response:
+    """Return the description of the interface."""
+    return web.Response(body=_description(call.parts.tokens is not None), content_type=JSON)
+
+
+@functools.cache
+def _description(with_tokens: bool) -> bytes:
+    return msgspec.json.encode(describe(ROUTES, with_tokens=with_tokens))
+
+
+ROUTES: tuple[HttpRoute, ...] = (
+    HttpRoute(
         method="POST",
         path="/v1/jobs",
         name="submit",
@@ -87,48 +103,48 @@ ROUTES: tuple[Route, ...] = (
         problems=("too-many-jobs", "too-many-open-jobs"),
         request_headers=(_KEY,),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs",
         name="list_jobs",
         summary="List jobs, the newest first",
-        handler=job_routes.list_jobs,
+        handler=handlers.list_jobs,
         role="read",
         query=JobQuery,
         answer=JobPage,
     ),
-    *_changes(),
-    Route(
+    *_wishes(),
+    HttpRoute(
         method="GET",
         path="/v1/jobs/{id}",
         name="show_job",
         summary="Show what is known of a job",
-        handler=job_routes.show,
+        handler=handlers.show,
         role="read",
         answer=JobRecord,
         problems=_JOB,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs/{id}/story",
         name="story",
         summary="Tell all that happened to a job",
-        handler=job_routes.story,
+        handler=handlers.story,
         role="read",
         answer=Story,
         problems=_JOB,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs/{id}/forecast",
         name="forecast",
         summary="Explain when a job starts, and why it waits",
-        handler=job_routes.forecast,
+        handler=handlers.forecast,
         role="read",
         answer=Forecast,
         problems=_JOB,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/jobs/{id}/output",
         name="output",
@@ -141,7 +157,7 @@ ROUTES: tuple[Route, ...] = (
         is_stream=True,
         answer_headers=(_OFFSET, _LAST),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/events",
         name="events",
@@ -154,7 +170,7 @@ ROUTES: tuple[Route, ...] = (
         is_stream=True,
         request_headers=(_RESUME,),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/events/ws",
         name="events_ws",
@@ -165,136 +181,136 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_JOB, "too-many-streams"),
         is_stream=True,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/sites",
         name="sites",
         summary="Show how the sites are",
-        handler=grid_routes.sites,
+        handler=handlers.sites,
         role="read",
         answer=Sites,
     ),
-    Route(
+    HttpRoute(
         method="POST",
         path="/v1/sites/{name}/drain",
         name="drain",
         summary="Have a site take nothing new of the grid",
-        handler=grid_routes.drain(True),
+        handler=handlers.drain(True),
         role="operate",
         answer=Done,
         problems=("unknown-site",),
     ),
-    Route(
+    HttpRoute(
         method="POST",
         path="/v1/sites/{name}/resume",
         name="resume",
         summary="Have a site take jobs of the grid again",
-        handler=grid_routes.drain(False),
+        handler=handlers.drain(False),
         role="operate",
         answer=Done,
         problems=("unknown-site",),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/queue",
         name="queue",
         summary="Show the jobs that wait, the first first",
-        handler=grid_routes.queue,
+        handler=handlers.queue,
         role="read",
-        query=grid_routes.QueueQuery,
+        query=handlers.QueueQuery,
         answer=Queue,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/scheduling",
         name="scheduling",
         summary="Show how the grid schedules",
-        handler=grid_routes.scheduling,
+        handler=handlers.scheduling,
         role="read",
         answer=Scheduling,
     ),
-    Route(
+    HttpRoute(
         method="POST",
         path="/v1/quote",
         name="quote",
         summary="Ask when a job would start, and where; nothing is handed in",
-        handler=job_routes.quote,
+        handler=handlers.quote,
         role="read",
         body=QuoteJob,
         answer=Forecast,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/tokens",
         name="list_tokens",
         summary="List the tokens that can be used",
-        handler=grid_routes.list_tokens,
+        handler=handlers.list_tokens,
         role="operate",
         answer=Tokens,
     ),
-    Route(
+    HttpRoute(
         method="POST",
         path="/v1/tokens",
         name="make_token",
         summary="Make a token; it is shown only here",
-        handler=grid_routes.make_token,
+        handler=handlers.make_token,
         role="operate",
         body=NewToken,
         answer=MadeToken,
         problems=("unknown-token",),
     ),
-    Route(
+    HttpRoute(
         method="DELETE",
         path="/v1/tokens/{id}",
         name="revoke_token",
         summary="Revoke a token; its streams end at once",
-        handler=grid_routes.revoke_token,
+        handler=handlers.revoke_token,
         role="operate",
         answer=Done,
         problems=("unknown-token",),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/v1/whoami",
         name="whoami",
         summary="Show what the token of the request stands for",
-        handler=grid_routes.whoami,
+        handler=handlers.whoami,
         role="read",
         answer=TokenInfo,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/metrics",
         name="metrics",
         summary="Numbers for Prometheus",
-        handler=grid_routes.metrics,
+        handler=handlers.metrics,
         role="read",
-        forms=(grid_routes.METRICS_FORM,),
+        forms=(handlers.METRICS_FORM,),
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/healthz",
         name="healthz",
         summary="Whether the gateway lives",
-        handler=grid_routes.healthz,
+        handler=handlers.healthz,
         role=None,
         answer=Health,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/readyz",
         name="readyz",
         summary="Whether the meta-scheduler answers; 503 if it does not",
-        handler=grid_routes.readyz,
+        handler=handlers.readyz,
         role=None,
         answer=Health,
     ),
-    Route(
+    HttpRoute(
         method="GET",
         path="/openapi.json",
         name="openapi",
         summary="This description of the interface",
-        handler=grid_routes.openapi,
+        handler=_openapi,
         role=None,
         forms=(JSON,),
     ),
@@ -307,14 +323,14 @@ def _pattern(path: str) -> _Parts:
     return tuple("{}" if part.startswith("{") else part for part in path.split("/"))
 
 
-_BY_PATH: dict[_Parts, dict[str, Route]] = {}
+_BY_PATH: dict[_Parts, dict[str, HttpRoute]] = {}
 for _route in ROUTES:
     _BY_PATH.setdefault(_pattern(_route.path), {})[_route.method] = _route
 
 _BRACES_AT = 3
 
 
-def find_route(call: Call, path: str, method: str) -> Route:
+def find_route(call: GatewayCall, path: str, method: str) -> HttpRoute:
     """Return the route of a request, and note in the call what its path names.
 
     Raises

@@ -14,14 +14,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.grid.gateway import metrics as request_log
-from gridweave.grid.gateway.access import Tokens, TokenStore, check_browser, identify
+from gridweave.grid.gateway.access import AsyncTokens, TokenStore, check_browser, identify
 from gridweave.grid.gateway.backend import Backend
-from gridweave.grid.gateway.call import Call, Parts, Route
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
-from gridweave.grid.gateway.metrics import Metrics
+from gridweave.grid.gateway.metrics import GatewayMetrics, LoggedRequest, good_id, log_request, time_text
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.routes import find_route
 from gridweave.grid.gateway.settings import Certificate, GatewaySettings
@@ -82,9 +81,9 @@ class Gateway:
         self._certificate: Certificate | None = None
         if settings.cert is not None and settings.key is not None:
             self._certificate = Certificate(settings.cert, settings.key, settings.client_ca)
-        tokens: Tokens | None = None
+        tokens: AsyncTokens | None = None
         if settings.tokens is not None:
-            tokens = Tokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
+            tokens = AsyncTokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
         hub = EventHub(
             backend,
             usable=None if tokens is None else tokens.usable,
@@ -98,7 +97,7 @@ class Gateway:
             tokens=tokens,
             hub=hub,
             open_jobs=OpenJobs(backend, settings.max_open_jobs),
-            metrics=Metrics(watchers=lambda: hub.watchers, streams=streams.total),
+            metrics=GatewayMetrics(watchers=lambda: hub.watchers, streams=streams.total),
             rates=Rates(settings.requests_per_s, settings.burst, now_s),
             at_once=Slots(settings.max_at_once, "too-many-at-once", "requests"),
             streams=streams,
@@ -106,7 +105,7 @@ class Gateway:
             random_bytes=random_bytes,
         )
         if link is not None:
-            self._parts.metrics.watch_links(links or {}, link)
+            self._parts.metrics.watch_links(links or {}, link.sites, link.heard_s)
         hub.listeners += [self._parts.metrics.heard, self._parts.open_jobs.heard]
         hub.on_begin.append(self._parts.open_jobs.load)
         hub.on_unavailable = self._parts.metrics.backend_failed
@@ -179,7 +178,7 @@ class Gateway:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, whatever it is."""
         begin_s = self._now_s()
-        call = Call(parts=self._parts, request=request, request_id=self._request_id(request))
+        call = GatewayCall(parts=self._parts, request=request, request_id=self._request_id(request))
         call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
         status, problem = _WENT_AWAY, ""
         try:
@@ -195,7 +194,7 @@ class Gateway:
         finally:
             self._log(call, status, problem, self._now_s() - begin_s)
 
-    async def _answer(self, call: Call) -> web.StreamResponse:
+    async def _answer(self, call: GatewayCall) -> web.StreamResponse:
         """Return the answer to a request, or raise why it has none."""
         try:
             return await self._dispatch(call)
@@ -217,7 +216,7 @@ class Gateway:
             problem = f"the gateway's log has more, under this request's id ({type(error).__name__})"
             raise RefusalError("internal", problem) from None
 
-    async def _dispatch(self, call: Call) -> web.StreamResponse:
+    async def _dispatch(self, call: GatewayCall) -> web.StreamResponse:
         request, parts = call.request, self._parts
         if self._link is not None and is_of_link(request.path):
             return self._finished(call, await self._link.handle(call))
@@ -248,14 +247,14 @@ class Gateway:
                     call.body = decode(call.data, call.form, route.body)
             return await self._respond(call, route)
 
-    async def _respond(self, call: Call, route: Route) -> web.StreamResponse:
+    async def _respond(self, call: GatewayCall, route: HttpRoute) -> web.StreamResponse:
         answer = await route.handler(call)
         if not isinstance(answer, web.StreamResponse):
             answer = web.Response(body=encode(answer, call.answer_form), content_type=call.answer_form)
         return self._finished(call, answer)
 
     @staticmethod
-    def _finished(call: Call, answer: web.StreamResponse) -> web.StreamResponse:
+    def _finished(call: GatewayCall, answer: web.StreamResponse) -> web.StreamResponse:
         """Return an answer with the headers that all have, unless it is on its way already."""
         if isinstance(answer, web.Response) and not answer.prepared:
             call.bytes_out += len(answer.body) if isinstance(answer.body, bytes) else 0
@@ -264,14 +263,14 @@ class Gateway:
             answer.headers["X-Content-Type-Options"] = "nosniff"
         return answer
 
-    def _check_rate(self, call: Call) -> None:
+    def _check_rate(self, call: GatewayCall) -> None:
         wait_s = self._parts.rates.wait_s(call.identity.token_id)
         if wait_s > 0:
             settings = self.settings
             problem = f"more than {settings.requests_per_s:g} requests a second; hand in many jobs with one request"
             raise RefusalError("too-many-requests", problem, retry_after_s=wait_s)
 
-    def _refused(self, call: Call, error: RefusalError) -> web.StreamResponse:
+    def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:
         """Return the answer to a request that is refused."""
         if call.request.writer.output_size > 0:
             # Something has been sent already; a client sees by the missing end that it is not all.
@@ -293,7 +292,7 @@ class Gateway:
         status : int
             That aiohttp would give.
         """
-        call = Call(parts=self._parts, request=request, request_id=self._request_id(request))
+        call = GatewayCall(parts=self._parts, request=request, request_id=self._request_id(request))
         call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
         if status == 400:
             what = error.message if isinstance(error, HttpProcessingError) else str(error or "")
@@ -308,17 +307,17 @@ class Gateway:
 
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get("X-Request-Id", "")
-        return given if request_log.good_id(given) else self._random_bytes(8).hex()
+        return given if good_id(given) else self._random_bytes(8).hex()
 
-    def _log(self, call: Call, status: int, problem: str, seconds: float) -> None:
+    def _log(self, call: GatewayCall, status: int, problem: str, seconds: float) -> None:
         route = call.route
         timed = None if route is not None and route.is_stream else seconds
         self._parts.metrics.answered(route.name if route else "", call.request.method, status, timed)
         if route is not None and is_of_link(route.path) and not problem:
             return  # there are many each second; what is wrong with one is told
-        request_log.write(
-            request_log.Line(
-                time=request_log.time_text(self._now_ms()),
+        log_request(
+            LoggedRequest(
+                time=time_text(self._now_ms()),
                 id=call.request_id,
                 user=call.identity.user,
                 token=call.identity.token_id,

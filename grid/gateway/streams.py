@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import FieldProblem, JobId, OutputPart, StreamEnd
-from gridweave.grid.gateway.call import Call, unknown_job
+from gridweave.grid.gateway.call import GatewayCall, unknown_job
 from gridweave.grid.gateway.hub import Chunk, Filter
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import EVENT_STREAM
@@ -78,7 +78,7 @@ class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-async def _wanted(call: Call) -> tuple[Filter, int | None]:
+async def _wanted(call: GatewayCall) -> tuple[Filter, int | None]:
     """Return which events a request may and wants to see, and after which one."""
     query: EventQuery = call.query
     after = query.after
@@ -101,7 +101,7 @@ async def _wanted(call: Call) -> tuple[Filter, int | None]:
     return Filter(user=user, jobs=frozenset(query.job), kinds=frozenset(query.kind)), after
 
 
-async def _check_own(call: Call, job_ids: tuple[int, ...]) -> None:
+async def _check_own(call: GatewayCall, job_ids: tuple[int, ...]) -> None:
     if job_ids:
         records = await call.backend.records(sorted(set(job_ids)))
         own = {record.job_id for record in records if call.identity.sees(record.request.user)}
@@ -110,7 +110,7 @@ async def _check_own(call: Call, job_ids: tuple[int, ...]) -> None:
                 raise unknown_job(job_id)
 
 
-async def events(call: Call) -> web.StreamResponse:
+async def events(call: GatewayCall) -> web.StreamResponse:
     """Send what happens as server-sent events."""
     wanted, after = await _wanted(call)
     with call.parts.streams.one(call.identity.user):
@@ -135,7 +135,7 @@ async def events(call: Call) -> web.StreamResponse:
     return response
 
 
-async def _send(call: Call, response: web.StreamResponse, data: bytes) -> None:
+async def _send(call: GatewayCall, response: web.StreamResponse, data: bytes) -> None:
     try:
         async with asyncio.timeout(_SEND_S):
             await response.write(data)
@@ -145,13 +145,13 @@ async def _send(call: Call, response: web.StreamResponse, data: bytes) -> None:
     call.bytes_out += len(data)
 
 
-def _cut(call: Call) -> None:
+def _cut(call: GatewayCall) -> None:
     """Cut a connection, so that its client sees that the answer is not whole."""
     if call.request.transport is not None:
         call.request.transport.abort()
 
 
-async def events_ws(call: Call) -> web.StreamResponse:
+async def events_ws(call: GatewayCall) -> web.StreamResponse:
     """Send what happens over a WebSocket."""
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
         problem = "this is a WebSocket; upgrade to one, or take /v1/events"
@@ -194,7 +194,7 @@ async def _until_closed(socket: web.WebSocketResponse, sending: asyncio.Task[Non
             return
 
 
-async def _send_frames(call: Call, socket: web.WebSocketResponse, wanted: Filter, after: int | None) -> None:
+async def _send_frames(call: GatewayCall, socket: web.WebSocketResponse, wanted: Filter, after: int | None) -> None:
     query: EventQuery = call.query
     settings = call.parts.settings
     watching = call.parts.hub.watch(wanted, call.identity.token_id, after, settings.comment_s)
@@ -208,7 +208,7 @@ async def _send_frames(call: Call, socket: web.WebSocketResponse, wanted: Filter
 
 
 async def _send_chunk(
-    call: Call, socket: web.WebSocketResponse, chunk: Chunk, form: Literal["json", "msgpack"]
+    call: GatewayCall, socket: web.WebSocketResponse, chunk: Chunk, form: Literal["json", "msgpack"]
 ) -> None:
     try:
         async with asyncio.timeout(_SEND_S):
@@ -235,7 +235,7 @@ async def _close(socket: web.WebSocketResponse, end: StreamEnd) -> None:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-async def output(call: Call) -> web.StreamResponse:
+async def output(call: GatewayCall) -> web.StreamResponse:
     """Send a part of what a rank has written, or all that it writes."""
     query: OutputQuery = call.query
     record = await call.own_job()
@@ -248,7 +248,7 @@ async def output(call: Call) -> web.StreamResponse:
     return web.Response(body=part.data, headers=headers)
 
 
-async def _output_part(call: Call, job_id: int, offset: int) -> OutputPart:
+async def _output_part(call: GatewayCall, job_id: int, offset: int) -> OutputPart:
     query: OutputQuery = call.query
     part = await call.backend.output(job_id, query.rank, query.stream, offset, query.limit)
     if part is None:
@@ -256,7 +256,7 @@ async def _output_part(call: Call, job_id: int, offset: int) -> OutputPart:
     return part
 
 
-async def _follow(call: Call, job_id: int, part: OutputPart, headers: dict[str, str]) -> web.StreamResponse:
+async def _follow(call: GatewayCall, job_id: int, part: OutputPart, headers: dict[str, str]) -> web.StreamResponse:
     """Send a part and all that follows; a stream that is cut off before the last part has no proper end."""
     response = web.StreamResponse(headers={**call.headers, **headers, "X-Accel-Buffering": "no"})
     response.enable_chunked_encoding()
@@ -287,7 +287,7 @@ async def _follow(call: Call, job_id: int, part: OutputPart, headers: dict[str, 
             raise ConnectionResetError("the stream is not to go on") from None
 
 
-async def _check_wanted(call: Call) -> None:
+async def _check_wanted(call: GatewayCall) -> None:
     """See to it that a stream is to go on.
 
     Raises

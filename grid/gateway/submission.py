@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gridweave.grid.api import FieldProblem, Key, NewJob, SubmitAnswer, Submitted
-from gridweave.grid.gateway.call import Call
+from gridweave.grid.gateway.call import GatewayCall
 from gridweave.grid.gateway.limits import check_count, open_at_site
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import decode
@@ -53,12 +53,12 @@ class _RawJobs(msgspec.Struct):
     site: str | None = None
 
 
-async def submit(call: Call) -> Submitted:
+async def submit(call: GatewayCall) -> Submitted:
     """Hand in jobs."""
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)
-    problems = [request_problem(job.request) for job in jobs]
+    problems = [keeping_problem(job.request) for job in jobs]
     good = [place for place, problem in enumerate(problems) if problem is None]
     answers: list[Accepted | Declined] = [Declined("", problem or "") for problem in problems]
     passed = [(_of_user(jobs[place].request.user, keys[place]), jobs[place].request) for place in good]
@@ -74,7 +74,9 @@ def _answer(key: str, answer: Accepted | Declined) -> SubmitAnswer:
     return SubmitAnswer(key=key, reason=answer.reason)
 
 
-async def _hand_in(call: Call, jobs: list[tuple[str, JobRequest]], site: str | None) -> Sequence[Accepted | Declined]:
+async def _hand_in(
+    call: GatewayCall, jobs: list[tuple[str, JobRequest]], site: str | None
+) -> Sequence[Accepted | Declined]:
     """Pass jobs on, if their users have not too many."""
     parts = call.parts
     users = [(key, request.user) for key, request in jobs]
@@ -94,7 +96,7 @@ async def _hand_in(call: Call, jobs: list[tuple[str, JobRequest]], site: str | N
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-async def _read(call: Call) -> tuple[str | None, list[NewJob]]:
+async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
     """Return to which site, and which jobs; all that is wrong with their types is told at once."""
     settings = call.parts.settings
     _Counting.left = settings.max_jobs
@@ -149,7 +151,7 @@ def _count_parts(request: JobRequest) -> int:
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-def _keys(call: Call, jobs: Sequence[NewJob]) -> list[str]:
+def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
     """Return the key of each job, as its user knows it."""
     header = call.request.headers.get("Idempotency-Key")
     if header is not None and not (1 <= len(header) <= _MOST_KEY and header.isprintable()):
@@ -166,7 +168,7 @@ def _of_user(user: str, key: str) -> str:
     return f"{len(user)} {user} {key}"
 
 
-def _check_unique(call: Call, passed: Sequence[tuple[str, JobRequest]], places: Sequence[int]) -> None:
+def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], places: Sequence[int]) -> None:
     """Refuse a key that stands twice in a request: the second job would never be run."""
     first: dict[str, int] = {}
     for (key, _), place in zip(passed, places, strict=True):
@@ -179,13 +181,13 @@ def _check_unique(call: Call, passed: Sequence[tuple[str, JobRequest]], places: 
 # -- what no grid could keep ------------------------------------------------------------------------------------------
 
 
-def request_problem(request: JobRequest) -> str | None:
+def keeping_problem(request: JobRequest) -> str | None:
     """Return what is wrong with a request that could not be passed on as it is, in one line, or None.
 
     Examples
     --------
     >>> from gridweave.site.job import Program
-    >>> request_problem(JobRequest(program=Program(argv=("true",)), limit_ms=2**70))
+    >>> keeping_problem(JobRequest(program=Program(argv=("true",)), limit_ms=2**70))
     'limit_ms is a number that is too large; at most 64 bits'
     """
     for name in ("user", "name", "job_class"):

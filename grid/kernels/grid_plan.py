@@ -108,7 +108,7 @@ def grid_plan_pass(state, codes, plan, now_ms):
     ----------
     state : GridState
     codes : GridCodes
-    plan : GridPlan
+    plan : ReservedStarts
         Changed in place, as is the state; ``started`` lists the slots of the jobs that started.
     now_ms : int
     """

@@ -23,7 +23,7 @@ PLAN_COUNTERS = np.dtype([("n_spare", np.int64), ("stale", np.int64), ("next_sta
 """How many rows are spare, how much of the plan still holds (``FRESH`` and its like), and the next reserved start."""
 
 
-class GridPlan(NamedTuple):
+class ReservedStarts(NamedTuple):
     """What the grid has reserved.
 
     Attributes
@@ -54,7 +54,7 @@ class GridPlan(NamedTuple):
     cursor: npt.NDArray[np.int64]
 
 
-def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> GridPlan:
+def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> ReservedStarts:
     """Return a plan for an idle grid, in which nothing is reserved.
 
     Parameters
@@ -66,12 +66,12 @@ def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> GridPla
 
     Returns
     -------
-    GridPlan
+    ReservedStarts
     """
     sites = len(state.nodes)
     # Each job changes what is free at its start and at its end; one step stands for the last pass, and one for now.
     steps = 2 * room + 2
-    plan = GridPlan(
+    plan = ReservedStarts(
         counters=np.zeros(1, PLAN_COUNTERS),
         step_ms=np.zeros((sites + 1, steps), np.int64),
         step_free=np.zeros((sites + 1, steps), np.int64),
@@ -90,16 +90,16 @@ def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> GridPla
     return plan
 
 
-def enlarged(plan: GridPlan) -> GridPlan:
+def enlarged(plan: ReservedStarts) -> ReservedStarts:
     """Return the same plan with room for twice as many jobs.
 
     Parameters
     ----------
-    plan : GridPlan
+    plan : ReservedStarts
 
     Returns
     -------
-    GridPlan
+    ReservedStarts
     """
     room = len(plan.reserved)
     wider = ((0, 0), (0, 2 * room))

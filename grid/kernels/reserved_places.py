@@ -22,7 +22,7 @@ def find_place(state, codes, plan, slot, now_ms, latest_end_ms):
     state : GridState
         ``taken`` then holds the fragments.
     codes : GridCodes
-    plan : GridPlan
+    plan : ReservedStarts
         Brought up to now; what is reserved for the job itself is taken out.
     slot, now_ms : int
     latest_end_ms : int

@@ -95,15 +95,11 @@ class MetaActor(DrivenActor["GridDriver"]):
         driver = await self.driver()
         return encode(driver.grid.measured.pairs(driver.clock.now_ms()))
 
-    async def cancel(self, job_ids: list[int]) -> None:
-        """End jobs, or keep them from starting; return when that is durable."""
-        await (await self.driver()).cancel(job_ids)
-
     async def records(self, job_ids: list[int]) -> bytes:
         """Return what is known of jobs, as a `Page`; an unknown one is left out."""
         driver = await self.driver()
         await driver.durable()
-        known = driver.grid.records
+        known = driver.grid.book.records
         return encode(Page([known[job_id] for job_id in sorted(job_ids) if job_id in known], driver.turns))
 
     async def changed(self, seen: int, timeout_s: float) -> int:
@@ -116,7 +112,7 @@ class MetaActor(DrivenActor["GridDriver"]):
         """Return how many jobs have ended or were refused since the grid began."""
         driver = await self.driver()
         await driver.durable()
-        return driver.grid.n_ended
+        return driver.grid.book.n_ended
 
     async def story(self, job_id: int) -> bytes:
         """Return what happened to a job."""

@@ -31,7 +31,7 @@ from gridweave.grid.api import (
 from gridweave.grid.explain.delegated import with_site_answer
 from gridweave.site.desk_messages import JobList, SiteNames, SiteStatus
 from gridweave.site.explain import record_forecast
-from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, WishKind
 from gridweave.site.journal.records import JobFilter, Note
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.service.calls import (
@@ -143,21 +143,11 @@ class LiveBackend:
         )
         return answers
 
-    async def cancel(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """End jobs; return those that had not ended."""
-        return await self._wish("cancel", job_ids, origin)
-
-    async def hold(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """Keep waiting jobs from starting; return those that are held, or will be if they do not start before."""
-        return await self._wish("hold", job_ids, origin)
-
-    async def release(self, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """Let held jobs go into the queue again; return those that it was done to."""
-        return await self._wish("release", job_ids, origin)
-
-    async def _wish(self, method: str, job_ids: Sequence[int], origin: str) -> list[int]:
+    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
+        """Do what a user wants of jobs; return those that it was done to."""
         asked = (
-            self._ask(actor, method, list[int], mine, origin) for actor, mine in (await self._by_desk(job_ids)).items()
+            self._ask(actor, "wish", list[int], kind, mine, origin)
+            for actor, mine in (await self._by_desk(job_ids)).items()
         )
         return [job_id for done in await asyncio.gather(*asked) for job_id in done]
 

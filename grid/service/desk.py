@@ -43,7 +43,7 @@ class GridDesk(Desk[GridDriver]):
     async def queue(self, limit: int) -> Queue:
         """Return how many jobs there are in each state, and the first of those that wait."""
         await self.driver.durable()
-        records = self._core.records
+        records = self._core.book.records
         counts = Counter(record.state for record in records.values())
         waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
         first = islice((record for record in waiting if record.state == "waiting"), limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,14 @@ import msgspec
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import (
     FromLiveSite,
-    GridCancelled,
-    GridHeld,
     GridMessage,
-    GridReleased,
-    GridSubmitted,
     LiveGridEvent,
     TellSite,
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.warming import warm_up
 from gridweave.jit import one_at_a_time
-from gridweave.site.eligibility import Past
-from gridweave.site.job import Accepted, Declined, JobRequest
+from gridweave.site.job import Accepted, Declined
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
 from gridweave.site.messages import Probed, SiteMessage
@@ -114,10 +108,6 @@ class GridDriver(Driver[Any]):
         super().__init__(self.grid, journal, clock, peers=self._names, incoming=SiteMessage, send=to_site)
         self.journal = journal
 
-    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> GridSubmitted:
-        """Return the event that a user has handed in a job."""
-        return GridSubmitted(key, request, origin, past)
-
     def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:
         """Return the event that a site has sent something."""
         return FromLiveSite(self._names.index(peer), message)
@@ -129,15 +119,3 @@ class GridDriver(Driver[Any]):
     async def probed(self, probe: Probed) -> None:
         """Take in what a site has measured of the way to another; return when that is durable."""
         await self.told(probe)
-
-    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """End jobs, or keep them from starting; return when that is durable."""
-        await self.told(*(GridCancelled(job_id, origin) for job_id in job_ids))
-
-    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """Keep jobs that wait from starting; return when that is durable."""
-        await self.told(GridHeld(tuple(job_ids), origin))
-
-    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """Let held jobs go into the queue again; return when that is durable."""
-        await self.told(GridReleased(tuple(job_ids), origin))

@@ -21,7 +21,7 @@ ASK_S = 10.0
 META, SITE, MACHINE = "MetaActor", "SiteActor", "NodeAgent"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a grid.
 
     Attributes
@@ -54,7 +54,7 @@ class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
     url : str
         Of its gateway.
     folder : str
-    parts : tuple of Part
+    parts : tuple of PartStatus
     waiting, held, starting, running : int, optional
         Jobs of the grid in each state; None: there is nobody to tell.
     kept : int
@@ -65,7 +65,7 @@ class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
     up: bool
     url: str = ""
     folder: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PartStatus, ...] = ()
     waiting: int | None = None
     held: int | None = None
     starting: int | None = None
@@ -132,14 +132,14 @@ async def _ask(state: LocalGridState) -> _Said:
         return _Said(problem=str(error))
 
 
-def _parts(state: LocalGridState, said: _Said) -> list[Part]:
+def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
     answering = {site.name: site for site in said.sites if site.answers}
     actors = _actors(state)
     parts = []
     if state.own_ray:
         parts.append(_process(state, HEAD, state.address))
     else:
-        parts.append(Part(name="Ray", well=True, detail=f"{state.address}, which runs by itself"))
+        parts.append(PartStatus(name="Ray", well=True, detail=f"{state.address}, which runs by itself"))
     own_nodes = state.own_ray and sum(site.machines for site in state.sites) <= MOST_NODES
     for site in state.sites:
         leaders = [node_of(site.name if site.machines == 1 else f"{site.name}/m{n}") for n in range(site.machines)]
@@ -186,16 +186,16 @@ def _actors(state: LocalGridState) -> dict[tuple[str, str], tuple[int, int]]:
     return found
 
 
-def _process(state: LocalGridState, name: str, detail: str) -> Part:
+def _process(state: LocalGridState, name: str, detail: str) -> PartStatus:
     process = state.process(name)
     if process is None:
-        return Part(name=name, well=False, detail="does not run; `gridweave up` starts it again")
+        return PartStatus(name=name, well=False, detail="does not run; `gridweave up` starts it again")
     return _part(name, True, (process.pid, process.start_ticks), detail)
 
 
-def _part(name: str, well: bool, process: tuple[int, int] | None, detail: str) -> Part:
+def _part(name: str, well: bool, process: tuple[int, int] | None, detail: str) -> PartStatus:
     pid, since = (None, None) if process is None else (process[0], _since_ms(process[1]))
-    return Part(name=name, well=well, pid=pid, since_ms=since, detail=detail)
+    return PartStatus(name=name, well=well, pid=pid, since_ms=since, detail=detail)
 
 
 def _since_ms(start_ticks: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gridweave.grid.live import GridSettings, LiveGrid
-from gridweave.grid.messages import FromLiveSite, GridMessage, GridSubmitted, LiveGridEvent, TellSite
+from gridweave.grid.messages import FromLiveSite, GridMessage, LiveGridEvent, TellSite
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.messages import (
     Answer,
@@ -16,6 +16,7 @@ from gridweave.site.messages import (
     Quoted,
     RequestQuote,
     Started,
+    UserSubmitted,
 )
 
 _MOST_ROUNDS = 50
@@ -36,10 +37,10 @@ def warm_up(settings: GridSettings) -> LiveGrid:
         JobRequest(program=Program(argv=("true",)), nodes=max(1, width), limit_ms=1_000 * (number + 1))
         for number, width in enumerate(widths)
     ]
-    events: list[LiveGridEvent] = [GridSubmitted(str(number), request) for number, request in enumerate(requests)]
+    events: list[LiveGridEvent] = [UserSubmitted(str(number), request) for number, request in enumerate(requests)]
     for now_ms in range(_MOST_ROUNDS):
         commands = grid.handle(now_ms, *events)
-        for job_id in grid.records if now_ms == 0 else ():
+        for job_id in grid.book.records if now_ms == 0 else ():
             grid.forecast(now_ms, job_id)
         told = [command for command in commands if isinstance(command, TellSite)]
         events = [

@@ -26,7 +26,7 @@ from gridweave.grid.kernels.links import (
 )
 from gridweave.grid.kernels.links_placement import find_possible, find_splittable
 from gridweave.grid.kernels.placement import GridCodes
-from gridweave.grid.kernels.reservations import GridPlan, empty_grid_plan, enlarged
+from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged
 from gridweave.grid.kernels.state import FRAGMENT, GridState, is_full
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import MAX_BYTES
@@ -394,7 +394,7 @@ def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
     return hopeless_ms
 
 
-def _refuse_hopeless(state: GridState, plan: GridPlan | None, run: NetRun, now_ms: int) -> None:
+def _refuse_hopeless(state: GridState, plan: ReservedStarts | None, run: NetRun, now_ms: int) -> None:
     """Take jobs out of the queue that cannot be placed from now on."""
     for place in range(int(state.counters[0]["n_waiting"]) - 1, -1, -1):
         slot = state.waiting[place]

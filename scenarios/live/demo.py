@@ -28,7 +28,7 @@ from gridweave.grid.service.down import begin_anew, take_down
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held, uninterrupted
 from gridweave.grid.service.state import LocalGridState, make_private, state_folder
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
-from gridweave.scenarios.live.plan import Submission, submissions
+from gridweave.scenarios.live.plan import PlannedJob, submissions
 from gridweave.scenarios.results.grid import GridRun
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import Progress, run_built
@@ -103,7 +103,7 @@ class Demo:
     source: str
 
     @property
-    def submissions(self) -> list[Submission]:
+    def submissions(self) -> list[PlannedJob]:
         """The jobs as they are handed in."""
         return submissions(self.built, 1.0)
 

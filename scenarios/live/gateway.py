@@ -22,7 +22,7 @@ from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.service.signals import run_in_order
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
-from gridweave.scenarios.live.plan import Submission, check_playable, check_speed, first_jobs, submissions
+from gridweave.scenarios.live.plan import PlannedJob, check_playable, check_speed, first_jobs, submissions
 from gridweave.scenarios.live.play import LEAD_REAL_MS, patience_s
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import Overrides
@@ -153,7 +153,7 @@ def _value_text(value: object) -> str:
     return str(value)
 
 
-def compressed(built: Built, speed: float, name: str) -> list[Submission]:
+def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
     """Return the jobs of a scenario as they are handed in to a grid whose clock shows real time.
 
     Parameters
@@ -165,7 +165,7 @@ def compressed(built: Built, speed: float, name: str) -> list[Submission]:
 
     Returns
     -------
-    list of Submission
+    list of PlannedJob
         In the order of submission, whose times are real: ms from the time 0 of the scenario.
     """
     found = []
@@ -175,7 +175,7 @@ def compressed(built: Built, speed: float, name: str) -> list[Submission]:
             limit_ms=max(1, round(job.request.limit_ms / speed)),
             array=ArrayPlace(name=name, index=job.row),
         )
-        found.append(Submission(job.row, round(job.submit_ms / speed), job.site, request))
+        found.append(PlannedJob(job.row, round(job.submit_ms / speed), job.site, request))
     return found
 
 
@@ -322,7 +322,7 @@ class _Play:
 
     async def _play(self, began_ms: int) -> None:
         """Hand in and watch."""
-        targets: dict[str | None, list[Submission]] = {}
+        targets: dict[str | None, list[PlannedJob]] = {}
         for job in self._jobs:
             targets.setdefault(job.site, []).append(job)
         async with _together() as group:
@@ -344,7 +344,7 @@ class _Play:
             raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it begun anew meanwhile?")
         self.records = [found[self._ids[job.row]] for job in self._jobs]
 
-    async def _hand_in(self, site: str | None, jobs: Sequence[Submission], began_ms: int) -> None:
+    async def _hand_in(self, site: str | None, jobs: Sequence[PlannedJob], began_ms: int) -> None:
         """Hand in jobs to the grid or to a site: all whose time has come, in their order, one call after the other."""
         done = 0
         while done < len(jobs):

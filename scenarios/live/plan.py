@@ -30,7 +30,7 @@ _OVERSLEEP_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class PlannedJob:
     """A job as it is handed in.
 
     Attributes
@@ -182,12 +182,12 @@ def _passing(real_ms: int, speed: float) -> int:
     return max(1, round(real_ms * speed))
 
 
-def submissions(built: Built, speed: float) -> list[Submission]:
+def submissions(built: Built, speed: float) -> list[PlannedJob]:
     """Return the jobs of a scenario as they are handed in.
 
     Returns
     -------
-    list of Submission
+    list of PlannedJob
         In the order of submission.
     """
     workload = built.workload
@@ -214,7 +214,7 @@ def submissions(built: Built, speed: float) -> list[Submission]:
             priority=job.priority,
             weight=job.weight,
         )
-        found.append(Submission(row, submit_ms, None if to_grid else built.site_names[home], request))
+        found.append(PlannedJob(row, submit_ms, None if to_grid else built.site_names[home], request))
     return found
 
 

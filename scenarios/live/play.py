@@ -16,7 +16,7 @@ from gridweave.grid.service.signals import run_in_order
 from gridweave.scenarios.batch.grid import GridResult
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
 from gridweave.scenarios.live.plan import (
-    Submission,
+    PlannedJob,
     check_playable,
     check_speed,
     first_jobs,
@@ -122,7 +122,7 @@ def patience_s(simulated: GridResult, speed: float) -> float:
 class _Play:
     """Hands in jobs when their time has come, and sees how they end."""
 
-    def __init__(self, grid: RunningGrid, jobs: Sequence[Submission], tell: Progress) -> None:
+    def __init__(self, grid: RunningGrid, jobs: Sequence[PlannedJob], tell: Progress) -> None:
         self._grid, self._jobs, self._tell = grid, jobs, tell
         self._clock = grid.plan.clock
         self._open: dict[str | None, dict[int, int]] = {}
@@ -131,7 +131,7 @@ class _Play:
 
     async def run(self, patience_s: float) -> None:
         """Play all jobs to their ends."""
-        targets: dict[str | None, list[Submission]] = {}
+        targets: dict[str | None, list[PlannedJob]] = {}
         for job in self._jobs:
             targets.setdefault(job.site, []).append(job)
         await self._warm_up(set(targets))
@@ -164,7 +164,7 @@ class _Play:
                     raise UnavailableError(f"{_called(target)} does not run the first jobs within {_WARM_S:.0f} s")
                 await asyncio.sleep(0.1)
 
-    async def _hand_in(self, target: str | None, jobs: Sequence[Submission]) -> None:
+    async def _hand_in(self, target: str | None, jobs: Sequence[PlannedJob]) -> None:
         """Hand in jobs to the grid or to a site: all whose time has come, in their order, one call after the other."""
         done = 0
         while done < len(jobs):

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
 from gridweave.errors import UnavailableError
 from gridweave.scenarios.plots.parts import BLACK, SERIES, new_figure, tidy
-from gridweave.scenarios.sweep.plan import Axis, Plan
+from gridweave.scenarios.sweep.plan import Axis, SweepPlan
 from gridweave.scenarios.sweep.tables import Naming, naming_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _Values:
         return np.array(rows, np.float64)
 
 
-def plot_sweep(plan: Plan, summary: pandas.DataFrame, metric: str, *, over: str | None = None) -> Figure:
+def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over: str | None = None) -> Figure:
     """Draw a metric over what is varied.
 
     Parameters
@@ -115,7 +115,7 @@ def over_numbers(axis: Axis) -> bool:
     return axis.is_numeric and len(axis.values) > 1 and all(math.isfinite(value) for value in axis.values)
 
 
-def _layout(plan: Plan, over: str | None) -> _Layout:
+def _layout(plan: SweepPlan, over: str | None) -> _Layout:
     """Choose: numbers go along the axis, what is left becomes lines, and what is too much for lines, panels."""
     varied = [axis for axis in plan.axes if len(axis.values) > 1]
     chosen = None if over is None else plan.axis(over)
@@ -135,7 +135,7 @@ def _layout(plan: Plan, over: str | None) -> _Layout:
     return _Layout(chosen, tuple(lines), tuple(panels))
 
 
-def _values(plan: Plan, summary: pandas.DataFrame, metric: str, naming: Naming) -> _Values:
+def _values(plan: SweepPlan, summary: pandas.DataFrame, metric: str, naming: Naming) -> _Values:
     numbers = summary[[f"{metric}_mean", f"{metric}_low", f"{metric}_high"]].to_numpy(np.float64) * naming.factor
     finished = {tuple(key): row for key, row in zip(_keys(summary, plan.axes), numbers.tolist(), strict=True)}
     points = {}
@@ -275,7 +275,7 @@ def _legend(figure: Figure, axes: Axes, layout: _Layout) -> None:
     figure.legend(handles, labels, title=title, loc="outside right upper", frameon=False, fontsize="small")
 
 
-def _sample(plan: Plan, summary: pandas.DataFrame, metric: str) -> str:
+def _sample(plan: SweepPlan, summary: pandas.DataFrame, metric: str) -> str:
     """Say what the means are of."""
     if len(plan.seeds) < 2:
         return ""

@@ -16,8 +16,7 @@ from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.topology import named
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.results.grid import policy_label
 from gridweave.scenarios.scenario.checks import sites_of, with_resources
 from gridweave.scenarios.scenario.networks import grid_net, network_of
@@ -29,8 +28,7 @@ from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
-from gridweave.scenarios.world.connections import Faults, Network
-from gridweave.scenarios.world.links import check_reach, node_of_grid
+from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.lomarc import SharedNodes
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy

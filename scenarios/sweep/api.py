@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gridweave
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.scenarios.results.files import save_figure, write_all, write_json
 from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import workload_key
-from gridweave.scenarios.sweep.plan import Plan, PlannedRun, Progress, Seeds, Vary, check_workloads, make_plan
+from gridweave.scenarios.sweep.plan import PlannedRun, Progress, Seeds, SweepPlan, Vary, check_workloads, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
 from gridweave.scenarios.sweep.tables import run_columns, same_for_all_seeds, samples_of, summary_columns, to_frame
-from gridweave.scenarios.sweep.work import METRICS, Store, Values
+from gridweave.scenarios.sweep.work import METRICS, FinishedRuns, Values
+from gridweave.version import __version__
 
 if TYPE_CHECKING:
     import pandas
@@ -57,7 +57,7 @@ class SweepResult:
 
     Attributes
     ----------
-    plan : Plan
+    plan : SweepPlan
     values : tuple of dict or None
         The metrics of each planned run; None for one that failed.
     failures : tuple of FailedRun
@@ -65,7 +65,7 @@ class SweepResult:
         Runs that were finished before.
     """
 
-    plan: Plan
+    plan: SweepPlan
     values: tuple[Values | None, ...]
     failures: tuple[FailedRun, ...] = ()
     found: int = 0
@@ -149,7 +149,7 @@ class SweepResult:
         plan = self.plan
         return {
             "scenario": plan.name,
-            "gridweave": gridweave.__version__,
+            "gridweave": __version__,
             "vary": {axis.name: list(axis.values) for axis in plan.axes},
             "seeds": list(plan.seeds),
             "remarks": list(self.remarks),
@@ -266,7 +266,7 @@ def sweep(
 
 
 def run_plan(
-    plan: Plan,
+    plan: SweepPlan,
     *,
     out: str | Path | None = None,
     address: str | None = None,
@@ -287,7 +287,7 @@ def run_plan(
     InputError, UnavailableError
         As for `sweep`.
     """
-    store = None if out is None else Store(Path(out))
+    store = None if out is None else FinishedRuns(Path(out))
     values = [None if store is None else store.find(run) for run in plan.runs]
     todo = _by_workload([run for run in plan.runs if values[run.number] is None])
     found = len(plan.runs) - len(todo)

@@ -125,13 +125,7 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
 
 
 def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
-    """Return seeds that can be used.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-    """
+    """Return seeds that can be used; ``problems`` is told of what cannot."""
     if seeds is None:
         return None
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
@@ -292,7 +286,7 @@ class PlannedRun:
     number : int
         Its place in the plan, from 0.
     combination : int
-        The place of its values in `Plan.combinations`.
+        The place of its values in `SweepPlan.combinations`.
     seed : int
     scenario : Scenario
         With all values and the seed in it, and with absolute paths.
@@ -311,7 +305,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """All runs of a sweep.
 
     Attributes
@@ -368,7 +362,7 @@ class Plan:
 
 def make_plan(
     source: str | Path | Scenario, vary: Vary = (), *, overrides: Overrides = (), seeds: Seeds = None
-) -> Plan:
+) -> SweepPlan:
     """Plan a sweep, and check every combination as far as that goes without building its workload.
 
     Parameters
@@ -417,7 +411,7 @@ def make_plan(
         raise ScenarioError(problems)
     first, _ = scenarios[0]
     listed = _seeds_of(first, seeds)
-    return Plan(
+    return SweepPlan(
         name=first.header.name or "scenario",
         axes=axes,
         combinations=combinations,
@@ -427,19 +421,8 @@ def make_plan(
     )
 
 
-def check_workloads(plan: Plan, runs: Sequence[PlannedRun], progress: Progress | None = None) -> None:
-    """Build each workload that these runs need, with one seed, to find what is wrong with it before any run.
-
-    Parameters
-    ----------
-    runs : sequence of PlannedRun
-        Those that are still to be run.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
-    """
+def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progress | None = None) -> None:
+    """Build each workload that these runs need, with one seed, to find what is wrong with it before any run."""
     first_of = {run.combination: run for run in reversed(runs)}
     groups: dict[str, list[PlannedRun]] = {}
     for run in sorted(first_of.values(), key=lambda run: run.number):

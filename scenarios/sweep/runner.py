@@ -14,7 +14,7 @@ from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, quietly
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import PlannedRun
-from gridweave.scenarios.sweep.work import Outcome, Work, perform
+from gridweave.scenarios.sweep.work import Outcome, RunTask, perform
 
 Outcomes = Generator[tuple[PlannedRun, Outcome], None, None]
 TaskT = TypeVar("TaskT")
@@ -55,7 +55,7 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
     stamp = code_stamp()
     if address is None and (workers or os.cpu_count() or 1) == 1:
         for run in runs:
-            yield run, perform(Work(run.key, run.scenario, run.files, stamp))
+            yield run, perform(RunTask(run.key, run.scenario, run.files, stamp))
         return
     with _ray(address, workers) as (ray, is_own):
         yield from _on_ray(ray, runs, stamp, workers, is_own=is_own)
@@ -119,7 +119,7 @@ def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | Non
     try:
         while True:
             while len(flying) < at_once and (run := next(left, None)) is not None:
-                work = Work(run.key, run.scenario, run.files, stamp)
+                work = RunTask(run.key, run.scenario, run.files, stamp)
                 flying[task.remote(work, {file.digest: contents.get(file.digest) for file in run.files})] = run
             if not flying:
                 return
@@ -144,7 +144,7 @@ def _put_files(ray: Any, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     return {digest: ray.put(Path(path).read_bytes()) for digest, path in paths.items()}
 
 
-def _perform_there(work: Work, contents: dict[str, Any]) -> Outcome:
+def _perform_there(work: RunTask, contents: dict[str, Any]) -> Outcome:
     """Carry out a run in a worker of Ray; a file that is not at hand is fetched from the cluster's store."""
     import ray
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridweave.scenarios.results.metrics import PARTS_OF_ONE
-from gridweave.scenarios.sweep.plan import Plan
+from gridweave.scenarios.sweep.plan import SweepPlan
 from gridweave.scenarios.sweep.work import METRICS, Values
 from gridweave.scenarios.workload.table import MS_PER_S, data_frame
 
@@ -54,19 +54,8 @@ def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def samples_of(plan: Plan, values: Sequence[Values | None]) -> dict[int, list[Values]]:
-    """Return the finished runs by combination.
-
-    Parameters
-    ----------
-    values : sequence of dict or None
-        The metrics of each planned run.
-
-    Returns
-    -------
-    dict from int to list of dict
-        In the order of the plan; a combination without a finished run is left out.
-    """
+def samples_of(plan: SweepPlan, values: Sequence[Values | None]) -> dict[int, list[Values]]:
+    """Return the finished runs by combination, in the order of the plan; a combination without one is left out."""
     samples: dict[int, list[Values]] = {}
     for run, metrics in zip(plan.runs, values, strict=True):
         if metrics is not None:
@@ -74,38 +63,18 @@ def samples_of(plan: Plan, values: Sequence[Values | None]) -> dict[int, list[Va
     return samples
 
 
-def run_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
-    """Return the columns of the table of runs.
-
-    Parameters
-    ----------
-    values : sequence of dict or None
-        The metrics of each planned run; a run without is left out.
-
-    Returns
-    -------
-    dict from str to list
-        What is varied, ``seed``, and all metrics.
-    """
+def run_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
+    """Return the columns of the table of runs: what is varied, ``seed``, and all metrics of those that finished."""
     done = [(run, metrics) for run, metrics in zip(plan.runs, values, strict=True) if metrics is not None]
     columns = _settings(plan, [run.combination for run, _ in done])
     columns["seed"] = [run.seed for run, _ in done]
     return columns | {name: [metrics[name] for _, metrics in done] for name in METRICS}
 
 
-def summary_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
-    """Return the columns of the table of combinations.
+def summary_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
+    """Return the columns of the table of combinations that have finished runs.
 
-    Parameters
-    ----------
-    values : sequence of dict or None
-        The metrics of each planned run.
-
-    Returns
-    -------
-    dict from str to list
-        What is varied, ``n`` (finished runs), and for each metric its mean and the ends of its interval. A combination
-        without a finished run is left out.
+    What is varied, ``n`` (finished runs), and for each metric its mean and the ends of its interval.
     """
     samples = samples_of(plan, values)
     columns = _settings(plan, list(samples))
@@ -116,14 +85,8 @@ def summary_columns(plan: Plan, values: Sequence[Values | None]) -> dict[str, li
     return columns
 
 
-def same_for_all_seeds(plan: Plan, values: Sequence[Values | None]) -> tuple[int, ...]:
-    """Return the combinations of which several seeds were run, and all gave the same result.
-
-    Parameters
-    ----------
-    values : sequence of dict or None
-        The metrics of each planned run.
-    """
+def same_for_all_seeds(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[int, ...]:
+    """Return the combinations of which several seeds were run, and all gave the same result."""
     samples = samples_of(plan, values).items()
     return tuple(
         number for number, sample in samples if len(sample) > 1 and all(one == sample[0] for one in sample[1:])
@@ -131,13 +94,7 @@ def same_for_all_seeds(plan: Plan, values: Sequence[Values | None]) -> tuple[int
 
 
 def to_frame(columns: dict[str, list[Any]]) -> pandas.DataFrame:
-    """Return a table of pandas.
-
-    Raises
-    ------
-    UnavailableError
-        If pandas is not installed.
-    """
+    """Return a table of pandas."""
     return data_frame({name: _typed(name, column) for name, column in columns.items()}, extra="sweep")
 
 
@@ -148,7 +105,7 @@ def _typed(name: str, column: list[Any]) -> Any:
     return column
 
 
-def _settings(plan: Plan, combinations: Sequence[int]) -> dict[str, list[Any]]:
+def _settings(plan: SweepPlan, combinations: Sequence[int]) -> dict[str, list[Any]]:
     return {
         axis.name: [axis.column[plan.combinations[number][place]] for number in combinations]
         for place, axis in enumerate(plan.axes)

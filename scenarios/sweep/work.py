@@ -27,7 +27,7 @@ from gridweave.scenarios.scenario.checks import contention_of, sites_of
 from gridweave.scenarios.scenario.run import run_built
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, digest_of, with_file, workload_key
-from gridweave.scenarios.sweep.plan import Plan, PlannedRun
+from gridweave.scenarios.sweep.plan import PlannedRun, SweepPlan
 
 Values = dict[str, int | float | None]
 Fetch = Callable[[str], bytes]
@@ -40,7 +40,7 @@ METRICS = (*MULTI_SITE, *Metrics.__struct_fields__)
 _FEW_JOBS = 8
 
 
-class Work(msgspec.Struct, frozen=True):
+class RunTask(msgspec.Struct, frozen=True):
     """What a worker needs to know of a run.
 
     Attributes
@@ -76,7 +76,7 @@ class Outcome(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-def perform(work: Work, fetch: Fetch | None = None) -> Outcome:
+def perform(work: RunTask, fetch: Fetch | None = None) -> Outcome:
     """Run one combination with one seed; what it fails at is part of the outcome.
 
     Parameters
@@ -220,7 +220,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: Values
 
 
-class Store:
+class FinishedRuns:
     """Finished runs in a folder.
 
     Parameters
@@ -247,7 +247,7 @@ class Store:
         whole = (record.format, record.key, set(record.metrics)) == (_FORMAT, run.key, set(METRICS))
         return {name: record.metrics[name] for name in METRICS} if whole else None
 
-    def keep(self, plan: Plan, run: PlannedRun, outcome: Outcome) -> None:
+    def keep(self, plan: SweepPlan, run: PlannedRun, outcome: Outcome) -> None:
         """Write down a finished run: whole, or not at all.
 
         Parameters

@@ -1,19 +1,20 @@
-"""The connections between the meta-scheduler and the sites: what is sent, what is under way, and what is cut.
-
-What the messages between the sites and the grid go through, and what goes wrong: numbers, and draws from them.
-
-How a message gets from one end of a connection to the other: when, how often, and whether at all.
-"""
+"""The connections between the meta-scheduler and the sites: what is sent, what it goes through, and what goes wrong."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.routing import Paths, find_paths
+from gridweave.netmodel.topology import FloatArray, Topology
+from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.site.channel import Channel
 
 
@@ -56,30 +57,6 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every message arrives, once, and in order."""
         return self.jitter_ms == 0 and self.loss == 0 and self.duplicate == 0
 
-    @property
-    def resend_ms(self) -> int:
-        """After how long a sender sends again: a round trip and some more."""
-        return 2 * (self.latency_ms + self.jitter_ms) + 1000
-
-    @property
-    def margin_ms(self) -> int:
-        """How far ahead the start on several sites is agreed: hold, answer and commitment, and two losses on the way.
-
-        0 if messages take no time and none is lost.
-        """
-        one_way_ms = self.latency_ms + self.jitter_ms
-        return 4 * one_way_ms + (2 * self.resend_ms if self.loss else 0)
-
-    def delays_ms(self, rng: np.random.Generator) -> list[int]:
-        """Return the delay of each copy of a message that arrives; none if it is lost."""
-        if self.keeps_order:
-            return [self.latency_ms]
-        copies = 0 if rng.random() < self.loss else 1
-        copies += rng.random() < self.duplicate
-        return [
-            self.latency_ms + (int(rng.integers(self.jitter_ms + 1)) if self.jitter_ms else 0) for _ in range(copies)
-        ]
-
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """What fails, at random instants with exponentially distributed time between them.
@@ -121,60 +98,210 @@ SITE_END, GRID_END = 0, 1
 """The two ends of the connection between a site and the meta-scheduler; a message is sent by one of them."""
 
 
-class Routes(Protocol):
-    """What lies between the meta-scheduler and the sites."""
-
-    @property
-    def keeps_order(self) -> bool:
-        """Whether every message arrives, once, and in order, for the whole of the run."""
-
-    @property
-    def is_instant(self) -> bool:
-        """Whether they do so at the very instant at which they are sent."""
-
-    @property
-    def margin_ms(self) -> int:
-        """How far ahead a start on several sites is agreed: hold, answer and commitment, and what is lost of them."""
-
-    def resend_ms(self, site: int) -> int:
-        """Return after how long without an acknowledgement a message to or from a site is sent again."""
-
-    def joins(self, site: int, end: int) -> bool:
-        """Return whether there is a way now for what one end of a site's connection sends."""
-
-    def arrivals_ms(self, now_ms: int, site: int, end: int, messages: int) -> list[int]:
-        """Return when each copy arrives of so many messages that one end sends now; none if they are lost."""
+MESSAGE_BYTES = 500
+"""Of a message between a site and the grid, with all that wraps it."""
 
 
-class EvenRoutes:
-    """The same network between the meta-scheduler and every site.
+class _Way(NamedTuple):
+    """The path between the meta-scheduler and a site in one direction."""
+
+    exists: bool
+    latency_ms: float
+    jitter_ms: FloatArray
+    loss: float
+    ms_per_bit: float
+
+
+_NO_LINKS = _Way(exists=True, latency_ms=0.0, jitter_ms=np.zeros(0), loss=0.0, ms_per_bit=0.0)
+"""Where messages cross no links, all that they meet is the network beside these."""
+
+
+class Routes:
+    """What messages between the meta-scheduler and the sites go through: a network, and beside it links, if any.
+
+    The times of both are added to each other, and so are their losses.
 
     Parameters
     ----------
+    network : Network
+        The same for every site.
     rng : numpy.random.Generator
         For delays and losses.
+    net : GridNet, optional
+        The links that messages cross.
+    node : int, optional
+        Of the meta-scheduler among the links.
+
+    Attributes
+    ----------
+    keeps_order : bool
+        Whether every message arrives, once, and in order, for the whole of the run.
+    margin_ms : int
+        How far ahead a start on several sites is agreed: hold, answer and commitment, and two losses on the way.
     """
 
-    def __init__(self, network: Network, rng: np.random.Generator) -> None:
+    def __init__(
+        self, network: Network, rng: np.random.Generator, net: GridNet | None = None, node: int | None = None
+    ) -> None:
         self._network = network
         self._rng = rng
-        self.keeps_order = network.keeps_order
-        self.is_instant = network.keeps_order and not network.latency_ms
-        self.margin_ms = network.margin_ms
+        self._node = node
+        # Models of one state of the links share their paths.
+        self._stars: dict[int, tuple[Paths, list[tuple[_Way, _Way]]]] = {}
+        states = [] if net is None else [self._star_of(model) for _, model in net.periods()]
+        self._now = states[0] if states else None
+        ways = [way for state in states for pair in state for way in pair] or [_NO_LINKS]
+        self._draws = bool(network.jitter_ms or any(len(way.jitter_ms) for way in ways))
+        loses = bool(network.loss) or any(way.loss > 0 for way in ways)
+        changes = any(state is not states[0] for state in states)
+        self.keeps_order = network.keeps_order and not (self._draws or loses or changes)
+        self._one_way_ms = [
+            max(self._longest_ms(way) for state in states for way in state[site])
+            for site in range(len(states[0]) if states else 0)
+        ]
+        self._most_ms = max(map(self._longest_ms, ways))
+        self.margin_ms = 4 * self._most_ms + (2 * (2 * self._most_ms + 1000) if loses else 0)
+        self._last_ms: dict[tuple[int, int], int] = {}
+
+    def _star_of(self, model: NetworkModel) -> list[tuple[_Way, _Way]]:
+        assert self._node is not None, "messages cross links from and to nowhere"
+        key = id(model.paths)
+        if key not in self._stars:
+            self._stars[key] = model.paths, _star(model, self._node)
+        return self._stars[key][1]
+
+    def _longest_ms(self, way: _Way) -> int:
+        if not way.exists:
+            return 0
+        on_links_ms = way.latency_ms + float(way.jitter_ms.sum()) + 8 * MESSAGE_BYTES * way.ms_per_bit
+        return _whole_ms(on_links_ms) + self._network.latency_ms + self._network.jitter_ms
+
+    def change(self, model: NetworkModel) -> int:
+        """Send messages over the links as they are now; return how many sites were cut off by that."""
+        if self._now is None:
+            return 0
+        before, self._now = self._now, self._star_of(model)
+        return sum(
+            all(way.exists for way in old) and not all(way.exists for way in new)
+            for old, new in zip(before, self._now, strict=True)
+        )
 
     def resend_ms(self, site: int) -> int:
-        """Return after how long a message is sent again."""
-        return self._network.resend_ms
+        """Return after how long without an acknowledgement a message to or from a site is sent again."""
+        return 2 * (self._most_ms if self._now is None else self._one_way_ms[site]) + 1000
+
+    def _way_from(self, site: int, end: int) -> _Way:
+        return _NO_LINKS if self._now is None else self._now[site][end]
 
     def joins(self, site: int, end: int) -> bool:
-        """Return True: this network is never down."""
-        return True
+        """Return whether there is a way now for what one end of a site's connection sends."""
+        return self._way_from(site, end).exists
 
     def arrivals_ms(self, now_ms: int, site: int, end: int, messages: int) -> list[int]:
-        """Return when each copy arrives."""
-        if self.keeps_order:
-            return [now_ms + self._network.latency_ms]
-        return [now_ms + delay_ms for delay_ms in self._network.delays_ms(self._rng)]
+        """Return when each copy arrives of so many messages that one end sends now; none if they are lost.
+
+        They overtake each other only if latencies vary.
+        """
+        way = self._way_from(site, end)
+        if not way.exists:
+            return []
+        network, rng = self._network, self._rng
+        copies = 1
+        loss = 1 - (1 - way.loss) * (1 - network.loss)
+        if loss > 0:
+            copies -= int(rng.random() < loss)
+        if network.duplicate > 0:
+            copies += int(rng.random() < network.duplicate)
+        return [self._arrival_ms(now_ms, (site, end), way, messages) for _ in range(copies)]
+
+    def _arrival_ms(self, now_ms: int, key: tuple[int, int], way: _Way, messages: int) -> int:
+        on_links_ms = way.latency_ms + 8 * MESSAGE_BYTES * messages * way.ms_per_bit
+        if len(way.jitter_ms):
+            on_links_ms += float(way.jitter_ms @ self._rng.random(len(way.jitter_ms)))
+        when_ms = now_ms + _whole_ms(on_links_ms) + self._network.latency_ms
+        if self._network.jitter_ms:
+            when_ms += int(self._rng.integers(self._network.jitter_ms + 1))
+        if not self._draws:
+            when_ms = self._last_ms[key] = max(when_ms, self._last_ms.get(key, 0))
+        return when_ms
+
+
+def _star(model: NetworkModel, node: int) -> list[tuple[_Way, _Way]]:
+    """Return for each site the way to the meta-scheduler at a node, and the way back: by the end that sends."""
+    topology, paths = model.topology, model.paths
+    sites = len(topology.sites)
+    here = np.flatnonzero(topology.node_of_site == node)
+    grid = int(here[0]) if len(here) else sites
+    if not len(here):
+        places = np.append(topology.node_of_site, node)
+        topology = replace(topology, sites=(*topology.sites, "the grid"), node_of_site=places)
+        paths = find_paths(topology, paths.routes, k=paths.k, segment_bytes=paths.segment_bytes)
+    return [(_way(topology, paths, site, grid), _way(topology, paths, grid, site)) for site in range(sites)]
+
+
+def _way(topology: Topology, paths: Paths, origin: int, target: int) -> _Way:
+    links = paths.between(origin, target)
+    jitter_ms = topology.jitter_ms[links]
+    return _Way(
+        exists=bool(np.isfinite(paths.latency_ms[origin, target])),
+        latency_ms=float(topology.latency_ms[links].sum()),
+        jitter_ms=jitter_ms[jitter_ms > 0],
+        loss=float(paths.loss[origin, target]),
+        ms_per_bit=1000.0 / float(topology.bandwidth_bps[links].min()) if links else 0.0,
+    )
+
+
+def _whole_ms(time_ms: float) -> int:
+    """Return a time in whole milliseconds, rounded up, but for what additions of doubles leave."""
+    return math.ceil(time_ms - 1e-9)
+
+
+def node_of_grid(net: GridNet, name: str | None) -> int:
+    """Return the node at which the meta-scheduler is.
+
+    Parameters
+    ----------
+    name : str or None
+        Of a node, or of a site, which stands for its node. If left out, the node of the site that has the least sum of
+        latencies to all others and back; of several the first.
+
+    Raises
+    ------
+    InputError
+        If there is neither a node nor a site of that name.
+    """
+    topology = net.model.topology
+    if name is None:
+        latency_ms = net.model.paths.latency_ms
+        return int(topology.node_of_site[int(np.argmin((latency_ms + latency_ms.T).sum(axis=1)))])
+    if name in topology.nodes or name not in topology.sites:
+        return topology.node_number(name)
+    return int(topology.node_of_site[topology.site_number(name)])
+
+
+def check_reach(net: GridNet, node: int) -> None:
+    """Refuse a network that cuts a site off from the meta-scheduler for ever: what is there would never be heard of.
+
+    Parameters
+    ----------
+    node : int
+        Of the meta-scheduler.
+
+    Raises
+    ------
+    InputError
+        With the name of the site.
+    """
+    if net.timetable is None or not len(net.timetable.instants_ms):
+        return
+    model = list(net.periods())[-1][1]
+    for site, ways in enumerate(_star(model, node)):
+        if not all(way.exists for way in ways):
+            name, at = model.topology.sites[site], model.topology.nodes[node]
+            raise InputError(
+                f"site {name} has no path to the grid, which is at {at}, and back, from "
+                f"{net.timetable.instants_ms[-1]} ms on, for ever; let the links come back"
+            )
 
 
 GRID = -1
@@ -199,9 +326,6 @@ class Connections:
 
     Attributes
     ----------
-    is_instant : bool
-        Whether every message is there at once, so that there is nothing to keep: who has one hands it over, and counts
-        it in ``messages``.
     unsent : dict from (int, int) to None
         The ends (site, end) that have put what only a `send` sends, as all do where there are channels.
     messages, lost : int
@@ -224,7 +348,6 @@ class Connections:
         self._wake = wake
         self._deliver = deliver
         self._cut = [0] * len(down)
-        self.is_instant = routes.is_instant and not channels
         self.unsent: dict[tuple[int, int], None] = {}
         self._channels: list[tuple[Channel, Channel]] | None = None
         if channels:

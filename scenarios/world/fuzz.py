@@ -18,8 +18,8 @@ from gridweave.netmodel.changes import Timetable, random_changes
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import IntArray, Workload
-from gridweave.scenarios.world.connections import Faults, Network
-from gridweave.scenarios.world.links import check_reach, merged, node_of_grid
+from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
+from gridweave.scenarios.world.links import merged
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
 from gridweave.site.disciplines.dictionary import Policy
 from gridweave.site.owner import OwnerPolicy

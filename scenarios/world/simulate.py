@@ -19,10 +19,10 @@ from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import EvenRoutes, Faults, Network, Routes
-from gridweave.scenarios.world.links import play_links
-from gridweave.scenarios.world.traffic import Traffic
-from gridweave.scenarios.world.works import Lengths, PlainLengths, Ran, Submission
+from gridweave.scenarios.world.connections import Faults, Network, Routes, check_reach
+from gridweave.scenarios.world.links import WorldLinks
+from gridweave.scenarios.world.traffic import LinkTraffic
+from gridweave.scenarios.world.works import Ran, WorldJob
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.dictionary import Policy
@@ -126,40 +126,32 @@ def simulate_world(
     >>> result.start_ms.tolist(), result.fragments_of(1)
     ([5, 130], [(0, 4), (1, 2)])
     """
-    network, faults = network or Network(), faults or Faults()
-    rng = rng or np.random.default_rng(0)
+    network, rng = network or Network(), rng or np.random.default_rng(0)
     sites, for_grid = _sites(nodes, site_policies, owners)
     # One stream of its own for the selection, so that it is the same whatever the network does.
     selection = rng.spawn(1)[0]
-    sensitivities = checked_sensitivity(sensitivity, len(workload))
-    routes: Routes = EvenRoutes(network, rng)
-    lengths: Lengths = PlainLengths(
-        policy.split_length_ms, dict(zip(workload.job_id.tolist(), sensitivities.tolist(), strict=True))
-    )
-    played = None
-    if net is not None:
-        played = play_links(workload, for_grid, policy, net, grid_node, network, rng)
-        routes, lengths = played.routes or routes, played.traffic
-    meta = MetaCore(
-        for_grid,
-        policy,
-        rng=selection,
-        margin_ms=routes.margin_ms,
-        network=None if played is None else played.network,
-    )
+    links = None if net is None else WorldLinks(workload, for_grid, policy, net)
+    if net is None or grid_node is None:
+        routes = Routes(network, rng)
+    else:
+        check_reach(net, grid_node)
+        routes = Routes(network, rng, net, grid_node)
+    known = None if links is None else links.network
+    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=routes.margin_ms, network=known)
     world = World(
         sites,
         meta,
-        lengths,
+        policy.split_length_ms,
         routes=routes,
-        faults=faults,
+        faults=faults or Faults(),
         rng=rng,
         check=check,
         channels=channels,
-        links=None if played is None else played.links,
+        links=links,
     )
-    world.run(_submissions(workload, len(nodes), policy, home, to_grid, sensitivities, net))
-    return _result(workload, nodes, policy, world, None if played is None else played.traffic)
+    sensitivities = checked_sensitivity(sensitivity, len(workload))
+    world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
+    return _result(workload, nodes, policy, world, None if links is None else links.traffic)
 
 
 def _sites(
@@ -180,7 +172,7 @@ def _sites(
     return sites, for_grid
 
 
-def _submissions(
+def _world_jobs(
     workload: Workload,
     sites: int,
     policy: GridPolicy,
@@ -188,7 +180,7 @@ def _submissions(
     to_grid: npt.ArrayLike | None,
     sensitivities: npt.NDArray[np.float64],
     net: GridNet | None,
-) -> list[Submission]:
+) -> list[WorldJob]:
     """Return what the users hand in, in the order of submission."""
     count = len(workload)
     homes = checked_home(home, count, sites)
@@ -197,7 +189,7 @@ def _submissions(
         raise OptionError("to_grid", f"has one entry for each of the {count} jobs")
     sends = [None] * count if net is None else sends_of(workload)
     return [
-        Submission(submit_ms, job, run_ms, home_site, handed_in, sensitive, sent)
+        WorldJob(submit_ms, job, run_ms, home_site, handed_in, sensitive, sent)
         for submit_ms, job, run_ms, home_site, handed_in, sensitive, sent in zip(
             workload.submit_ms.tolist(),
             job_messages(workload),
@@ -212,7 +204,7 @@ def _submissions(
 
 
 def _result(
-    workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: Traffic | None
+    workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: LinkTraffic | None
 ) -> WorldResult:
     ids, works = workload.job_id.tolist(), world.works
     runs = list(map(works.finished.get, ids, repeat(Ran(NEVER, NEVER, {}))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +37,45 @@ from gridweave.scenarios.batch.kernels.moves import (
 )
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import IntArray, Workload
-from gridweave.scenarios.world.works import Pace, Served
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, rate_of, work_left, work_of
 
 _FIRST_ROOM = 64
+
+
+class Pace(NamedTuple):
+    """How a job goes on from now.
+
+    Attributes
+    ----------
+    job_id, attempt : int
+    rate : int
+        In units of `gridweave.site.kernels.work.RATE_ONE`.
+    left : int or None
+        By its estimate, in units of work, of all that it has still to do; None if it is what was left so far.
+    works : bool
+        Whether it is its work that goes on at this rate, rather than its data.
+    """
+
+    job_id: int
+    attempt: int
+    rate: int
+    left: int | None = None
+    works: bool = True
+
+
+class Served(NamedTuple):
+    """A job whose data has come, or has all been sent.
+
+    Attributes
+    ----------
+    pace : Pace
+    run_ms : int or None
+        How long it works from now on at rate 1; None if its output is where it is wanted, and the job over.
+    """
+
+    pace: Pace
+    run_ms: int | None
 
 
 @dataclass(slots=True)
@@ -63,7 +98,7 @@ class _Sender:
     told: tuple[int, ...] = ()
 
 
-class Traffic:
+class LinkTraffic:
     """The truth about the jobs of a workload on a network.
 
     A job has the factor, and its data takes the time, of the links as they were when the grid placed it. Under static
@@ -93,6 +128,8 @@ class Traffic:
         How long its data moved while it held its nodes.
     next_ms : int
         When the next data arrives.
+    stirred : bool
+        Whether something has happened at this instant that may change the rates of jobs.
     """
 
     def __init__(
@@ -126,7 +163,6 @@ class Traffic:
         self._moves = new_moves(len(workload), _FIRST_ROOM)
         self._flows = new_flows(2 * _FIRST_ROOM)
         self._filling = new_filling(len(network.model.arrays.capacity), 2 * _FIRST_ROOM)
-        self.are_plain = False
         self.stirred = False
         self.next_ms = int(NEVER_MS)
         count = len(workload)

@@ -26,8 +26,8 @@ from gridweave.grid.messages import (
 )
 from gridweave.scenarios.world.connections import GRID, GRID_END, SITE_END, Connections, Faults, Routes
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.scenarios.world.links import LinkWorld
-from gridweave.scenarios.world.works import Lengths, Submission, Work, Works
+from gridweave.scenarios.world.links import WorldLinks
+from gridweave.scenarios.world.works import Works, WorldJob
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
@@ -107,11 +107,10 @@ class Watchdog:
         )
 
 
-# What happens at an instant, in this order.
-_DATA, _END, _LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _RESEND = range(9)
+# What happens at an instant, behind data that arrives and jobs that end, in this order.
+_LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _RESEND = range(7)
 
 _NEVER = int(NEVER_MS)
-_UNKNOWN = -1
 
 _MAX_ROUNDS = 10_000
 """So many times the sites and the grid may answer each other at one instant, and once more for every job."""
@@ -122,8 +121,8 @@ class World:
 
     Parameters
     ----------
-    lengths : Lengths
-        How long jobs take.
+    split_length_ms : callable (run_ms, n_fragments, sensitivity) -> int
+        How long a job takes in so many fragments, where no links say that.
     routes : Routes
         What messages go through.
     rng : numpy.random.Generator
@@ -132,77 +131,58 @@ class World:
         Whether the invariants of the cores are checked after every step, and all leases after every instant: slow.
     channels : bool
         Whether messages travel through channels even in a network that keeps order.
-    links : LinkWorld, optional
-        The links between the sites, if they change.
+    links : WorldLinks, optional
+        The links between the sites, over which jobs send, and how they change.
     """
 
     def __init__(
         self,
         sites: Sequence[ContractCore],
         meta: MetaCore,
-        lengths: Lengths,
+        split_length_ms: Callable[[int, int, float], int],
         *,
         routes: Routes,
         faults: Faults,
         rng: np.random.Generator,
         check: bool = False,
         channels: bool = False,
-        links: LinkWorld | None = None,
+        links: WorldLinks | None = None,
     ) -> None:
-        self._sites = list(sites)
-        self._meta = meta
-        self._lengths = lengths
-        self._links = links
-        self._faults = faults
-        self._rng = rng
-        self._check = check
+        self._sites, self._meta = list(sites), meta
+        self._routes, self._links = routes, links
+        self._traffic = None if links is None else links.traffic
+        self._faults, self._rng, self._check = faults, rng, check
         self.history = History([site.nodes for site in sites], [site.site.threads_per_node for site in sites])
-        self.works = Works(
-            self._sites,
-            lengths,
-            self.history,
-            tell=self._tell_site,
-            plan_end=self._plan_end,
-        )
-        # What is to happen, and behind all of it what never does, so that there is always a next.
-        self._heap: list[tuple[int, int, int, int, Any]] = [(_NEVER, _RESEND, 0, 0, None)]
+        self.works = Works(self._sites, split_length_ms, self._traffic, self.history, self._tell_site)
+        # What is to happen, but for data that arrives, jobs that end, and what users hand in.
+        self._heap: list[tuple[int, int, int, int, Any]] = []
         self._numbers = itertools.count(1)
-        self.now_ms = 0
-        self.crashes = 0
-        self.cuts = 0
-        self.link_changes = 0
+        self._pending: list[WorldJob] = []
+        self.now_ms = self.crashes = self.cuts = self.link_changes = 0
         self.refused: dict[int, str] = {}
-        n_sites = len(self._sites)
-        self._down = [False] * n_sites
-        # When each site wants to act though it is told nothing; and behind them (`GRID`) when the grid first wanted to,
-        # which is not put off: it takes in what it need not hear of at once.
-        self._wake_ms = [_NEVER] * (n_sites + 1)
-        # None of them is earlier, though it may be that none is as early; `_UNKNOWN` if that is to be looked for.
-        self._woken_ms = _UNKNOWN
-        self._data_ms = _NEVER
-        # What sites have to take in at this instant; nothing, if they were only to be woken.
-        self._for_site: dict[int, list[ContractEvent]] = {}
-        self._for_meta: list[GridEvent] = []
-        self._meta_woken = False
-        self._pending: list[Submission] = []
-        self._most_rounds = _MAX_ROUNDS
-        self._parked: list[list[ContractEvent]] = [[] for _ in range(n_sites)]
+        self._down = [False] * len(sites)
+        self._parked: list[list[ContractEvent]] = [[] for _ in sites]
+        # When each site, and behind them (`GRID`) the grid, wants to act though it is told nothing.
+        self._wake_ms = [_NEVER] * (len(sites) + 1)
+        # What each of them has to take in at this instant; nothing, if it was only to be woken.
+        self._told: dict[int, list[Any]] = {}
         self.connections = Connections(
             routes,
             self._down,
             channels=channels or not routes.keeps_order or faults.any,
-            send=self._plan_packet,
-            wake=self._plan_resend,
+            send=lambda when_ms, to, what: self._at(when_ms, _PACKET, to, what),
+            wake=lambda when_ms, site, end: self._at(when_ms, _RESEND, site, end),
             deliver=self._delivered,
         )
+        self._most_rounds = _MAX_ROUNDS
         self._faults_until_ms = 0
 
-    def run(self, submissions: Iterable[Submission]) -> None:
+    def run(self, submissions: Iterable[WorldJob]) -> None:
         """Play until every job is done.
 
         Parameters
         ----------
-        submissions : iterable of Submission
+        submissions : iterable of WorldJob
             In the order of submission.
 
         Raises
@@ -226,48 +206,36 @@ class World:
 
     def _play(self, instants: int) -> bool:
         """Play on for so many instants at which something happens; return whether nothing more will."""
-        heap, heappop, pending = self._heap, heapq.heappop, self._pending
-        end_work, for_site, wake_ms = self.works.end, self._for_site, self._wake_ms
-        are_plain, checks = self._lengths.are_plain, self._check
-        submit_ms = pending[-1].submit_ms if pending else _NEVER
+        heap, pending = self._heap, self._pending
         for _ in range(instants):
-            next_ms = heap[0][0]
-            now_ms = next_ms if next_ms < submit_ms else submit_ms
-            if self._woken_ms <= now_ms:
-                self._woken_ms = woken_ms = min(wake_ms)
-                if woken_ms <= now_ms:
-                    if woken_ms == _NEVER:
-                        return True
-                    now_ms = woken_ms
-                    self._wake(now_ms)
-            self.now_ms = now_ms
-            while next_ms == now_ms:
-                _, kind, _, place, what = heappop(heap)
-                if kind == _END:
-                    end_work(now_ms, what)
-                else:
-                    self._happens(kind, place, what)
-                next_ms = heap[0][0]
-            while submit_ms == now_ms:
+            self.now_ms = now_ms = self._next_ms()
+            if now_ms == _NEVER:
+                return True
+            for place in (*range(len(self._sites)), GRID):
+                if self._wake_ms[place] == now_ms:
+                    self._told.setdefault(place, [])
+            self.works.go_on(now_ms)
+            while heap and heap[0][0] == now_ms:
+                _, kind, _, place, what = heapq.heappop(heap)
+                self._happens(kind, place, what)
+            while pending and pending[-1].submit_ms == now_ms:
                 self._hand_in(pending.pop())
-                submit_ms = pending[-1].submit_ms if pending else _NEVER
-            if for_site or self._meta_woken or checks:
+            self._settle()
+            while self._traffic is not None and self._traffic.stirred:
+                self._change_rates()
                 self._settle()
-            if not are_plain:
-                self._move_on()
             if not pending and not self.history.n_open and self._is_quiet():
                 return True
         return False
 
-    def _move_on(self) -> None:
-        """Let jobs go on as what has happened lets them, and have the next of their data arrive."""
-        lengths = self._lengths
-        while lengths.stirred:
-            self._change_rates()
-            self._settle()
-        if lengths.next_ms < self._data_ms:
-            self._data_ms = lengths.next_ms
-            self._at(self._data_ms, _DATA, 0)
+    def _next_ms(self) -> int:
+        """Return when something happens next, `_NEVER` if nothing will."""
+        next_ms = min(self.works.next_ms(), *self._wake_ms)
+        if self._heap:
+            next_ms = min(next_ms, self._heap[0][0])
+        if self._pending:
+            next_ms = min(next_ms, self._pending[-1].submit_ms)
+        return next_ms
 
     def _plan_changes(self) -> None:
         """Plan when something fails first, and when links change."""
@@ -282,29 +250,16 @@ class World:
     def _at(self, when_ms: int, kind: int, place: int, what: Any = None) -> None:
         heapq.heappush(self._heap, (when_ms, kind, next(self._numbers), place, what))
 
-    def _plan_end(self, when_ms: int, work: Work) -> None:
-        heapq.heappush(self._heap, (when_ms, _END, next(self._numbers), 0, work))
-
-    def _plan_packet(self, when_ms: int, to: int, what: tuple[int, Any]) -> None:
-        heapq.heappush(self._heap, (when_ms, _PACKET, next(self._numbers), to, what))
-
-    def _plan_resend(self, when_ms: int, site: int, end: int) -> None:
-        heapq.heappush(self._heap, (when_ms, _RESEND, next(self._numbers), site, end))
-
     def _is_quiet(self) -> bool:
         """Whether nothing is under way any more: no message, and no site that is to come back."""
         return self.connections.is_idle and not any(self._down)
 
     def _happens(self, kind: int, place: int, what: Any) -> None:
-        """Have something happen other than the end of a job."""
+        """Have something happen: a message arrives or is sent again, something fails or is mended, links change."""
         if kind == _PACKET:
             self.connections.arrive(self.now_ms, place, what)
         elif kind == _RESEND:
             self.connections.resend(self.now_ms, place, what)
-        elif kind == _DATA:
-            if self._data_ms == self.now_ms:
-                self._data_ms = _NEVER
-                self.works.move_data(self.now_ms)
         elif kind == _LINKS:
             self._links_change(place)
         elif kind == _FAIL:
@@ -326,27 +281,21 @@ class World:
             if always or when_ms < self._faults_until_ms:
                 self._at(when_ms, kind, site)
 
-    def _hand_in(self, submission: Submission) -> None:
+    def _hand_in(self, job: WorldJob) -> None:
         """Have a user submit a job."""
-        self.works.hand_in(submission)
-        if not submission.to_grid:
-            self._tell_site(submission.home, JobSubmitted(submission.job))
+        self.works.hand_in(job)
+        if not job.to_grid:
+            self._tell_site(job.home, JobSubmitted(job.job))
             return
-        self._for_meta.append(GridJobSubmitted(submission.job, submission.sensitivity, submission.sends))
-        self._meta_woken = True
-        if not self._lengths.are_plain:
-            job_id = submission.job.job_id
-            if self._links is not None and (hopeless := self._links.hopeless(self.now_ms, job_id)):
-                self._for_meta += hopeless
-            else:
-                self._lengths.handed_in(self.now_ms, job_id)
+        self._tell_grid(GridJobSubmitted(job.job, job.sensitivity, job.sends))
+        if self._links is not None:
+            self._tell_grid(*self._links.handed_in(self.now_ms, job.job.job_id))
 
     def _links_change(self, period: int) -> None:
         """Have links slow, fail or come back, and tell the grid."""
         assert self._links is not None, "links change that there are not"
-        events, cut_off = self._links.change(period)
-        self._for_meta += events
-        self._meta_woken = True
+        events, cut_off = self._links.change(period, self._routes)
+        self._tell_grid(*events)
         self.cuts += cut_off
         self.link_changes += 1
 
@@ -356,72 +305,51 @@ class World:
         if self._links is not None:
             self._links.check_all_move(self.now_ms)
 
+    def _tell_grid(self, *events: GridEvent) -> None:
+        self._told.setdefault(GRID, []).extend(events)
+
     def _tell_site(self, site: int, event: ContractEvent) -> None:
         """Tell a site something; while it is down, its users wait, and what else there was is lost anyway."""
         if not self._down[site]:
-            self._for_site.setdefault(site, []).append(event)
+            self._told.setdefault(site, []).append(event)
         elif isinstance(event, JobSubmitted):
             self._parked[site].append(event)
 
     def _settle(self) -> None:
         """Let the sites and the grid act in turn until nothing more happens at this instant."""
-        for_site = self._for_site
+        told = self._told
         for _ in range(self._most_rounds):
-            if len(for_site) == 1:
-                site, events = for_site.popitem()
-                self._step_site(site, events)
-            elif for_site:
-                # A site that is told something by one before it takes that in with the rest.
-                for site in sorted(for_site):
-                    self._step_site(site, for_site.pop(site))
-            if self._meta_woken:
-                self._step_meta()
-            elif not for_site:
+            # A site that is told something by one before it takes that in with the rest.
+            for site in sorted(told):
+                if site != GRID:
+                    self._step_site(site, told.pop(site))
+            if GRID in told:
+                self._step_meta(told.pop(GRID))
+            elif not told:
                 break
         else:
             raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
         if self._check:
             self.history.check_leases(self.now_ms)
 
-    def _wake(self, now_ms: int) -> None:
-        """Have those act that want to by now."""
-        for place, wake_ms in enumerate(self._wake_ms[:GRID]):
-            if wake_ms == now_ms:
-                self._for_site.setdefault(place, [])
-        if self._wake_ms[GRID] == now_ms:
-            self._wake_ms[GRID], self._meta_woken = _NEVER, True
-
     def _step_site(self, site: int, events: list[ContractEvent]) -> None:
-        core, connections, now_ms = self._sites[site], self.connections, self.now_ms
-        leases, is_instant = self.history.leases, connections.is_instant
+        core, now_ms = self._sites[site], self.now_ms
         for command in core.take_in(now_ms, events):
-            if type(command) is ToGrid:
-                answer = command.answer
-                kind = type(answer)
-                if leases or kind is Held:
-                    self._note_answer(site, answer)
-                if is_instant:
-                    # `_delivered`, which every job would call twice.
-                    connections.messages += 1
-                    self._for_meta.append(FromSite(site, answer))
-                    if kind is not Started:
-                        self._meta_woken = True
-                else:
-                    connections.put(now_ms, site, SITE_END, answer)
-            elif type(command) is StartJob:
+            if isinstance(command, ToGrid):
+                self._note_answer(site, command.answer)
+                self.connections.put(now_ms, site, SITE_END, command.answer)
+            elif isinstance(command, StartJob):
                 self.works.start(now_ms, site, command)
             else:
                 self._obey(site, command)
-        if connections.unsent:
-            connections.send(now_ms)
+        self.connections.send(now_ms)
         if self._check:
             core.check_invariants()
-        wake_ms = core.next_wakeup_ms()
-        if wake_ms is None:
-            wake_ms = _NEVER
-        self._wake_ms[site] = wake_ms
-        if wake_ms < self._woken_ms:
-            self._woken_ms = _UNKNOWN
+        self._wakes(site, core.next_wakeup_ms())
+
+    def _wakes(self, place: int, wake_ms: int | None) -> None:
+        """Note when a site, or the grid, wants to act next."""
+        self._wake_ms[place] = _NEVER if wake_ms is None else wake_ms
 
     def _obey(self, site: int, command: Command | ToGrid) -> None:
         """Carry out what a site commands but seldom."""
@@ -432,39 +360,26 @@ class World:
         elif isinstance(command, RefuseJob):
             self._is_refused(command.job_id, command.reason)
 
-    def _step_meta(self) -> None:
-        meta, connections, now_ms = self._meta, self.connections, self.now_ms
-        is_instant = connections.is_instant
-        events, self._for_meta, self._meta_woken = self._for_meta, [], False
+    def _step_meta(self, events: list[GridEvent]) -> None:
+        meta, now_ms = self._meta, self.now_ms
         for command in meta.take_in(now_ms, events):
-            if type(command) is ToSite:
-                site, request = command.site, command.request
-                if type(request) is HoldNodes:
-                    self.works.ask(site, request)
-                else:
-                    self._note_request(site, request)
-                if is_instant:
-                    # Where sites fail no message is instant, so this one is up.
-                    connections.messages += 1
-                    self._for_site.setdefault(site, []).append(request)
-                else:
-                    connections.put(now_ms, site, GRID_END, request)
-            elif type(command) is ReportDone:
+            if isinstance(command, ToSite):
+                self._note_request(command.site, command.request)
+                self.connections.put(now_ms, command.site, GRID_END, command.request)
+            elif isinstance(command, ReportDone):
                 self.history.reported(now_ms, command.job_id, command.outcome)
-            elif type(command) is ReportRefused:
+            elif isinstance(command, ReportRefused):
                 self._is_refused(command.job_id, command.reason)
-        if connections.unsent:
-            connections.send(now_ms)
+        self.connections.send(now_ms)
         if self._check:
             meta.check_invariants()
-        wake_ms = meta.next_wakeup_ms()
-        if wake_ms is not None and wake_ms < self._wake_ms[GRID]:
-            self._wake_ms[GRID], self._woken_ms = wake_ms, _UNKNOWN
+        self._wakes(GRID, meta.next_wakeup_ms())
 
     def _is_refused(self, job_id: int, reason: str) -> None:
         self.history.refused(job_id)
         self.refused[job_id] = reason
-        self._lengths.given_up(job_id)
+        if self._traffic is not None:
+            self._traffic.given_up(job_id)
 
     def _fail(self, site: int) -> None:
         """Let a site fail."""
@@ -472,7 +387,7 @@ class World:
         self.crashes += 1
         self.works.fail(self.now_ms, site)
         # What its own users did at this very instant is not lost, nor what had ended before the site failed.
-        told = self._for_site.pop(site, [])
+        told = self._told.pop(site, [])
         self._parked[site] += [event for event in told if isinstance(event, (JobFinished, JobSubmitted))]
         self._plan_fault(site, _RETURN, self._faults.crash_lasts_ms, always=True)
 
@@ -490,24 +405,22 @@ class World:
 
     def _note_request(self, site: int, request: Request) -> None:
         """Keep at hand what the grid asks for and commits, at the instant at which it does."""
-        if type(request) is EnqueueJob:
+        if isinstance(request, HoldNodes):
+            self.works.ask(site, request)
+        elif isinstance(request, EnqueueJob):
             self.works.delegate(site, request)
-        elif type(request) is CommitHold:
+        elif isinstance(request, CommitHold):
             self.works.commit(self.now_ms, request)
 
     def _note_answer(self, site: int, answer: Answer) -> None:
         """Keep the history of holds from what a site says at the instant at which it says it."""
-        if type(answer) is Started or type(answer) is HoldEnded:
+        if isinstance(answer, (Started, HoldEnded)):
             self.history.unheld(self.now_ms, site, answer.job_id, answer.attempt)
-        elif type(answer) is Held:
+        elif isinstance(answer, Held):
             self.works.granted(site, answer.job_id, answer.attempt)
 
     def _delivered(self, to: int, site: int, message: Any) -> None:
         if to == GRID:
-            self._for_meta.append(FromSite(site, message))
-            # That something has started, as the grid wanted it to, gives it nothing to decide: it learns of it with
-            # whatever happens next. This saves a third of its steps.
-            if type(message) is not Started:
-                self._meta_woken = True
+            self._tell_grid(FromSite(site, message))
         else:
             self._tell_site(to, message)

@@ -69,7 +69,7 @@ class Planning(NamedTuple):
     backfills: bool
 
 
-class Discipline(NamedTuple):
+class DisciplineArrays(NamedTuple):
     """What the discipline of a site works with; all but one are None.
 
     Attributes

@@ -65,7 +65,7 @@ class OutputRead(msgspec.Struct, frozen=True):
     size: int
 
 
-class Machine(Runner):
+class MachineRunner(Runner):
     """A `Runner` that can say what it knows of."""
 
     def knows(self, job_id: int, attempt: int) -> bool:
@@ -115,7 +115,7 @@ class AgentDriver:
         keep_ended: int = KEEP_ENDED,
     ) -> None:
         self.name, self.host = name, host
-        self.runner = Machine(root, own_environment() if environment is None else environment)
+        self.runner = MachineRunner(root, own_environment() if environment is None else environment)
         self._report, self._threads, self._keep = report, tuple(threads), keep_ended
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()

@@ -24,7 +24,7 @@ from gridweave.site.launch import (
     Phase,
     Rank,
     RankReport,
-    Usage,
+    Used,
     launch_problem,
     total_usage,
 )
@@ -633,7 +633,7 @@ class Supervisor:
         """Return the state as it is now."""
         began_s = self.started_s if self.started_ms is not None else None
         reports = tuple(process.report_at(self.meter, began_s) for process in self.processes) if self._has_run() else ()
-        usage = total_usage((*(report.usage for report in reports), self.meter.unowned())) if reports else Usage()
+        usage = total_usage((*(report.usage for report in reports), self.meter.unowned())) if reports else Used()
         return FragmentState(
             job_id=self.launch.job_id,
             attempt=self.launch.attempt,

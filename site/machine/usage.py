@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Mapping
 
-from gridweave.site.launch import Usage
+from gridweave.site.launch import Used
 from gridweave.site.machine.processes import ProcessStat, descendants
 
 _KIB = 1024
@@ -34,9 +34,9 @@ class _Sum:
         self.most_written_bytes = max(self.most_written_bytes, self.written_bytes + live.written_bytes)
         self.peak_memory_bytes = max(self.peak_memory_bytes, live.memory_bytes)
 
-    def usage(self, wall_s: float) -> Usage:
+    def usage(self, wall_s: float) -> Used:
         """Return the larger of what was waited for and what was seen."""
-        return Usage(
+        return Used(
             cpu_s=max(self.cpu_s, self.most_cpu_s),
             peak_memory_bytes=self.peak_memory_bytes,
             read_bytes=max(self.read_bytes, self.most_read_bytes),
@@ -123,11 +123,11 @@ class Meter:
             self._sums[owner].add_sample(part)
         return time.monotonic() - began
 
-    def usage(self, rank: int, wall_s: float) -> Usage:
+    def usage(self, rank: int, wall_s: float) -> Used:
         """Return what a rank used."""
         return self._sums[rank].usage(wall_s)
 
-    def unowned(self) -> Usage:
+    def unowned(self) -> Used:
         """Return what those processes used that no rank can be found for."""
         return self._sums[None].usage(0.0)
 

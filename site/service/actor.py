@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
-from gridweave.site.job import JobRequest
+from gridweave.site.job import JobRequest, WishKind
 from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
@@ -159,6 +159,10 @@ class DrivenActor(NearActor, ABC, Generic[D]):
         """Take in jobs: keys and requests; return an answer to each when it is durable."""
         return encode(await (await self.driver()).submit(SUBMISSIONS.decode(data)))
 
+    async def wish(self, kind: WishKind, job_ids: list[int]) -> None:
+        """Tell what a user wants of jobs; return when that is durable."""
+        await (await self.driver()).wish(kind, job_ids)
+
     async def stop(self) -> None:
         """Let go of the journal; what runs goes on."""
         await self.stop_near()
@@ -247,10 +251,6 @@ class SiteActor(DrivenActor["SiteDriver"]):
     async def report(self, data: bytes) -> None:
         """Take in what a machine tells; return when it is durable."""
         await self.driver_now().report(data)
-
-    async def cancel(self, job_ids: list[int]) -> None:
-        """End jobs of the site's own users."""
-        await (await self.driver()).cancel(job_ids)
 
     async def forget_machine(self, agent: str) -> None:
         """Give up what a machine ran: the operator knows that it will not come back."""

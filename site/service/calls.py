@@ -594,11 +594,10 @@ def answer_of(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
     InputError
         If something was wrong with the question.
     """
-    answered = _ANSWERS.decode(data)
+    answered = _ANSWERED.decode(data)
     if answered.problem is not None:
         raise InputError(answered.problem)
     return decoder.decode(answered.value)
 
 
-_ENCODER = msgspec.msgpack.Encoder()
-_ANSWERS = msgspec.msgpack.Decoder(Answered)
+_ANSWERED = msgspec.msgpack.Decoder(Answered)

@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import copy
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -30,13 +30,12 @@ from gridweave.site.desk_messages import (
     SiteNames,
     SiteStatus,
 )
-from gridweave.site.eligibility import Eligibility
 from gridweave.site.explain import Forecast
-from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobFilter, Note, NumberedNote
 from gridweave.site.owner import policy_label
-from gridweave.site.service.driver import Driver
+from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.site_driver import SiteDriver
 
 KEEP_EVENTS = 20_000
@@ -88,32 +87,12 @@ class Events:
                     await self._news.wait()
 
 
-DESK_METHODS = ("submit", "cancel", "hold", "release", "records", "jobs", "story", "events")
+DESK_METHODS = ("submit", "wish", "records", "jobs", "story", "events")
 SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")
 """What may be asked at a desk through a `Door`."""
 
 MOST_EVENTS = 1_000
 """So many events are told at one time."""
-
-
-class DeskCore(Protocol):
-    """What a desk shows of a core."""
-
-    records: dict[int, JobRecord]
-    eligibility: Eligibility
-
-
-class DeskDriver(Protocol):
-    """A driver whose jobs are users'."""
-
-    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """End jobs."""
-
-    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """Keep jobs from starting."""
-
-    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """Let held jobs go into the queue again."""
 
 
 D = TypeVar("D", bound=Driver[Any])
@@ -128,10 +107,9 @@ class Desk(Generic[D]):
         It has taken no turn yet.
     """
 
-    def __init__(self, driver: D, core: DeskCore, journal: Journal) -> None:
+    def __init__(self, driver: D, core: LiveCore, journal: Journal) -> None:
         self.driver = driver
         self._core, self._journal = core, journal
-        self._wishes: DeskDriver = driver  # type: ignore[assignment]
         self._events = Events(journal.last_note)
         driver.on_notes = self._noted
 
@@ -139,31 +117,27 @@ class Desk(Generic[D]):
         """Hand in jobs; return what became of each when that is durable."""
         return await self.driver.submit(jobs, origin=origin)
 
-    async def cancel(self, job_ids: list[int], origin: str) -> list[int]:
-        """End jobs; return those that had not ended."""
-        known = [job_id for job_id in dict.fromkeys(job_ids) if self._is_open(job_id)]
-        if known:
-            await self._wishes.cancel(known, origin=origin)
-        return known
+    async def wish(self, kind: WishKind, job_ids: list[int], origin: str) -> list[int]:
+        """Do what a user wants of jobs, when that is durable.
 
-    async def hold(self, job_ids: list[int], origin: str) -> list[int]:
-        """Keep jobs from starting; return those that are held now, or will be if they do not start before."""
-        known = [job_id for job_id in dict.fromkeys(job_ids) if self._is_open(job_id)]
+        Returns
+        -------
+        list of int
+            To cancel: those that had not ended. To hold: those that are held now, or will be if they do not start
+            before. To release: those that were held by their users.
+        """
+        asked = list(dict.fromkeys(job_ids))
+        known = [job_id for job_id in asked if (self._is_held if kind == "release" else self._is_open)(job_id)]
         if known:
-            await self._wishes.hold(known, origin=origin)
-        return [job_id for job_id in known if self._core.eligibility.is_wished(job_id)]
-
-    async def release(self, job_ids: list[int], origin: str) -> list[int]:
-        """Let held jobs go; return those that were held by their users."""
-        held = [job_id for job_id in dict.fromkeys(job_ids) if self._core.eligibility.is_wished(job_id)]
-        if held:
-            await self._wishes.release(held, origin=origin)
-        return [job_id for job_id in held if not self._core.eligibility.is_wished(job_id)]
+            await self.driver.wish(kind, known, origin=origin)
+        if kind == "cancel":
+            return known
+        return [job_id for job_id in known if self._is_held(job_id) == (kind == "hold")]
 
     async def records(self, job_ids: list[int]) -> list[JobRecord]:
         """Return what is known of jobs, of those that ended long ago as well, by number; unknown ones are left out."""
         await self.driver.durable()
-        known = self._core.records
+        known = self._core.book.records
         found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
         rest = [job_id for job_id in job_ids if job_id not in found]
         if rest:
@@ -186,7 +160,7 @@ class Desk(Generic[D]):
         """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
         found: dict[int, JobRecord] = {}
         # Numbers are given out ascending, so the newest are the last.
-        for job_id, record in reversed(self._core.records.items()):
+        for job_id, record in reversed(self._core.book.records.items()):
             if len(found) > wanted.limit:
                 break
             if (wanted.below is None or job_id < wanted.below) and is_asked_for(record, wanted):
@@ -202,7 +176,7 @@ class Desk(Generic[D]):
         self._events.add(self._event(note, ended) for note in notes)
 
     def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
-        record = self._core.records.get(note.job_id) or others.get(note.job_id)
+        record = self._core.book.records.get(note.job_id) or others.get(note.job_id)
         # Of a job that was declined at that very instant nothing is known.
         user, name = ("", "") if record is None else (record.request.user, record.request.name)
         return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
@@ -226,13 +200,17 @@ class Desk(Generic[D]):
     async def _old_events(self, after: int) -> list[JobEvent]:
         """Return events from the journal."""
         notes = await asyncio.to_thread(lambda: self._journal.notes(after=after, limit=MOST_EVENTS))
-        rest = sorted({note.job_id for note in notes} - self._core.records.keys())
+        rest = sorted({note.job_id for note in notes} - self._core.book.records.keys())
         others = await asyncio.to_thread(self._journal.ended, rest)
         return [self._event(note, others) for note in notes]
 
     def _is_open(self, job_id: int) -> bool:
-        record = self._core.records.get(job_id)
+        record = self._core.book.records.get(job_id)
         return record is not None and record.state not in OVER
+
+    def _is_held(self, job_id: int) -> bool:
+        """Return whether the user of a job wants it held."""
+        return self._core.book.eligibility.is_wished(job_id)
 
 
 def is_asked_for(record: JobRecord, wanted: JobFilter) -> bool:
@@ -289,10 +267,10 @@ class SiteDesk(Desk[SiteDriver]):
         machines = tuple(
             MachineStatus(
                 agent.name,
-                site.host_of(agent.name),
+                site.runs.ports.host_of(agent.name),
                 agent.nodes,
                 agent.name not in self.away,
-                site.problem_of(agent.name),
+                site.runs.problem_of(agent.name),
             )
             for agent in settings.agents
         )
@@ -318,7 +296,7 @@ class SiteDesk(Desk[SiteDriver]):
     async def queue(self, limit: int) -> Queue:
         """Return how many jobs there are here in each state, and the first of those of own users that wait."""
         await self.driver.durable()
-        site, records = self.driver.site.core.site, self._core.records
+        site, records = self.driver.site.core.site, self._core.book.records
         states = Counter(record.state for record in records.values())
         waiting = [job.job_id for job, _ in site.waiting()]
         running = sum(1 for _ in site.running()) - states["starting"]
@@ -338,7 +316,7 @@ class SiteDesk(Desk[SiteDriver]):
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
         """Return which machine runs a rank of an attempt; empty if none does now."""
         await self.driver.durable()
-        return self.driver.site.machine_of(job_id, attempt, rank)
+        return self.driver.site.runs.machine_of(job_id, attempt, rank)
 
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts that is here, and why not earlier; None if it is not known."""

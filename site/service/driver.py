@@ -19,13 +19,24 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
+from gridweave.site.book import JobBook
 from gridweave.site.channel import Channel, Packet
 from gridweave.site.eligibility import Past, past_of
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Noted, RecordEnded, RecordUsage
+from gridweave.site.job import (
+    Accepted,
+    Declined,
+    JobRecord,
+    JobRequest,
+    Noted,
+    RecordEnded,
+    RecordUsage,
+    WishKind,
+)
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobUsage, NumberedNote
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.step import Step
+from gridweave.site.messages import UserSubmitted, Wish
 from gridweave.site.service.clock import Clock
 
 logger = logging.getLogger("gridweave.live")
@@ -78,17 +89,13 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 class LiveCore(Protocol):
     """A core with a live driver."""
 
-    records: dict[int, JobRecord]
+    book: JobBook
 
     def handle(self, now_ms: int, *events: Any) -> Sequence[Any]:
         """Take in what has happened and return what is to be done."""
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
-
-    @property
-    def n_open(self) -> int:
-        """Jobs that have not ended."""
 
 
 class Driver(ABC, Generic[Incoming]):
@@ -206,6 +213,16 @@ class Driver(ABC, Generic[Incoming]):
         self._asked.set()
         return list(await asyncio.gather(*waiting))
 
+    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "") -> None:
+        """Tell what a user wants of jobs; return when that is durable.
+
+        Raises
+        ------
+        UnavailableError
+            As `told`.
+        """
+        await self.told(Wish(kind, tuple(job_ids), origin))
+
     def packet(self, peer: str, data: bytes) -> str | None:
         """Take in a packet from another end; what cannot be read is dropped, as if it had been lost.
 
@@ -241,16 +258,6 @@ class Driver(ABC, Generic[Incoming]):
         return f"the packet {problem}"
 
     # -- what a kind of driver adds -----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> Any:
-        """Return the event that a user has handed in a job.
-
-        Parameters
-        ----------
-        past : tuple of Past
-            Of the jobs that it waits for and that are over, what the journal knows.
-        """
 
     @abstractmethod
     def heard(self, peer: str, message: Incoming) -> Any:
@@ -316,7 +323,7 @@ class Driver(ABC, Generic[Incoming]):
             if key not in known:
                 mine = {after.job_id for after in each.request.after}
                 found = tuple(past[job_id] for job_id in sorted(mine) if job_id in past)
-                events.append(self.submitted(key, each.request, each.origin, found))
+                events.append(UserSubmitted(key, each.request, each.origin, found))
         self._durable.clear()
         commands = self._decide(events, packets)
         await self._flush()
@@ -481,7 +488,7 @@ class Driver(ABC, Generic[Incoming]):
         task.add_done_callback(self._sending.discard)
 
     def _keep_state(self) -> None:
-        if self._journal.sequence >= self._snapshot_at and self._core.n_open <= MOST_IN_SNAPSHOT:
+        if self._journal.sequence >= self._snapshot_at and self._core.book.n_open <= MOST_IN_SNAPSHOT:
             self._snapshot_at = self._journal.sequence + SNAPSHOT_EVERY
             try:
                 self._journal.snapshot(self._core)

@@ -11,8 +11,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.jit import one_at_a_time
-from gridweave.site.eligibility import Past
-from gridweave.site.job import Accepted, Declined, DescribeJob, JobRequest
+from gridweave.site.job import Accepted, Declined, DescribeJob
 from gridweave.site.journal.journal import Journal
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
@@ -25,10 +24,6 @@ from gridweave.site.messages import (
     FragmentsMet,
     LiveSiteEvent,
     Order,
-    OwnCancelled,
-    OwnHeld,
-    OwnReleased,
-    OwnSubmitted,
     Request,
     ResumeSite,
     SiteMessage,
@@ -83,10 +78,6 @@ class SiteDriver(Driver[Any]):
         self._to_agent = to_agent
         self._due: set[str] = set()
 
-    def submitted(self, key: str, request: JobRequest, origin: str, past: tuple[Past, ...]) -> OwnSubmitted:
-        """Return the event that a user has handed in a job."""
-        return OwnSubmitted(key, request, origin, past)
-
     def heard(self, peer: str, message: GridMessage) -> GridMessage:
         """Return what the grid has sent: it is an event as it is."""
         return message
@@ -99,7 +90,7 @@ class SiteDriver(Driver[Any]):
         """Tell the machines what to run and what to end."""
         orders: dict[str, list[Order]] = {}
         # What is not durable is no order: only here is it certain that all that the site knows is.
-        for order in self.site.orders(*self._due):
+        for order in self.site.runs.orders(*self._due):
             orders.setdefault(order.agent, []).append(order)
         for command in commands:
             if isinstance(command, (StartRun, EndRun)) and command.agent not in self._due:
@@ -107,18 +98,6 @@ class SiteDriver(Driver[Any]):
         self._due = set()
         for agent, ordered in orders.items():
             self._order(agent, ordered)
-
-    async def cancel(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """End jobs of the site's own users, or keep them from starting; return when that is durable."""
-        await self.told(*(OwnCancelled(job_id, origin) for job_id in job_ids))
-
-    async def hold(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """Keep waiting jobs of the site's own users from starting; return when that is durable."""
-        await self.told(OwnHeld(tuple(job_ids), origin))
-
-    async def release(self, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """Let held jobs of the site's own users go into the queue again; return when that is durable."""
-        await self.told(OwnReleased(tuple(job_ids), origin))
 
     async def forget_machine(self, agent: str) -> None:
         """Give up what a machine ran that will not come back.

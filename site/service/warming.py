@@ -8,11 +8,11 @@ from gridweave.site.messages import (
     CommitHold,
     HoldNodes,
     LiveSiteEvent,
-    OwnSubmitted,
     RequestQuote,
     RunEnded,
     RunStarted,
     StartRun,
+    UserSubmitted,
 )
 from gridweave.site.runs import SiteSettings
 
@@ -33,13 +33,13 @@ def warm_up(settings: SiteSettings) -> LiveSite:
         JobRequest(program=Program(argv=("true",)), nodes=width, limit_ms=1_000 * (number + 1))
         for number, width in enumerate(widths)
     ]
-    events: list[LiveSiteEvent] = [OwnSubmitted(str(number), request) for number, request in enumerate(requests)]
+    events: list[LiveSiteEvent] = [UserSubmitted(str(number), request) for number, request in enumerate(requests)]
     events += [RequestQuote(1, 1, 1_000)]
     rest = _of_the_grid(requests[-1])
     now_ms = 0
     for _ in range(_MOST_ROUNDS):
         commands = site.handle(now_ms, *events)
-        for job_id in site.records if now_ms == 0 else ():
+        for job_id in site.book.records if now_ms == 0 else ():
             site.forecast(now_ms, job_id)
             site.quote(now_ms, requests[0])
         now_ms += 1

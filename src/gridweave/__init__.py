@@ -19,8 +19,7 @@ if TYPE_CHECKING:
         TraceError,
         UnavailableError,
     )
-    from gridweave.grid.client.client import Client
-    from gridweave.grid.client.job import Job
+    from gridweave.grid.client.client import Client, Job
     from gridweave.grid.client.sync import SyncClient, SyncJob
     from gridweave.grid.client.transport import Patience
     from gridweave.scenarios.batch.simulate import simulate
@@ -39,7 +38,7 @@ _HOMES = {
     "Client": "gridweave.grid.client.client",
     "GridweaveError": "gridweave.errors",
     "InputError": "gridweave.errors",
-    "Job": "gridweave.grid.client.job",
+    "Job": "gridweave.grid.client.client",
     "JobFailedError": "gridweave.errors",
     "JobRequest": "gridweave.site.job",
     "Limit": "gridweave.site.policy",

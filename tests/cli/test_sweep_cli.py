@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from gridweave.scenarios.sweep import runner, work
-from gridweave.scenarios.sweep.work import Outcome, Work, perform
+from gridweave.scenarios.sweep.work import Outcome, RunTask, perform
 
 SMALL = ("two-sites", "--set", "workload.jobs=60", "--workers", "1")
 
@@ -75,7 +75,7 @@ def test_bad_input_all_at_once(shell: object, tmp_path: Path) -> None:
 def test_failed_runs_are_told(shell: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that fails is named on standard error, the status is 1, and the table has the others."""
 
-    def failing(task: Work) -> Outcome:
+    def failing(task: RunTask) -> Outcome:
         return Outcome(None, "is broken") if task.scenario.grid.overhead else perform(task)
 
     monkeypatch.setattr(runner, "perform", failing)
@@ -90,7 +90,7 @@ def test_failed_runs_are_told(shell: object, tmp_path: Path, monkeypatch: pytest
 def test_interrupted(shell: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C the command says what is kept and how to go on, and ends with 130."""
 
-    def interrupted(task: Work) -> Outcome:
+    def interrupted(task: RunTask) -> Outcome:
         if task.scenario.grid.overhead:
             raise KeyboardInterrupt
         return work.perform(task)

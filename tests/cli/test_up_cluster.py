@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.client.client import Client
-from gridweave.grid.client.job import Job
+from gridweave.grid.client.client import Client, Job
 from gridweave.grid.config.reading import read_grid
 from gridweave.grid.service.cluster import GridPlan
 from gridweave.grid.service.ending import kill

@@ -123,7 +123,7 @@ def test_the_dashboard_shows_what_the_gateway_exports(tmp_path: Path) -> None:
     """Every metric in the dashboard is one that a gateway exports: that of the grid, or of a site."""
     from gridweave.grid.api import JobEvent, Queue, SiteInfo
     from gridweave.grid.gateway.link import LinkDoor
-    from gridweave.grid.gateway.metrics import Metrics
+    from gridweave.grid.gateway.metrics import GatewayMetrics
     from gridweave.site.desk_messages import LinkStatus
     from gridweave.site.service.link import Link, LinkEnd, Secrets
 
@@ -133,7 +133,7 @@ def test_the_dashboard_shows_what_the_gateway_exports(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("0" * 64)
     link = Link(LinkEnd(site="alpha", url="http://alpha:8765", token_file=str(secret)))
-    metrics = Metrics(watchers=lambda: 0, streams=lambda: 0)
+    metrics = GatewayMetrics(watchers=lambda: 0, streams=lambda: 0)
     metrics.watch_links({"alpha": link}, LinkDoor({"alpha": Secrets(str(secret))}, take))
     link.observe("packet", 0.1)
     metrics.answered("submit", "POST", 200, 0.1)

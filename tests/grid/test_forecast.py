@@ -10,11 +10,11 @@ from gridweave.grid.api import Forecast
 from gridweave.grid.control.full import FullControl
 from gridweave.grid.explain.play import waiting_forecast
 from gridweave.grid.live import GridSettings, LiveGrid
-from gridweave.grid.messages import FromLiveSite, GridCancelled, GridHeld, GridSubmitted
+from gridweave.grid.messages import FromLiveSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.journal.snapshot import dump_core
-from gridweave.site.messages import Ended, Enqueued, Held, Quoted, Refused, SiteChanged, Started
+from gridweave.site.messages import Ended, Enqueued, Held, Quoted, Refused, SiteChanged, Started, UserSubmitted, Wish
 
 NORTH, SOUTH, WEST = 0, 1, 2
 MINUTE_MS = 60_000
@@ -32,7 +32,7 @@ def grid(*jobs: tuple[int, float], sites: tuple[tuple[str, int], ...] = SITES, *
     options = {"mode": "adaptive", "overhead": 0.25, **policy}
     core = LiveGrid(GridSettings(sites=sites, policy=GridPolicy(**options), **{"margin_ms": 0, **settings}))
     for number, (nodes, minutes) in enumerate(jobs):
-        core.handle(0, GridSubmitted(f"key {number}", request(nodes, minutes)))
+        core.handle(0, UserSubmitted(f"key {number}", request(nodes, minutes)))
     return core
 
 
@@ -137,7 +137,7 @@ def test_others_have_the_nodes() -> None:
     """Nodes that are not the grid's are named; if they alone are missing there is no start, and it says so."""
     core = grid(mode="sharing")
     core.handle(0, FromLiveSite(NORTH, SiteChanged(3, 5)), FromLiveSite(SOUTH, SiteChanged(4, 0)))
-    core.handle(1, GridSubmitted("a", request(4, 10)), GridSubmitted("b", request(6, 10)))
+    core.handle(1, UserSubmitted("a", request(4, 10)), UserSubmitted("b", request(6, 10)))
     forecast = told(core, 2, 1)
     assert (forecast.start_ms, forecast.places) == (None, ())
     assert forecast.reason.endswith("; nodes that others have must come free first, and when they do is not known")
@@ -225,15 +225,15 @@ def test_what_a_split_gains() -> None:
 def test_why_a_job_is_not_split(policy: dict[str, Any], nodes: int, reason: str) -> None:
     """The bound, the fragments that are allowed, and nodes that are not free yet are told apart."""
     core = grid((3, 30), (2, 60), (4, 60), sites=(("north", 4), ("south", 4), ("west", 5)), **policy)
-    core.handle(0, GridSubmitted("west", request(1, 90)))
-    core.handle(0, GridSubmitted("next", request(nodes, 10)))
+    core.handle(0, UserSubmitted("west", request(1, 90)))
+    core.handle(0, UserSubmitted("next", request(nodes, 10)))
     assert split_of(told(core, 5)).removesuffix(" for west ends 1h sooner").removesuffix(" than west alone") == reason
 
 
 def test_splits_that_are_not_to_be_had() -> None:
     """Nodes that others have, and sites that are too many for the width, keep a split from being found at all."""
     core = grid(sites=(("north", 4), ("south", 4), ("west", 5)), max_fragments=((9, 2),))
-    core.handle(0, FromLiveSite(WEST, SiteChanged(5, 0)), GridSubmitted("wide", request(9, 10)))
+    core.handle(0, FromLiveSite(WEST, SiteChanged(5, 0)), UserSubmitted("wide", request(9, 10)))
     assert split_of(told(core, 1)) == "no split is possible: too few nodes come free, by what is known"
     core.handle(1, FromLiveSite(WEST, SiteChanged(4, 1)))
     assert split_of(told(core, 1, 1)) == "a job of 9 nodes may be on 2 sites, and would need more"
@@ -252,10 +252,10 @@ def test_sharing_splits_nothing() -> None:
 def test_held_jobs_say_by_whom() -> None:
     """A job that is kept from the queue says why, and has no start."""
     core = grid((8, 30), (8, 60), mode="sharing")
-    core.handle(1, GridHeld((2,)))
+    core.handle(1, Wish("hold", (2,)))
     forecast = told(core, 2, 1)
     assert (forecast.state, forecast.start_ms, forecast.reason) == ("held", None, "is held by its user")
-    core.handle(2, GridCancelled(2))
+    core.handle(2, Wish("cancel", (2,)))
     assert told(core, 2, 2).reason.startswith("it has ended: cancelled")
     assert core.forecast(2, 77) is None
 

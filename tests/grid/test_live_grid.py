@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError
 from gridweave.grid.live import GridSettings, LiveGrid
-from gridweave.grid.messages import FromLiveSite, GridCancelled, GridSubmitted, LiveGridEvent, TellSite
+from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import (
     Accepted,
@@ -25,7 +25,7 @@ from gridweave.site.job import (
 )
 from gridweave.site.journal.records import Codec, digest
 from gridweave.site.journal.snapshot import dump_core, load_core
-from gridweave.site.launch import Usage
+from gridweave.site.launch import Used
 from gridweave.site.messages import (
     CancelJob,
     CommitHold,
@@ -40,6 +40,8 @@ from gridweave.site.messages import (
     ReleaseHold,
     SiteChanged,
     Started,
+    UserSubmitted,
+    Wish,
     Withdrawn,
 )
 
@@ -52,10 +54,10 @@ def grid(control: str = "full", mode: str = "multi-site", **more: Any) -> LiveGr
     return LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=policy, **more))
 
 
-def job(nodes: int, *, key: str = "key", ranks: str = "each-node", **more: Any) -> GridSubmitted:
+def job(nodes: int, *, key: str = "key", ranks: str = "each-node", **more: Any) -> UserSubmitted:
     """Return the submission of a job."""
     options = {"limit_ms": 1000, **more}
-    return GridSubmitted(key, JobRequest(program=Program(argv=("true",), ranks=ranks), nodes=nodes, **options))  # type: ignore[arg-type]
+    return UserSubmitted(key, JobRequest(program=Program(argv=("true",), ranks=ranks), nodes=nodes, **options))  # type: ignore[arg-type]
 
 
 def do(core: LiveGrid, now_ms: int, *events: Any) -> list[Any]:
@@ -99,7 +101,7 @@ def running() -> LiveGrid:
 
 def state(core: LiveGrid, job_id: int = 1) -> tuple[str, str, int]:
     """Return how it stands with a job."""
-    record = core.records[job_id]
+    record = core.book.records[job_id]
     return record.state, record.outcome, record.attempt
 
 
@@ -144,24 +146,24 @@ def test_a_part_that_was_cancelled_is_met_by_none_that_starts_later() -> None:
     """The job has never had all its nodes, and neither its story nor what waits for its start is told that it had."""
     core = split()
     do(core, 500, south(Started(1, 1, 500)))
-    do(core, 510, GridCancelled(1))
+    do(core, 510, Wish("cancel", (1,)))
     do(core, 520, south(Ended(1, 1, 515, "cancelled")))
     commands = do(core, 900, north(Started(1, 1, 890)))
     assert told(commands, FragmentsMet) == []
     assert not [note for note in commands if isinstance(note, Noted) and note.kind == "runs"]
     do(core, 950, north(Ended(1, 1, 940, "cancelled")))
     assert state(core) == ("ended", "cancelled", 1)
-    assert core.records[1].start_ms is None
+    assert core.book.records[1].start_ms is None
 
 
 def test_what_sites_report_is_added_up() -> None:
     """The job has ended with its last fragment; what all of them used, and where its output is, is known."""
     core = running()
     for site, agent in ((north, "a"), (south, "b")):
-        report = FragmentReport(1, 1, "", (), Usage(cpu_s=2.0), (agent,))
+        report = FragmentReport(1, 1, "", (), Used(cpu_s=2.0), (agent,))
         commands = do(core, 900, site(report), site(Ended(1, 1, 890, "finished")))
     assert state(core) == ("ended", "finished", 1)
-    record = core.records[1]
+    record = core.book.records[1]
     assert (record.used.cpu_s, record.agents) == (4.0, ("north/a", "south/b"))
     assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 400)]
 
@@ -172,11 +174,12 @@ def test_what_was_lost_or_alone_ends_the_rest_and_begins_anew(how: str) -> None:
     core = running()
     assert told(do(core, 600, south(Ended(1, 1, 590, how))), CancelJob) == [(NORTH, CancelJob(1, 1))]
     assert state(core) == ("waiting", "", 1)
-    report = FragmentReport(1, 1, "ended", ((0, None, 15),), Usage(cpu_s=1.0), ("a",))
+    report = FragmentReport(1, 1, "ended", ((0, None, 15),), Used(cpu_s=1.0), ("a",))
     commands = do(core, 700, north(report), north(Ended(1, 1, 690, "cancelled")))
     assert {message.attempt for _, message in told(commands, DescribeJob, HoldNodes)} == {2}
     assert state(core) == ("starting", "", 2)
-    assert (core.records[1].exit_codes, core.records[1].used, core.records[1].reason) == ((), Usage(), "")
+    record = core.book.records[1]
+    assert (record.exit_codes, record.used, record.reason) == ((), Used(), "")
 
 
 def test_a_hold_that_is_refused_releases_the_others() -> None:
@@ -193,19 +196,19 @@ def test_a_wish_to_end_is_heard_at_every_stage() -> None:
     """Waiting, held, and running; what is said afterwards brings no job back."""
     core = grid()
     do(core, 0, job(8), job(8, key="waits"))
-    do(core, 1, GridCancelled(2))
+    do(core, 1, Wish("cancel", (2,)))
     assert state(core, 2) == ("ended", "cancelled", 0)
     do(core, 2, north(Held(1, 1, "n1:2000")))
-    assert [site for site, _ in told(do(core, 3, GridCancelled(1), GridCancelled(1)), CancelJob)] == [NORTH, SOUTH]
+    assert [site for site, _ in told(do(core, 3, Wish("cancel", (1, 1))), CancelJob)] == [NORTH, SOUTH]
     do(core, 4, north(HoldEnded(1, 1)))
     do(core, 5, south(HoldEnded(1, 1)))
     assert state(core) == ("ended", "cancelled", 1)
     core = running()
-    do(core, 600, GridCancelled(1))
+    do(core, 600, Wish("cancel", (1,)))
     for site in (north, south):
         do(core, 700, site(Ended(1, 1, 690, "cancelled")))
     assert state(core) == ("ended", "cancelled", 1)
-    do(core, 800, GridCancelled(1), GridCancelled(77))
+    do(core, 800, Wish("cancel", (1,)), Wish("cancel", (77,)))
     assert state(core) == ("ended", "cancelled", 1)
 
 
@@ -213,12 +216,12 @@ def test_what_is_said_of_a_job_that_has_ended_does_not_bring_it_back() -> None:
     """A site that refuses after the job was given up, at another's refusal, changes nothing any more."""
     core = grid()
     do(core, 0, job(6))
-    do(core, 1, GridCancelled(1))
+    do(core, 1, Wish("cancel", (1,)))
     do(core, 2, north(Refused(1, 1, "busy")))
     assert state(core) == ("ended", "cancelled", 1)
-    do(core, 3, south(Refused(1, 1, "busy")), south(FragmentReport(1, 1, "late", (), Usage(cpu_s=9.0), ("b",))))
+    do(core, 3, south(Refused(1, 1, "busy")), south(FragmentReport(1, 1, "late", (), Used(cpu_s=9.0), ("b",))))
     assert state(core) == ("ended", "cancelled", 1)
-    assert core.records[1].used == Usage()
+    assert core.book.records[1].used == Used()
 
 
 def test_what_is_said_of_an_earlier_attempt_is_passed_over() -> None:
@@ -226,9 +229,9 @@ def test_what_is_said_of_an_earlier_attempt_is_passed_over() -> None:
     core = running()
     do(core, 600, south(Ended(1, 1, 590, "lost")))
     do(core, 700, north(Ended(1, 1, 690, "cancelled")))
-    do(core, 710, north(Started(1, 1, 500)), south(FragmentReport(1, 1, "old", (), Usage(cpu_s=9.0), ("b",))))
+    do(core, 710, north(Started(1, 1, 500)), south(FragmentReport(1, 1, "old", (), Used(cpu_s=9.0), ("b",))))
     assert state(core) == ("starting", "", 2)
-    assert core.records[1].used == Usage()
+    assert core.book.records[1].used == Used()
 
 
 def test_a_job_that_cannot_be_is_declined() -> None:
@@ -238,7 +241,7 @@ def test_a_job_that_cannot_be_is_declined() -> None:
     answers = [command for command in commands if isinstance(command, (Accepted, Declined))]
     assert sorted(answer.key for answer in answers) == ["b", "c", "d", "key"]
     assert all(isinstance(answer, Declined) and answer.reason for answer in answers)
-    assert core.records == {}
+    assert core.book.records == {}
 
 
 def test_a_job_that_is_delegated_is_described_for_each_site_that_has_it() -> None:
@@ -250,20 +253,20 @@ def test_a_job_that_is_delegated_is_described_for_each_site_that_has_it() -> Non
     assert (site, word.sites) == (SOUTH, ("south",))
     do(core, 2, south(Withdrawn(1, word.attempt)))
     assert state(core) == ("waiting", "", word.attempt)
-    assert core.records[1].places == (("south", 2),)
+    assert core.book.records[1].places == (("south", 2),)
 
 
 def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest leave, those that wait or run stay, and all are counted."""
-    monkeypatch.setattr("gridweave.site.job.KEEP_ENDED", 20)
+    monkeypatch.setattr("gridweave.site.book.KEEP_ENDED", 20)
     core = grid()
     do(core, 0, job(8, key="stays"))
     for number in range(2, 52):
         do(core, number, job(1, key=str(number)))
-        do(core, number, GridCancelled(number))
-    assert 1 in core.records
-    assert len(core.records) <= 22
-    assert core.n_ended == 50
+        do(core, number, Wish("cancel", (number,)))
+    assert 1 in core.book.records
+    assert len(core.book.records) <= 22
+    assert core.book.n_ended == 50
 
 
 def test_time_only_goes_on_and_sites_are_those_of_the_grid() -> None:
@@ -273,7 +276,7 @@ def test_time_only_goes_on_and_sites_are_those_of_the_grid() -> None:
     for now_ms, event in ((4, job(1, key="2")), (6, FromLiveSite(2, SiteChanged(0, 4)))):
         with pytest.raises(InputError):
             core.handle(now_ms, event)
-    assert list(core.records) == [1]
+    assert list(core.book.records) == [1]
 
 
 jobs, attempts = st.integers(1, 4), st.integers(1, 3)
@@ -286,7 +289,7 @@ answers = st.one_of(
     st.builds(Withdrawn, jobs, attempts),
     st.builds(Quoted, st.integers(1, 9), st.integers(0, 4), st.none() | st.integers(0, 100)),
     st.builds(SiteChanged, st.integers(0, 4), st.integers(0, 4)),
-    st.builds(FragmentReport, jobs, attempts, st.just(""), st.just(()), st.builds(Usage), st.just(("a",))),
+    st.builds(FragmentReport, jobs, attempts, st.just(""), st.just(()), st.builds(Used), st.just(("a",))),
     st.builds(
         Ended,
         jobs,
@@ -296,7 +299,11 @@ answers = st.one_of(
     ),
 )
 submissions = st.builds(lambda key, nodes: job(nodes, key=key), st.text(min_size=1, max_size=3), st.integers(1, 9))
-anything = st.one_of(submissions, st.builds(GridCancelled, jobs), st.builds(FromLiveSite, st.integers(0, 1), answers))
+anything = st.one_of(
+    submissions,
+    st.builds(Wish, st.just("cancel"), st.tuples(jobs)),
+    st.builds(FromLiveSite, st.integers(0, 1), answers),
+)
 
 
 def is_over(record: JobRecord) -> bool:
@@ -320,14 +327,14 @@ def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
             snapshot, recorded = dump_core(core), []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(given_events))
-        over = {job_id for job_id, record in core.records.items() if is_over(record)}
+        over = {job_id for job_id, record in core.book.records.items() if is_over(record)}
         recorded.append((now_ms, encoded, digest(core.handle(now_ms, *events))))
-        assert all(is_over(core.records[job_id]) for job_id in over)
-        assert all(core.records[job_id].state != "running" for job_id in core._met)
+        assert all(is_over(core.book.records[job_id]) for job_id in over)
+        assert all(core.book.records[job_id].state != "running" for job_id in core._met)
     again = grid(control)
     if snapshot:
         load_core(again, snapshot, "here")
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
-    assert again.records == core.records
+    assert again.book.records == core.book.records
     assert again.next_wakeup_ms() == core.next_wakeup_ms()

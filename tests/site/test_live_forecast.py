@@ -11,7 +11,7 @@ from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
 from gridweave.site.journal.snapshot import dump_core
 from gridweave.site.live import OWN_IDS, LiveSite
-from gridweave.site.messages import Agent, EnqueueJob, HoldNodes, OwnHeld, OwnSubmitted
+from gridweave.site.messages import Agent, EnqueueJob, HoldNodes, UserSubmitted, Wish
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -31,7 +31,7 @@ def site(*jobs: tuple[int, int], policy: Any = None, **more: Any) -> LiveSite:
     agents = (Agent(name="m0", nodes=4),)
     core = LiveSite(SiteSettings(name="north", number=0, policy=policy or SitePolicy(), agents=agents, **more))
     for number, (nodes, minutes) in enumerate(jobs):
-        core.handle(0, OwnSubmitted(f"key {number}", request(nodes, minutes)))
+        core.handle(0, UserSubmitted(f"key {number}", request(nodes, minutes)))
     return core
 
 
@@ -66,7 +66,7 @@ def test_the_head_hears_its_start_and_nothing_changes(policy: Any) -> None:
 def test_jobs_that_do_not_wait() -> None:
     """What is being started, is held by its user, or is not known is said so."""
     core = site((3, 10), (4, 20))
-    core.handle(1, OwnHeld((SECOND,)))
+    core.handle(1, Wish("hold", (SECOND,)))
     assert (told(core, FIRST, 1).state, told(core, FIRST, 1).start_ms) == ("starting", 0)
     assert (told(core, SECOND, 1).state, told(core, SECOND, 1).reason) == ("held", "is held by its user")
     assert core.forecast(1, 77) is None

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, Program
-from gridweave.site.launch import RankReport, Usage
+from gridweave.site.launch import RankReport, Used
 from gridweave.site.messages import Agent, ConfirmRun, EndRun, RunEnded, StartJob, StartRun
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import MOST_CODES, Run, SiteSettings, exit_codes_of, make_run, repeated_orders
+from gridweave.site.runs import MOST_CODES, Run, SiteSettings, make_run, repeated_orders
 
 SETTINGS = SiteSettings(
     name="north",
@@ -31,7 +31,7 @@ def run(*nodes: tuple[int, int], threads: NodeIntervals = (), per_node: int = 1,
 def end(made: Run, *outcomes: str) -> Run:
     """Have the machines of a job end with these outcomes, in their order."""
     for (agent, piece), outcome in zip(made.pieces.items(), outcomes, strict=True):
-        piece.end = RunEnded(agent, 7, 2, outcome, f"{agent} {outcome}", used=Usage(cpu_s=1.0, wall_s=2.0))  # type: ignore[arg-type]
+        piece.end = RunEnded(agent, 7, 2, outcome, f"{agent} {outcome}", used=Used(cpu_s=1.0, wall_s=2.0))  # type: ignore[arg-type]
         piece.has_run = True
     return made
 
@@ -116,7 +116,7 @@ def test_only_so_many_exit_codes_are_told() -> None:
     reports = tuple(RankReport(99 - rank, 1, 1, exit_code=rank % 2) for rank in range(100))
     for agent, piece in made.pieces.items():
         piece.end = RunEnded(agent, 7, 2, "failed", ranks=reports if agent == "a" else ())
-    codes = exit_codes_of(made)
+    codes = made.exit_codes
     assert len(codes) == MOST_CODES
     assert codes[:2] == ((0, 1, None), (2, 1, None))
 

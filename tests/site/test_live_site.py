@@ -25,8 +25,7 @@ from gridweave.site.job import (
 )
 from gridweave.site.journal.records import Codec, digest
 from gridweave.site.journal.snapshot import dump_core, load_core
-from gridweave.site.launch import RankReport
-from gridweave.site.launch import Usage as Used
+from gridweave.site.launch import RankReport, Used
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     Agent,
@@ -45,10 +44,6 @@ from gridweave.site.messages import (
     LiveSiteEvent,
     LookForRoom,
     MachineReady,
-    OwnCancelled,
-    OwnHeld,
-    OwnReleased,
-    OwnSubmitted,
     Refused,
     ReleaseHold,
     RunDelayed,
@@ -58,6 +53,8 @@ from gridweave.site.messages import (
     Started,
     StartRun,
     TellGrid,
+    UserSubmitted,
+    Wish,
     WithdrawJob,
     Withdrawn,
 )
@@ -78,9 +75,9 @@ def request(nodes: int = 1, *, limit_ms: int = 1000, **program: Any) -> JobReque
     return JobRequest(program=Program(argv=("true",), **program), nodes=nodes, limit_ms=limit_ms)
 
 
-def own(nodes: int = 1, *, key: str = "key", **more: Any) -> OwnSubmitted:
+def own(nodes: int = 1, *, key: str = "key", **more: Any) -> UserSubmitted:
     """Return the submission of a job of the site's own users."""
-    return OwnSubmitted(key, request(nodes, **more))
+    return UserSubmitted(key, request(nodes, **more))
 
 
 def described(job_id: int, width: int, *, attempt: int = 1, first: int = 0, others: int = 0) -> DescribeJob:
@@ -111,7 +108,7 @@ def ended(agent: str, job_id: int, outcome: str = "finished", *, attempt: int = 
 
 def state(core: LiveSite, job_id: int = OWN) -> tuple[str, str, int]:
     """Return how it stands with a job of the site's own users."""
-    record = core.records[job_id]
+    record = core.book.records[job_id]
     return record.state, record.outcome, record.attempt
 
 
@@ -138,7 +135,7 @@ def test_a_job_over_two_machines_is_told_to_both_and_ends_with_the_last() -> Non
     assert state(core) == ("ended", "finished", 1)
     (usage,) = of(commands, RecordUsage)
     assert (usage.width, usage.run_ms, usage.used.cpu_s) == (3, 10, 3.0)
-    assert core.records[OWN].agents == ("a", "b")
+    assert core.book.records[OWN].agents == ("a", "b")
 
 
 def test_a_batch_script_has_one_rank_on_its_first_node() -> None:
@@ -154,10 +151,10 @@ def test_a_batch_script_has_one_rank_on_its_first_node() -> None:
 def test_a_job_that_no_site_can_run_is_declined() -> None:
     """What is too wide, or no program, gets a reason and no number."""
     core = site()
-    nothing = OwnSubmitted("nothing", JobRequest(program=Program(), limit_ms=1))
+    nothing = UserSubmitted("nothing", JobRequest(program=Program(), limit_ms=1))
     answers = of(do(core, 0, own(5, key="wide"), own(1, key="short", limit_ms=0), nothing, own()), Declined, Accepted)
     assert sorted(answer.key for answer in answers if isinstance(answer, Declined)) == ["nothing", "short", "wide"]
-    assert [record.state for record in core.records.values()] == ["starting"]
+    assert [record.state for record in core.book.records.values()] == ["starting"]
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
@@ -170,8 +167,8 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     assert state(core)[0] == "starting"
     do(core, 6, ended("a", OWN, "cancelled", ranks=(RankReport(0, 1, 1, signal=15), RankReport(1, 1, 1, exit_code=0))))
     assert state(core) == ("ended", "failed", 1)
-    assert core.records[OWN].exit_codes == ((0, None, 15), (2, 3, None))
-    assert core.records[OWN].reason == "rank 2 exited with 3"
+    assert core.book.records[OWN].exit_codes == ((0, None, 15), (2, 3, None))
+    assert core.book.records[OWN].reason == "rank 2 exited with 3"
 
 
 def test_a_rank_that_fails_may_leave_the_others_alone() -> None:
@@ -201,7 +198,7 @@ def test_a_job_may_choose_to_fail_rather_than_to_run_again() -> None:
     do(core, 0, own(1, if_lost="fail"), ended("a", OWN, "lost", reason="killed"))
     do(core, 1, ended("a", OWN, "lost", reason="killed"))
     assert state(core) == ("ended", "failed", 1)
-    assert core.records[OWN].reason == "lost: killed"
+    assert core.book.records[OWN].reason == "lost: killed"
 
 
 def test_a_job_that_is_at_its_limit_is_ended() -> None:
@@ -230,16 +227,16 @@ def test_a_wish_to_end_is_heard_at_every_stage() -> None:
     core = site()
     do(core, 0, own(4), own(4, key="waits"))
     assert state(core, OWN + 1) == ("waiting", "", 0)
-    do(core, 1, OwnCancelled(OWN + 1))
+    do(core, 1, Wish("cancel", (OWN + 1,)))
     assert state(core, OWN + 1) == ("ended", "cancelled", 0)
-    assert len(of(do(core, 2, OwnCancelled(OWN)), EndRun)) == 2
-    assert of(do(core, 3, OwnCancelled(OWN)), EndRun) == []
+    assert len(of(do(core, 2, Wish("cancel", (OWN,))), EndRun)) == 2
+    assert of(do(core, 3, Wish("cancel", (OWN,))), EndRun) == []
     do(core, 4, ended("a", OWN, "cancelled"), ended("b", OWN, "lost"))
     assert state(core) == ("ended", "cancelled", 1)
     for wish_first in (True, False):
         core = site()
         do(core, 0, own(1), RunStarted("a", OWN, 1))
-        events = [OwnCancelled(OWN), ended("a", OWN, "lost")]
+        events = [Wish("cancel", (OWN,)), ended("a", OWN, "lost")]
         do(core, 1, *(events if wish_first else events[::-1]))
         assert state(core) == ("ended", "cancelled", 1)
 
@@ -247,20 +244,20 @@ def test_a_wish_to_end_is_heard_at_every_stage() -> None:
 def test_a_number_that_was_guessed_ends_nothing() -> None:
     """Of a job that was handed in at this instant nobody can know the number."""
     core = site()
-    do(core, 0, own(1), OwnCancelled(OWN), OwnCancelled(77))
+    do(core, 0, own(1), Wish("cancel", (OWN,)), Wish("cancel", (77,)))
     assert state(core) == ("starting", "", 1)
 
 
 def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest leave; those that wait or run stay."""
-    monkeypatch.setattr("gridweave.site.job.KEEP_ENDED", 20)
+    monkeypatch.setattr("gridweave.site.book.KEEP_ENDED", 20)
     core = site()
     do(core, 0, own(2, key="stays"))
     for number in range(1, 50):
         do(core, number, own(1, key=str(number)), ended("b", OWN + number))
         do(core, number, ended("b", OWN + number))
-    assert OWN in core.records
-    assert len(core.records) <= 22
+    assert OWN in core.book.records
+    assert len(core.book.records) <= 22
 
 
 # -- machines ---------------------------------------------------------------------------------------------------------
@@ -289,13 +286,13 @@ def test_a_machine_that_is_back_is_asked_and_told() -> None:
     core = site(Agent(name="a", nodes=4))
     do(core, 0, own(1), own(1, key="2"), own(1, key="3"), RunStarted("a", OWN, 1))
     do(core, 1, RunStarted("a", OWN, 1), RunStarted("a", OWN + 1, 1))
-    assert [type(order) for order in core.orders("a")] == [StartRun]
-    do(core, 2, AgentJoined("a", "here"), OwnCancelled(OWN + 1))
-    kinds = [(type(order), getattr(order, "job_id", OWN + 2)) for order in core.orders("a", "b")]
+    assert [type(order) for order in core.runs.orders("a")] == [StartRun]
+    do(core, 2, AgentJoined("a", "here"), Wish("cancel", (OWN + 1,)))
+    kinds = [(type(order), getattr(order, "job_id", OWN + 2)) for order in core.runs.orders("a", "b")]
     assert kinds == [(ConfirmRun, OWN), (ConfirmRun, OWN + 1), (EndRun, OWN + 1), (StartRun, OWN + 2)]
     do(core, 3, RunStarted("a", OWN, 1), ended("a", OWN + 1, "lost"), RunStarted("a", OWN + 2, 1))
-    assert list(core.orders("a")) == []
-    assert [core.records[OWN + number].state for number in range(3)] == ["running", "ended", "running"]
+    assert list(core.runs.orders("a")) == []
+    assert [core.book.records[OWN + number].state for number in range(3)] == ["running", "ended", "running"]
 
 
 def test_a_greeting_that_comes_late_or_twice_loses_nothing() -> None:
@@ -356,7 +353,7 @@ def test_the_first_site_of_a_job_says_where_its_ranks_meet() -> None:
     do(core, 10, CommitHold(7, 1, "127.0.0.1:2000"))
     assert meetings(do(core, 50)) == ["127.0.0.1:2000"]
     do(core, 60, ended("a", 7))
-    assert list(core._ports.taken()) == []
+    assert list(core.runs.ports.taken()) == []
 
 
 def test_ranks_on_other_sites_meet_where_the_grid_says() -> None:
@@ -377,7 +374,7 @@ def test_a_hold_that_is_followed_by_the_next_at_once_leaves_no_port_behind() -> 
     do(core, 0, described(7, 2, others=2), HoldNodes(7, 1, 2, 1000, 50))
     commands = do(core, 5, ReleaseHold(7, 1), described(7, 2, attempt=2, others=2), HoldNodes(7, 2, 2, 1000, 90))
     assert of(commands, HoldEnded, Held) == [HoldEnded(7, 1), Held(7, 2, "127.0.0.1:2000")]
-    assert list(core._ports.taken()) == [("a", 2000)]
+    assert list(core.runs.ports.taken()) == [("a", 2000)]
 
 
 def test_a_meeting_of_an_attempt_that_is_over_is_not_that_of_the_next() -> None:
@@ -403,7 +400,7 @@ def test_a_job_of_the_grid_starts_as_it_was_described_and_its_end_is_told() -> N
         FragmentReport(7, 1, "it broke", ((1, 2, None),), Used(), ("a",)),
         Ended(7, 1, 9, "failed"),
     ]
-    assert (core._expected, core._runs, core.records) == ({}, {}, {})
+    assert (core._expected, core.runs._runs, core.book.records) == ({}, {}, {})
 
 
 @pytest.mark.parametrize(("outcome", "told"), [("finished", "finished"), ("limit", "limit"), ("lost", "lost")])
@@ -474,7 +471,7 @@ def test_time_only_goes_on() -> None:
     with pytest.raises(InputError, match="time only goes on"):
         core.handle(4, own(1, key="2"))
     core.check_invariants()
-    assert len(core.records) == 1
+    assert len(core.book.records) == 1
 
 
 # -- anything in any order --------------------------------------------------------------------------------------------
@@ -520,8 +517,8 @@ waits = st.lists(
 )
 places = st.none() | st.builds(ArrayPlace, name=st.just("a"), index=st.just(1), at_once=st.integers(0, 2))
 anything = st.one_of(
-    st.tuples(st.builds(OwnSubmitted, st.text(min_size=1, max_size=3), programs)),
-    st.tuples(st.builds(OwnSubmitted, st.text(min_size=1, max_size=3), st.builds(wishing, programs, waits, places))),
+    st.tuples(st.builds(UserSubmitted, st.text(min_size=1, max_size=3), programs)),
+    st.tuples(st.builds(UserSubmitted, st.text(min_size=1, max_size=3), st.builds(wishing, programs, waits, places))),
     st.builds(
         asked,
         grid_jobs,
@@ -533,9 +530,9 @@ anything = st.one_of(
     ),
     st.tuples(
         st.one_of(
-            st.builds(OwnCancelled, jobs),
-            st.builds(OwnHeld, st.tuples(jobs)),
-            st.builds(OwnReleased, st.tuples(jobs)),
+            st.builds(Wish, st.just("cancel"), st.tuples(jobs)),
+            st.builds(Wish, st.just("hold"), st.tuples(jobs)),
+            st.builds(Wish, st.just("release"), st.tuples(jobs)),
             st.builds(RunStarted, agents, jobs, attempts),
             st.builds(RunEnded, agents, jobs, attempts, outcomes),
             st.builds(RunDelayed, agents.filter(lambda name: name != "c"), jobs, attempts, st.just("full")),
@@ -572,8 +569,8 @@ def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[i
         load_core(again, snapshot, "here")
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
-    assert msgspec.msgpack.encode(list(again.records.values())) == msgspec.msgpack.encode(list(core.records.values()))
-    assert list(again.orders("a", "b")) == list(core.orders("a", "b"))
+    assert list(again.book.records.values()) == list(core.book.records.values())
+    assert list(again.runs.orders("a", "b")) == list(core.runs.orders("a", "b"))
 
 
 @given(steps)
@@ -584,9 +581,9 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
     for later_ms, groups in told:
         now_ms += later_ms
         core.handle(now_ms, *(event for group in groups for event in group))
-    do(core, now_ms, OwnReleased(tuple(core.records)))
+    do(core, now_ms, Wish("release", tuple(core.book.records)))
     for _ in range(200):
-        orders = list(core.orders("a", "b"))
+        orders = list(core.runs.orders("a", "b"))
         now_ms = max(now_ms, core.next_wakeup_ms() or 0)
         ends = {
             (order.agent, order.launch.job_id, order.launch.attempt)
@@ -594,14 +591,14 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
             else (order.agent, order.job_id, order.attempt)
             for order in orders
             if not isinstance(order, LookForRoom)
-        } | {(agent, run.job_id, run.attempt) for run in core._runs.values() for agent in run.pieces}
+        } | {(agent, run.job_id, run.attempt) for run in core.runs._runs.values() for agent in run.pieces}
         if not ends and core.next_wakeup_ms() is None:
             break
         do(core, now_ms, *(RunEnded(*end, "finished") for end in sorted(ends)))
     assert core.core.site.free == 4
-    assert list(core._ports.taken()) == []
+    assert list(core.runs.ports.taken()) == []
     assert core._expected == {}
-    assert {record.state for record in core.records.values()} <= {"ended"}
+    assert {record.state for record in core.book.records.values()} <= {"ended"}
 
 
 def test_a_job_on_one_site_whose_start_was_agreed_on_has_one_port() -> None:
@@ -625,11 +622,11 @@ def test_a_full_machine_keeps_what_was_given_to_it_waiting() -> None:
     commands = do(core, 1, RunDelayed("a", OWN, 1, "full"))
     assert of(commands, Noted) == [Noted(OWN, "delayed", "full")]
     assert of(commands, SiteChanged, EndRun) == []
-    assert (core.problem_of("a"), core.problem_of("b"), core.core.shut) == ("full", "", "")
-    assert [type(order) for order in core.orders("a")] == [StartRun, LookForRoom]
-    assert list(core.orders("b")) == [order for order in core.orders("a", "b") if order.agent == "b"]
+    assert (core.runs.problem_of("a"), core.runs.problem_of("b"), core.core.shut) == ("full", "", "")
+    assert [type(order) for order in core.runs.orders("a")] == [StartRun, LookForRoom]
+    assert list(core.runs.orders("b")) == [order for order in core.runs.orders("a", "b") if order.agent == "b"]
     do(core, 5, RunStarted("a", OWN, 1), MachineReady("a"))
-    assert (state(core), core.problem_of("a")) == (("running", "", 1), "")
+    assert (state(core), core.runs.problem_of("a")) == (("running", "", 1), "")
 
 
 def test_a_job_that_no_machine_started_within_its_limit_is_begun_anew() -> None:

@@ -9,13 +9,11 @@ from gridweave.site.job import OWN_IDS, After, ArrayPlace, Declined, JobRequest,
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     Agent,
-    OwnCancelled,
-    OwnHeld,
-    OwnReleased,
-    OwnSubmitted,
     RunEnded,
     RunStarted,
     StartRun,
+    UserSubmitted,
+    Wish,
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -29,10 +27,10 @@ def site() -> LiveSite:
     return LiveSite(SiteSettings(name="north", number=0, agents=(machine,), policy=SitePolicy()))
 
 
-def own(nodes: int = 1, *, key: str = "key", past: tuple[Past, ...] = (), **more: Any) -> OwnSubmitted:
+def own(nodes: int = 1, *, key: str = "key", past: tuple[Past, ...] = (), **more: Any) -> UserSubmitted:
     """Return the submission of a job of anna's."""
     options: dict[str, Any] = {"limit_ms": 1000, "user": "anna"} | more
-    return OwnSubmitted(key, JobRequest(program=Program(argv=("true",)), nodes=nodes, **options), "anna", past)
+    return UserSubmitted(key, JobRequest(program=Program(argv=("true",)), nodes=nodes, **options), "anna", past)
 
 
 def do(core: LiveSite, now_ms: int, *events: Any) -> list[Any]:
@@ -49,7 +47,7 @@ def of(commands: list[Any], *kinds: type) -> list[Any]:
 
 def states(core: LiveSite) -> list[str]:
     """Return the states of all jobs."""
-    return [record.state for record in core.records.values()]
+    return [record.state for record in core.book.records.values()]
 
 
 def test_a_held_job_starts_when_it_is_released() -> None:
@@ -57,7 +55,7 @@ def test_a_held_job_starts_when_it_is_released() -> None:
     core = site()
     commands = do(core, 0, own(hold=True))
     assert of(commands, StartRun) == []
-    commands += do(core, 5, OwnReleased((FIRST,), "bert"))
+    commands += do(core, 5, Wish("release", (FIRST,), "bert"))
     assert len(of(commands, StartRun)) == 1
     assert [(note.kind, note.detail) for note in of(commands, Noted)] == [
         ("submitted", "to north, 1 nodes, by anna"),
@@ -72,18 +70,25 @@ def test_a_waiting_job_is_taken_out_of_the_queue_and_comes_back() -> None:
     """Others start in its stead; one that has nodes is not held; the number of its attempt goes on after a loss."""
     core = site()
     do(core, 0, own(2), own(2, key="b"), own(1, key="c"))
-    do(core, 1, OwnHeld((FIRST, FIRST + 1, 77)))
+    do(core, 1, Wish("hold", (FIRST, FIRST + 1, 77)))
     assert states(core) == ["starting", "held", "waiting"]
-    assert not core.eligibility.is_wished(FIRST)
+    assert not core.book.eligibility.is_wished(FIRST)
     do(core, 2, RunEnded("a", FIRST, 1, "finished"))
     assert states(core) == ["ended", "held", "starting"]
-    do(core, 3, OwnHeld((FIRST + 1,)), OwnReleased((FIRST + 1,)), OwnHeld((FIRST + 1,)), OwnReleased((FIRST + 1,)))
+    do(
+        core,
+        3,
+        Wish("hold", (FIRST + 1,)),
+        Wish("release", (FIRST + 1,)),
+        Wish("hold", (FIRST + 1,)),
+        Wish("release", (FIRST + 1,)),
+    )
     assert states(core) == ["ended", "waiting", "starting"]
     do(core, 4, RunEnded("a", FIRST + 2, 1, "lost"))
-    do(core, 5, OwnHeld((FIRST + 2,)))
+    do(core, 5, Wish("hold", (FIRST + 2,)))
     assert states(core)[1:] == ["starting", "held"]
     do(core, 6, RunEnded("a", FIRST + 1, 1, "finished"))
-    (start,) = of(do(core, 7, OwnReleased((FIRST + 2,))), StartRun)
+    (start,) = of(do(core, 7, Wish("release", (FIRST + 2,))), StartRun)
     assert start.launch.attempt == 2
 
 
@@ -91,9 +96,9 @@ def test_a_job_is_held_and_released_in_one_instant() -> None:
     """What is asked for at last counts, and the queue has the job once."""
     core = site()
     do(core, 0, own(2), own(2, key="b"))
-    do(core, 1, OwnHeld((FIRST + 1,)), OwnReleased((FIRST + 1,)))
+    do(core, 1, Wish("hold", (FIRST + 1,)), Wish("release", (FIRST + 1,)))
     assert states(core) == ["starting", "waiting"]
-    do(core, 2, OwnHeld((FIRST + 1,)), OwnReleased((FIRST + 1,)), OwnCancelled(FIRST + 1))
+    do(core, 2, Wish("hold", (FIRST + 1,)), Wish("release", (FIRST + 1,)), Wish("cancel", (FIRST + 1,)))
     assert states(core) == ["starting", "ended"]
 
 
@@ -137,7 +142,7 @@ def test_ranks_know_their_place_in_the_array() -> None:
     core = site()
     program = Program(argv=("true",), environment={"A": "b", "GRIDWEAVE_ARRAY_INDEX": "9"})
     sweep = [
-        OwnSubmitted(
+        UserSubmitted(
             str(index),
             JobRequest(program=program, limit_ms=9, array=ArrayPlace(name="sweep", index=index, at_once=1)),
         )
@@ -153,6 +158,6 @@ def test_it_is_known_which_machine_runs_a_rank() -> None:
     """As long as it runs there, of the present attempt."""
     core = site()
     do(core, 0, own(2))
-    assert [core.machine_of(FIRST, attempt, rank) for attempt, rank in ((1, 1), (1, 2), (2, 0))] == ["a", "", ""]
+    assert [core.runs.machine_of(FIRST, attempt, rank) for attempt, rank in ((1, 1), (1, 2), (2, 0))] == ["a", "", ""]
     do(core, 1, RunEnded("a", FIRST, 1, "finished"))
-    assert core.machine_of(FIRST, 1, 1) == ""
+    assert core.runs.machine_of(FIRST, 1, 1) == ""

@@ -26,7 +26,7 @@ def run_batch(state, queue, promises, planning, run_ms, start_ms, ends, ends_row
     queue : QueueCodes or None
     promises : Plan or None
     planning : Planning or None
-        What the discipline works with (`gridweave.site.kernels.dispatch.Discipline`).
+        What the discipline works with (`gridweave.site.kernels.dispatch.DisciplineArrays`).
     run_ms : numpy.ndarray of int64, shape (n,)
         Run times, which the site does not know.
     start_ms : numpy.ndarray of int64, shape (n,)

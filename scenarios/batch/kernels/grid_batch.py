@@ -34,7 +34,7 @@ def run_grid_batch(state, codes, plan, run_ms, start_ms, end_ms, ends, ends_row,
     state : GridState
         Of an idle grid at first; its table of jobs holds the workload, in the order of submission.
     codes : GridCodes
-    plan : GridPlan or None
+    plan : ReservedStarts or None
         What is reserved, under conservative backfilling.
     run_ms : numpy.ndarray of int64, shape (n,)
         Run times on one site, which the grid does not know.

@@ -122,7 +122,7 @@ def run_net_batch(state, codes, plan, run, change_ms):
         Of an idle grid at first; its table of jobs holds the workload, in the order of submission.
     codes : GridCodes
         With a network.
-    plan : GridPlan or None
+    plan : ReservedStarts or None
         What is reserved, under conservative backfilling.
     run : NetRun
     change_ms : int

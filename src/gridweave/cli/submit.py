@@ -26,9 +26,8 @@ from gridweave.cli.output import print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
 
 if TYPE_CHECKING:
-    from gridweave.cli.submit_options import SubmitOptions, Work
-    from gridweave.grid.client.client import Client
-    from gridweave.grid.client.job import Job
+    from gridweave.cli.submit_options import NamedProgram, SubmitOptions
+    from gridweave.grid.client.client import Client, Job
     from gridweave.site.job import After, JobRecord, JobRequest
 
 _AFTER_DASHES = "gridweave.after_dashes"
@@ -174,7 +173,7 @@ def submit(
     with_grid(url, here, profile, hand_in)
 
 
-async def _wanted(grid: Client, options: SubmitOptions, work: Work) -> tuple[list[JobRequest], str]:
+async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> tuple[list[JobRequest], str]:
     """Return what is to be handed in, and the name of the array."""
     from gridweave.cli.submit_options import parse_after, requests
     from gridweave.site.job import After
@@ -239,21 +238,21 @@ async def _wait(jobs: list[Job], as_json: bool) -> None:
 # -- what is to be run
 
 
-def _work(ctx: typer.Context, command: list[str], ignored: list[str] | None) -> tuple[Work, SubmitOptions]:
+def _work(ctx: typer.Context, command: list[str], ignored: list[str] | None) -> tuple[NamedProgram, SubmitOptions]:
     """Return what is to be run, and what a script says of its job."""
     from gridweave.cli.batch_script import has_options, script_options
-    from gridweave.cli.submit_options import SubmitOptions, Work
+    from gridweave.cli.submit_options import NamedProgram, SubmitOptions
 
     if not command:
         raise OptionError("COMMAND", "is missing; write for example: gridweave submit -n 4 -t 10m -- ./solver input")
     name = Path(command[0]).name or command[0]
     text = None if ctx.meta.get(_AFTER_DASHES) else _script(command[0])
     if text is None:
-        return Work(name=name, argv=tuple(command)), SubmitOptions()
+        return NamedProgram(name=name, argv=tuple(command)), SubmitOptions()
     said = SubmitOptions()
     if has_options(text):
         said = script_options(text, command[0], lambda words: _parsed(ctx, words), ignored=ignored)
-    return Work(name="stdin" if name == "-" else name, argv=tuple(command[1:]), script=text), said
+    return NamedProgram(name="stdin" if name == "-" else name, argv=tuple(command[1:]), script=text), said
 
 
 def _script(name: str) -> str | None:

@@ -83,7 +83,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(below, **changes)
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is to run, as it was named.
 
     Attributes
@@ -102,7 +102,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def requests(
-    options: SubmitOptions, work: Work, after: tuple[After, ...], array_name: str, *, remarks: list[str]
+    options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], array_name: str, *, remarks: list[str]
 ) -> list[JobRequest]:
     """Return the jobs that are to be handed in: one, or all of an array.
 
@@ -145,7 +145,7 @@ def requests(
     return [msgspec.structs.replace(request, array=place) for place in places]
 
 
-def _program(options: SubmitOptions, work: Work, name: str, nodes: int, remarks: list[str]) -> Program:
+def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, remarks: list[str]) -> Program:
     ranks = options.ranks or ("each-node" if work.script is None else "first-node")
     if ranks not in RANKS:
         raise OptionError("--ranks", f"{ranks!r} is not known; one of {', '.join(RANKS)}")

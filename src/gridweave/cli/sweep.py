@@ -16,7 +16,7 @@ from gridweave.errors import GridweaveError, InputError, ScenarioError, Unavaila
 
 if TYPE_CHECKING:
     from gridweave.scenarios.sweep.api import SweepResult
-    from gridweave.scenarios.sweep.plan import Plan
+    from gridweave.scenarios.sweep.plan import SweepPlan
 
 _FAILURES_SHOWN = 20
 
@@ -76,7 +76,7 @@ def _planned(
     workers: int | None,
     metrics: list[str],
     over: str | None,
-) -> tuple[Plan, Path]:
+) -> tuple[SweepPlan, Path]:
     """Return the plan and its folder; what is wrong with the options and with the scenario is told all at once."""
     from gridweave.scenarios.results.files import folder_name
     from gridweave.scenarios.sweep.api import check_metric
@@ -116,15 +116,15 @@ def _collecting(problems: list[object]) -> Iterator[None]:
         problems.append(error)
 
 
-def _run(plan: Plan, folder: Path, address: str | None, workers: int | None, report: Report) -> SweepResult:
+def _run(plan: SweepPlan, folder: Path, address: str | None, workers: int | None, report: Report) -> SweepResult:
     """Run what is not finished yet; after Ctrl-C, say what is kept and how to go on."""
     from gridweave.scenarios.sweep.api import run_plan
-    from gridweave.scenarios.sweep.work import Store
+    from gridweave.scenarios.sweep.work import FinishedRuns
 
     try:
         return run_plan(plan, out=folder, address=address, workers=workers, progress=report)
     except KeyboardInterrupt:
-        store = Store(folder)
+        store = FinishedRuns(folder)
         kept = sum(store.find(run) is not None for run in plan.runs)
         say(f"{kept:,} of {len(plan.runs):,} runs are kept in {folder}; the same command goes on from there")
         raise

@@ -232,7 +232,7 @@ async def test_the_backend_of_a_site_alone(tmp_path: Path) -> None:
             return part is not None and part.data == b"here\n"
 
         await until(has_written)
-        assert await beta.cancel([first], origin="a test") == [first]
+        assert await beta.wish("cancel", [first], origin="a test") == [first]
         assert (await in_state(beta, second, "ended")).outcome == "finished"
         events = (await beta.events(begun, 0.0)).events
         assert [event.user for event in events if event.kind == "submitted"] == ["anna", "bob"]

@@ -136,13 +136,13 @@ async def test_jobs_wait_for_a_wish_for_others_and_in_arrays(tmp_path: Path) -> 
         forecast = await backend.forecast(second)
         assert forecast is not None
         assert (forecast.state, forecast.reason) == ("held", f"waits until job {first} has failed")
-        assert await backend.release([first, second], origin=ANNA) == [first]
+        assert await backend.wish("release", [first, second], origin=ANNA) == [first]
         ends = [(await in_state(backend, job_id, "ended")).outcome for job_id in (first, second, third, fourth)]
         assert ends == ["failed", "finished", "cancelled", "finished"]
         part = await backend.output(fourth, 0, "out", 0, 100)
         assert part is not None
         assert part.data == b"sweep 5\n"
-        assert await backend.hold([first, 77], origin=ANNA) == []
+        assert await backend.wish("hold", [first, 77], origin=ANNA) == []
         page = await backend.jobs(JobQuery(array="sweep"))
         assert [record.job_id for record in page.jobs] == [fourth]
 
@@ -157,10 +157,11 @@ async def test_running_and_waiting_jobs_are_cancelled(tmp_path: Path) -> None:
         await in_state(backend, runs, "running")
         queue = await backend.queue(10)
         assert ([job.job_id for job in queue.jobs], queue.running) == ([waits], 1)
-        assert sorted(await backend.cancel([own, runs, waits, 77, 9 * OWN_IDS], origin=ANNA)) == [runs, waits, own]
+        cancelled = await backend.wish("cancel", [own, runs, waits, 77, 9 * OWN_IDS], origin=ANNA)
+        assert sorted(cancelled) == [runs, waits, own]
         for job_id in (own, runs, waits):
             assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
-        assert await backend.cancel([own, runs, waits], origin=ANNA) == []
+        assert await backend.wish("cancel", [own, runs, waits], origin=ANNA) == []
         assert f"by wish, by {ANNA}" in [entry.detail for entry in await backend.story(waits)]
 
 
@@ -230,13 +231,13 @@ async def test_a_site_is_drained_and_taken_into_use_again(tmp_path: Path) -> Non
 @pytest.mark.asyncio
 async def test_jobs_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first, those that ended long ago as well, and each once; filters narrow them."""
-    monkeypatch.setattr("gridweave.site.job.KEEP_ENDED", 10)
+    monkeypatch.setattr("gridweave.site.book.KEEP_ENDED", 10)
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
         held = [shell("true", hold=True, name=f"job {number % 3}", user=f"user {number % 2}") for number in range(30)]
         job_ids = await submit(backend, *held)
-        await backend.cancel([job_id for job_id in job_ids if job_id % 5], origin=ANNA)
-        assert len(grid.driver.grid.records) < 20
+        await backend.wish("cancel", [job_id for job_id in job_ids if job_id % 5], origin=ANNA)
+        assert len(grid.driver.grid.book.records) < 20
 
         async def listed(**query: Any) -> list[int]:
             found: list[int] = []

@@ -64,7 +64,7 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
         assert running is not None
         assert running.state == "running"
         assert running.reason.startswith("it runs on south (2), for ")
-        assert await grid.backend.cancel([runs, waits, first, second], origin="a test")
+        assert await grid.backend.wish("cancel", [runs, waits, first, second], origin="a test")
 
 
 @pytest.mark.asyncio
@@ -95,4 +95,4 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             "has not said when it could start it",
         ]
         grid.away.clear()
-        assert await grid.backend.cancel([runs, waits], origin="a test")
+        assert await grid.backend.wish("cancel", [runs, waits], origin="a test")

@@ -103,15 +103,15 @@ async def test_wishes_reach_the_cores(backend: Any) -> None:
     after = (After(job_id=first),)
     (second,) = await backend.submit([("w", shell("sleep 60", after=after))], site=None, origin="anna")
     assert (await backend.queue(10)).held == 2
-    assert await backend.release([first], origin="anna") == [first]
+    assert await backend.wish("release", [first], origin="anna") == [first]
     await ended(backend, first)
 
     async def runs() -> bool:
         return (await backend.records([second.job_id]))[0].state == "running"
 
     await until(runs)
-    assert await backend.hold([second.job_id], origin="anna") == []
-    assert await backend.cancel([second.job_id], origin="anna") == [second.job_id]
+    assert await backend.wish("hold", [second.job_id], origin="anna") == []
+    assert await backend.wish("cancel", [second.job_id], origin="anna") == [second.job_id]
     assert (await ended(backend, second.job_id)).outcome == "cancelled"
 
 

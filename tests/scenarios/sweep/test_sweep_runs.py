@@ -19,7 +19,7 @@ from gridweave.scenarios.sweep import identity, runner, work
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import make_plan
 from gridweave.scenarios.sweep.runner import carry_out
-from gridweave.scenarios.sweep.work import Work, perform
+from gridweave.scenarios.sweep.work import RunTask, perform
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.table import Workload
 
@@ -31,7 +31,7 @@ def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the name of each run that is really carried out in this process."""
     done: list[str] = []
 
-    def counted(task: Work) -> work.Outcome:
+    def counted(task: RunTask) -> work.Outcome:
         done.append(task.key)
         return perform(task)
 
@@ -134,7 +134,7 @@ def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     done = count_runs(monkeypatch)
     counted = runner.perform
 
-    def interrupted(task: Work) -> work.Outcome:
+    def interrupted(task: RunTask) -> work.Outcome:
         if len(done) == 2:
             raise KeyboardInterrupt
         return counted(task)
@@ -222,7 +222,7 @@ def test_a_file_that_changed_or_is_elsewhere(tmp_path: Path, monkeypatch: pytest
     save_workload(jobs, tmp_path / "jobs.swf")
     (tmp_path / "s.toml").write_text('sites = "m512"\n[workload]\ntrace = "jobs.swf"\n')
     run = make_plan(tmp_path / "s.toml").runs[0]
-    task = Work(run.key, run.scenario, run.files, code_stamp())
+    task = RunTask(run.key, run.scenario, run.files, code_stamp())
     expected = perform(task).metrics
     content = (tmp_path / "jobs.swf").read_bytes()
     save_workload(jobs.replace(run_ms=ones * 50), tmp_path / "jobs.swf")
@@ -239,7 +239,7 @@ def test_a_file_that_changed_or_is_elsewhere(tmp_path: Path, monkeypatch: pytest
 def test_a_worker_with_other_code_refuses() -> None:
     """A worker whose gridweave is not that of the plan runs nothing."""
     run = make_plan("two-sites", overrides=SMALL).runs[0]
-    outcome = perform(Work(run.key, run.scenario, run.files, "0.0.1-other"))
+    outcome = perform(RunTask(run.key, run.scenario, run.files, "0.0.1-other"))
     assert outcome.metrics is None
     assert "0.0.1-other" in outcome.problem
 

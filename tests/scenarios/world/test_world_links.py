@@ -10,14 +10,14 @@ import pytest
 from builders import random_jobs, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import parse_network
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network
-from gridweave.scenarios.world.links import LinkRoutes, check_reach, merged, node_of_grid
+from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network, Routes, check_reach, node_of_grid
+from gridweave.scenarios.world.links import merged
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.owner import OwnerPolicy
 
@@ -33,7 +33,7 @@ links = [
 RING = list(PATTERNS).index("ring")
 
 
-def row_net(extra: str = "", changes: tuple[Change, ...] = (), **options: Any) -> GridNet:
+def row_net(extra: str = "", changes: tuple[CableChange, ...] = (), **options: Any) -> GridNet:
     """Return sites a, b and c in a row, with a node beside b; b and c are joined by a slow link."""
     table, topology = parse_network(ROW % extra, "row.toml", read_text=str, sites=("a", "b", "c"))
     timetable = Timetable.of(topology, changes) if changes else None
@@ -63,7 +63,7 @@ def test_messages_take_the_path() -> None:
 
 def test_each_direction_has_its_own_latency() -> None:
     """What a site says takes the way to the grid, what it is told the way back."""
-    routes = LinkRoutes(row_net(), 0, Network(), np.random.default_rng(0))
+    routes = Routes(Network(), np.random.default_rng(0), row_net(), 0)
     assert routes.arrivals_ms(100, 1, SITE_END, 1) == [100 + 20 + 1]
     assert routes.arrivals_ms(100, 1, GRID_END, 1) == [100 + 10 + 1]
     assert routes.arrivals_ms(100, 0, GRID_END, 1) == [100]
@@ -75,7 +75,7 @@ def test_each_direction_has_its_own_latency() -> None:
 
 def test_a_large_packet_is_not_overtaken() -> None:
     """Where latencies do not vary, messages arrive in the order in which they were sent."""
-    routes = LinkRoutes(row_net(), 1, Network(), np.random.default_rng(0))
+    routes = Routes(Network(), np.random.default_rng(0), row_net(), 1)
     (large_ms,) = routes.arrivals_ms(0, 2, GRID_END, 100)
     (small_ms,) = routes.arrivals_ms(1, 2, GRID_END, 1)
     assert large_ms == 5 + 400
@@ -85,7 +85,7 @@ def test_a_large_packet_is_not_overtaken() -> None:
 def test_jitter_and_loss_of_links_add_to_those_of_the_network() -> None:
     """A path with jitter varies up to it; its losses and those of the network are independent of each other."""
     net = row_net(", jitter_ms = 50, loss = 0.2")
-    routes = LinkRoutes(net, 1, Network(latency_ms=7, loss=0.5, jitter_ms=30), np.random.default_rng(1))
+    routes = Routes(Network(latency_ms=7, loss=0.5, jitter_ms=30), np.random.default_rng(1), net, 1)
     sent = [routes.arrivals_ms(0, 2, GRID_END, 1) for _ in range(4000)]
     arrived = [when_ms for copies in sent for when_ms in copies]
     assert 0.37 < len(arrived) / len(sent) < 0.43
@@ -96,7 +96,7 @@ def test_jitter_and_loss_of_links_add_to_those_of_the_network() -> None:
     one_way_ms = 5 + 4 + 50 + 7 + 30
     longest_ms = max(one_way_ms, 20 + 1 + 7 + 30)
     assert routes.margin_ms == 4 * longest_ms + 2 * (2 * longest_ms + 1000)
-    untouched = LinkRoutes(net, 1, Network(), np.random.default_rng(1))
+    untouched = Routes(Network(), np.random.default_rng(1), net, 1)
     assert untouched.arrivals_ms(0, 0, GRID_END, 1) == [21]
 
 
@@ -111,7 +111,7 @@ def test_the_grid_is_in_the_middle_if_nothing_is_said() -> None:
 
 def test_a_cut_link_parts_a_site_from_the_grid_and_its_return_joins_them() -> None:
     """While the link is down nothing gets through, and the site goes on by itself; then all that was said arrives."""
-    changes = (Change(50, "link", (1,), 0.0), Change(90_000, "link", (1,), 1.0))
+    changes = (CableChange(50, "link", (1,), 0.0), CableChange(90_000, "link", (1,), 1.0))
     net = row_net(changes=changes)
     only = [OwnerPolicy(grid_share=share) for share in (0.0, 0.0, 1.0)]
     workload = jobs((0, 2, 1_000), (10, 2, 1_000), (20_000, 2, 500))
@@ -147,20 +147,24 @@ def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
     ]
     """
     table, topology = parse_network(text, "three.toml", read_text=str, sites=("a", "b", "c"))
-    changes = [Change(10, "link", (0,), 0.1), Change(20, "link", (0,), 0.0), Change(30, "link", (0,), 1.0)]
+    changes = [
+        CableChange(10, "link", (0,), 0.1),
+        CableChange(20, "link", (0,), 0.0),
+        CableChange(30, "link", (0,), 1.0),
+    ]
     net = GridNet(NetworkModel.of_table(table, topology), Timetable.of(topology, changes))
-    routes = LinkRoutes(net, 0, Network(), np.random.default_rng(0))
+    routes = Routes(Network(), np.random.default_rng(0), net, 0)
     assert not routes.keeps_order
     found = []
     for at_ms, model in net.periods():
-        assert routes.change(model) == []
+        assert routes.change(model) == 0
         found.append(routes.arrivals_ms(1000 * (at_ms + 1), 1, GRID_END, 1)[0] - 1000 * (at_ms + 1))
     assert found == [14, 50, 61, 14]
 
 
 def test_a_site_that_is_cut_off_for_ever_is_refused() -> None:
     """What runs there would never be heard of; and so is one of whose way back alone nothing is left."""
-    net = row_net(changes=(Change(50, "link", (1,), 0.0),))
+    net = row_net(changes=(CableChange(50, "link", (1,), 0.0),))
     with pytest.raises(InputError, match="site c has no path to the grid, which is at b, and back, from 50 ms on, for"):
         check_reach(net, 1)
     with pytest.raises(InputError, match="for ever"):
@@ -171,8 +175,8 @@ def test_a_site_that_is_cut_off_for_ever_is_refused() -> None:
 def test_of_two_timetables_the_worse_counts() -> None:
     """Merged, each cable has at every instant the lesser of what the two leave it."""
     topology = row_net().model.topology
-    one = Timetable.of(topology, [Change(10, "link", (0,), 0.5), Change(30, "link", (0,), 1.0)])
-    other = Timetable.of(topology, [Change(20, "x", (0, 1), 0.2), Change(30, "x", (1,), 0.0)])
+    one = Timetable.of(topology, [CableChange(10, "link", (0,), 0.5), CableChange(30, "link", (0,), 1.0)])
+    other = Timetable.of(topology, [CableChange(20, "x", (0, 1), 0.2), CableChange(30, "x", (1,), 0.0)])
     both = merged(one, other)
     assert both.instants_ms.tolist() == [10, 20, 30]
     assert both.factors[:, :2].tolist() == [[1, 1], [0.5, 1], [0.2, 0.2], [0.2, 0.0]]
@@ -186,7 +190,7 @@ def ring_jobs(*rows: tuple[int, int, int]) -> Workload:
 
 def test_a_job_stands_still_while_its_link_is_down() -> None:
     """Under dynamic contention a split job goes on when its link is back, and is not killed at its limit for that."""
-    changes = (Change(5_000, "link", (0,), 0.0), Change(205_000, "link", (0,), 1.0))
+    changes = (CableChange(5_000, "link", (0,), 0.0), CableChange(205_000, "link", (0,), 1.0))
     net = row_net(changes=changes, contention="dynamic")
     whole = row_net(contention="dynamic")
     policy = GridPolicy(mode="multi-site")
@@ -205,14 +209,14 @@ def test_a_job_stands_still_while_its_link_is_down() -> None:
 
 def test_a_job_whose_link_never_comes_back_is_named() -> None:
     """Where a job would stand still for ever the run is refused with its name, as in the batch driver."""
-    net = row_net(changes=(Change(5_000, "link", (0,), 0.0),), contention="dynamic")
+    net = row_net(changes=(CableChange(5_000, "link", (0,), 0.0),), contention="dynamic")
     with pytest.raises(InputError, match="job 1 runs on several sites and gets nothing over the links from 5000 ms on"):
         simulate_world(ring_jobs((0, 4, 10_000)), [2, 2, 1], GridPolicy(mode="multi-site"), net=net)
 
 
 def test_a_job_that_the_links_forbid_is_refused_also_when_it_is_tried_again() -> None:
     """A job that could be split only while the link was there is refused when it is lost with a site after that."""
-    net = row_net(changes=(Change(5_000, "link", (0,), 0.0),))
+    net = row_net(changes=(CableChange(5_000, "link", (0,), 0.0),))
     policy = GridPolicy(mode="multi-site")
     late = simulate_world(ring_jobs((6_000, 4, 10_000)), [2, 2, 1], policy, net=net)
     assert [job_id for job_id, _ in late.refused] == [1]

@@ -13,7 +13,7 @@ from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import JobFilter, NumberedNote
-from gridweave.site.launch import Usage
+from gridweave.site.launch import Used
 from gridweave.site.messages import Event
 
 
@@ -38,7 +38,7 @@ def over(job_id: int, outcome: str = "finished", *, site: str = "north", **more:
         attempt=1,
         places=((site, 2), ("west", 1)),
         exit_codes=((0, 3, None),),
-        used=Usage(cpu_s=1.5),
+        used=Used(cpu_s=1.5),
         agents=("north/m0",),
     )
 

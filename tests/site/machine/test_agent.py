@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import FragmentEnded, FragmentStarted, Launch, Rank, Usage
+from gridweave.site.launch import FragmentEnded, FragmentStarted, Launch, Rank, Used
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import (
@@ -97,7 +97,7 @@ class Site:
 
 def made(site: Site, monkeypatch: pytest.MonkeyPatch, root: Path, **more: Any) -> tuple[AgentDriver, NoProcesses]:
     """Return an agent without processes, and what stands for its runner."""
-    monkeypatch.setattr(agent_module, "Machine", NoProcesses)
+    monkeypatch.setattr(agent_module, "MachineRunner", NoProcesses)
     monkeypatch.setattr(agent_module, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(agent_module, "_LONGEST_PAUSE_S", 0.0)
     agent = AgentDriver("n0", root, site.report, environment={}, **more)
@@ -121,13 +121,13 @@ async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkey
     running = asyncio.ensure_future(agent.run())
     for job_id in (1, 2):
         runner.queue.put_nowait(FragmentStarted(job_id, 1, 5))
-        runner.queue.put_nowait(FragmentEnded(job_id, 1, "finished", "", (), Usage(cpu_s=2.0), 5, 9))
+        runner.queue.put_nowait(FragmentEnded(job_id, 1, "finished", "", (), Used(cpu_s=2.0), 5, 9))
     heard = await site.until(5)
     assert heard[0] == AgentJoined("n0", "here")
     assert heard[1:] == [
         report
         for job_id in (1, 2)
-        for report in (RunStarted("n0", job_id, 1), RunEnded("n0", job_id, 1, "finished", used=Usage(cpu_s=2.0)))
+        for report in (RunStarted("n0", job_id, 1), RunEnded("n0", job_id, 1, "finished", used=Used(cpu_s=2.0)))
     ]
     for _ in range(5):
         await asyncio.sleep(0)

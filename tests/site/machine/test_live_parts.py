@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.site.launch import FragmentState, Launch, Rank, Usage, launch_problem
+from gridweave.site.launch import FragmentState, Launch, Rank, Used, launch_problem
 from gridweave.site.machine import processes
 from gridweave.site.machine.affinity import format_cpu_list, parse_cpu_list, thread_siblings, usable_cores
 from gridweave.site.machine.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
@@ -204,7 +204,7 @@ def test_samples_see_what_nobody_waits_for() -> None:
         child.stdout.readline()
         meter = Meter()
         meter.add_rank(7, child.pid)
-        assert meter.usage(7, 1.0) == Usage(wall_s=1.0)
+        assert meter.usage(7, 1.0) == Used(wall_s=1.0)
         assert meter.sample() > 0
         usage = meter.usage(7, 2.5)
         assert usage.cpu_s >= 0.2

@@ -14,7 +14,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Program
 from gridweave.site.journal import journal as journal_module
-from gridweave.site.launch import Usage
+from gridweave.site.launch import Used
 from gridweave.site.messages import (
     ENCODER,
     Agent,
@@ -233,7 +233,7 @@ async def test_a_key_gets_its_first_answer_for_ever(place: Path) -> None:
         Accepted("key", FIRST),
         Accepted("newer", FIRST + 2),
     ]
-    assert life.driver.site.records[FIRST].request.nodes == 1
+    assert life.driver.site.book.records[FIRST].request.nodes == 1
     await life.driver.close()
 
 
@@ -265,8 +265,8 @@ async def test_what_cannot_be_is_declined_and_harms_nothing_else(place: Path, po
     assert "Started" in life.wires.kinds
     life.kill()
     again = Life(place)
-    assert [record.state for record in again.driver.site.records.values()] == ["starting", "waiting"] or [
-        record.state for record in again.driver.site.records.values()
+    assert [record.state for record in again.driver.site.book.records.values()] == ["starting", "waiting"] or [
+        record.state for record in again.driver.site.book.records.values()
     ] == ["starting", "starting"]
     assert again.driver.journal.channel(GRID).received == 2
     await again.driver.close()
@@ -335,14 +335,14 @@ async def test_numbers_that_no_journal_holds_do_not_stop_a_site(place: Path) -> 
     """A machine that says that a job used more than there is, or no number, ends the job all the same."""
     life = Life(place)
     await life.submit(("key", request()))
-    used = Usage(cpu_s=float("inf"), peak_memory_bytes=2**64 - 1, read_bytes=2**64 - 1, written_bytes=2**63)
+    used = Used(cpu_s=float("inf"), peak_memory_bytes=2**64 - 1, read_bytes=2**64 - 1, written_bytes=2**63)
     report = asyncio.ensure_future(
         life.driver.report(ENCODER.encode([RunEnded("n0", FIRST, 1, "finished", used=used)]))
     )
     await asyncio.sleep(0)
     await life.turn()
     await report
-    assert life.driver.site.records[FIRST].state == "ended"
+    assert life.driver.site.book.records[FIRST].state == "ended"
     await life.driver.close()
 
 
@@ -362,7 +362,7 @@ async def test_a_replay_from_a_snapshot_goes_on(place: Path, monkeypatch: pytest
     assert where[0] is None
     assert where[-1] is not None
     last = Life(place)
-    assert [record.state for record in last.driver.site.records.values()] == ["starting"] * 2 + ["waiting"] * 4
+    assert [record.state for record in last.driver.site.book.records.values()] == ["starting"] * 2 + ["waiting"] * 4
     last.driver.site.check_invariants()
     await last.driver.close()
 

@@ -1,0 +1,251 @@
+"""The book of users' jobs: what a live site and the live grid alike know of them, are asked of them, and tell of them.
+
+Jobs are handed in, held, let into the queue and ended here; who has the queue decides the rest. No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
+from gridweave.site.job import (
+    OVER,
+    Accepted,
+    Declined,
+    Job,
+    JobRecord,
+    JobRequest,
+    Noted,
+    RecordEnded,
+    RecordUsage,
+    State,
+    job_of,
+    request_problem,
+)
+from gridweave.site.launch import Used
+from gridweave.site.messages import UserSubmitted, Wish
+
+KEEP_ENDED = 5_000
+"""So many ended jobs of users are known without the journal."""
+
+
+class JobBook:
+    """The jobs of the users of a site or of the grid (docs/live.md, "Held").
+
+    Parameters
+    ----------
+    first_id : int
+        The number of the first job.
+    site : str
+        Its name, for the stories of jobs; empty: the grid.
+    can_hold : tuple of str
+        States in which a job can be held.
+
+    Attributes
+    ----------
+    records : dict from int to JobRecord
+        By number, ascending: of the jobs that have not ended, and of those that ended last.
+    eligibility : Eligibility
+        Which of them are kept from the queue.
+    out : list
+        The commands of this instant.
+    n_ended : int
+        Jobs that have ended, or were refused after they had waited.
+    """
+
+    def __init__(self, first_id: int, *, site: str = "", can_hold: tuple[State, ...]) -> None:
+        self.records: dict[int, JobRecord] = {}
+        self.eligibility = Eligibility()
+        self.out: list[Any] = []
+        self.n_ended = 0
+        self._site, self._can_hold = site, can_hold
+        self._now_ms = 0
+        self._next_id = first_id
+        self._users: dict[str, int] = {}
+        # Those that have ended and are in the records still, the oldest first.
+        self._ended: list[int] = []
+        # The keys of the jobs that were handed in at this instant.
+        self._fresh: dict[int, str] = {}
+
+    @property
+    def n_open(self) -> int:
+        """Jobs that have not ended."""
+        return len(self.records) - len(self._ended)
+
+    def begin(self, now_ms: int) -> None:
+        """Begin an instant."""
+        self._now_ms, self.out, self._fresh = now_ms, [], {}
+
+    def accept(self) -> list[int]:
+        """Tell the users of the jobs that were handed in at this instant; return these."""
+        self.out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
+        return list(self._fresh)
+
+    def note(self, job_id: int, kind: str, detail: str = "") -> None:
+        """Write an event into the story of a job."""
+        self.out.append(Noted(job_id, kind, detail))
+
+    # -- what users hand in, and want of it ---------------------------------------------------------------------------
+
+    def submit(self, event: UserSubmitted, why_never: Callable[[Job], str | None]) -> Job | None:
+        """Take in a job, or decline it.
+
+        Parameters
+        ----------
+        why_never : callable
+            Returns why a job can never run here, or None: what is held shall not wait for what can never be.
+
+        Returns
+        -------
+        Job or None
+            The job, if it goes into the queue at once.
+        """
+        request = event.request
+        past = pasts_of(request, self.records, event.past)
+        reason = request_problem(request) or after_problem(request, past)
+        if reason is None:
+            job = job_of(self._next_id, request, self._users)
+            reason = why_never(job)
+        if reason is not None:
+            self.out.append(Declined(event.key, reason))
+            return None
+        self._next_id += 1
+        record = JobRecord(job_id=job.job_id, request=request, submit_ms=self._now_ms)
+        self.records[job.job_id] = record
+        self._fresh[job.job_id] = event.key
+        to = f"to {self._site}, " if self._site else ""
+        self.note(job.job_id, "submitted", f"{to}{request.nodes} nodes{_by_whom(event.origin)}")
+        if self.eligibility.add(job.job_id, request, past):
+            return job
+        record.state = "held"
+        return None
+
+    def wish(self, wish: Wish) -> Iterator[JobRecord]:
+        """Do what users want of jobs; yield those that are in the queue or beyond, for which there is more to do."""
+        for job_id in wish.job_ids:
+            record = self.records.get(job_id)
+            # Of one that was handed in at this very instant nobody knows the number: it was guessed.
+            if record is None or job_id in self._fresh or record.state in OVER:
+                continue
+            how = "by wish"
+            match wish.kind:
+                case "cancel":
+                    how = f"at {self._site}" if self._site else how
+                case "hold":
+                    if record.state not in self._can_hold or self.eligibility.is_wished(job_id):
+                        continue
+                    self.eligibility.hold(job_id)
+                case "release":
+                    if not self.eligibility.is_wished(job_id):
+                        continue
+                    self.eligibility.release(job_id)
+            self.note(job_id, "cancelled" if wish.kind == "cancel" else wish.kind, how + _by_whom(wish.origin))
+            if job_id not in self.eligibility:
+                yield record
+            elif wish.kind == "cancel":
+                self.end(record, "cancelled", "")
+
+    def take_out(self, record: JobRecord, attempt: int) -> None:
+        """Enter that a job is in the queue no more, as its user wants it held; its last attempt had this number."""
+        record.state = "held"
+        self.eligibility.taken_out(record.job_id, record.request, attempt)
+
+    def settle(self) -> list[tuple[Job, int]]:
+        """Do what follows for the jobs that are kept from the queue.
+
+        Returns
+        -------
+        list of (Job, int)
+            Those that go into the queue, and the numbers of their last attempts.
+        """
+        let_in: list[tuple[Job, int]] = []
+        while True:
+            settled = self.eligibility.settle()
+            for job_id, reason in settled.hopeless:
+                self.end(self.records[job_id], "cancelled", reason)
+            for job_id, reason in settled.kept:
+                record = self.records[job_id]
+                if record.reason != reason:
+                    record.reason = reason
+                    self.note(job_id, "kept", reason)
+            for job_id, attempt in settled.let_in:
+                record = self.records[job_id]
+                record.state, record.reason = "waiting", ""
+                self.note(job_id, "queued")
+                let_in.append((self.job(record), attempt))
+            if not settled.hopeless:
+                return let_in
+
+    def job(self, record: JobRecord) -> Job:
+        """Return what a core knows of a job."""
+        return job_of(record.job_id, record.request, self._users)
+
+    def next_job(self, request: JobRequest) -> Job:
+        """Return what a core would know of a job that were handed in now; nothing changes by that."""
+        return job_of(self._next_id, request, dict(self._users))
+
+    # -- how jobs end -------------------------------------------------------------------------------------------------
+
+    def decline(self, job_id: int, reason: str) -> bool:
+        """Decline a job that was handed in at this instant; return False if it was not."""
+        key = self._fresh.pop(job_id, None)
+        if key is None:
+            return False
+        record = self.records.pop(job_id)
+        record.state = "refused"
+        self.eligibility.over(past_of(record), record.request)
+        self.out.append(Declined(key, reason))
+        return True
+
+    def refuse(self, record: JobRecord, reason: str) -> None:
+        """Enter that a job which was taken in can never run."""
+        self.note(record.job_id, "refused", reason)
+        record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
+        self._keep(record)
+
+    def end(self, record: JobRecord, outcome: str, reason: str) -> None:
+        """Enter how a job has ended."""
+        request = record.request
+        self.note_end(record.job_id, request, outcome, reason, record.start_ms, request.nodes, record.used)
+        record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
+        self._keep(record)
+
+    def note_end(
+        self,
+        job_id: int,
+        request: JobRequest,
+        outcome: str,
+        reason: str,
+        start_ms: int | None,
+        width: int,
+        used: Used,
+    ) -> None:
+        """Tell that a job, or a part of one of the grid, has ended, and what it has used on so many nodes."""
+        at = f"at {self._site}: " if self._site else ""
+        self.note(job_id, "ended", at + outcome + (f": {reason}" if reason else ""))
+        if outcome in ("finished", "limit") and start_ms is not None:
+            self.out.append(RecordUsage(job_id, request, width, self._now_ms - start_ms, used))
+
+    def _keep(self, record: JobRecord) -> None:
+        """Keep the record of a job that is over, have others go on that wait for it, and forget the oldest records."""
+        self.eligibility.over(past_of(record), record.request)
+        self.out.append(RecordEnded(record))
+        self.n_ended += 1
+        self._ended.append(record.job_id)
+        if len(self._ended) > KEEP_ENDED:
+            for job_id in self._ended[: KEEP_ENDED // 10]:
+                self.records.pop(job_id, None)
+            del self._ended[: KEEP_ENDED // 10]
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if what is held is not what is kept from the queue."""
+        self.eligibility.check_invariants()
+        held = {job_id for job_id, record in self.records.items() if record.state == "held"}
+        assert held == {job_id for job_id in self.records if job_id in self.eligibility}, "what is held is not kept"
+        assert len(held) == len(self.eligibility), "a job is kept that is over"
+
+
+def _by_whom(origin: str) -> str:
+    """Return what a story adds about who has asked for something; empty if that is not known."""
+    return f", by {origin}" if origin else ""
