@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from gridweave.errors import UnavailableError
+from gridweave.errors import UnavailableError, not_installed
 from gridweave.grid.service.ending import MARKER_VARIABLE
 from gridweave.grid.service.ray_nodes import Launched, Launching, RayNode
 from gridweave.grid.service.signals import postponed, uninterrupted
@@ -417,7 +417,7 @@ def check_ray() -> None:
     try:
         version = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
+        raise not_installed("ray", "live") from None
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < FIRST_WITH_TOKENS:
         right = ".".join(map(str, FIRST_WITH_TOKENS))
@@ -497,7 +497,7 @@ def connected(address: str) -> Iterator[Any]:
         with quietly():
             import ray
     except ImportError:
-        raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
+        raise not_installed("ray", "live") from None
     try:
         with quietly(), muted(), postponed():
             try:

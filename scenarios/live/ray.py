@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import OptionError, UnavailableError, not_installed
 from gridweave.grid.service.ending import end_jobs
 from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, muted, quietly
 from gridweave.grid.service.signals import ended_in_order
@@ -100,7 +100,7 @@ def _imported() -> Any:
         with quietly():
             import ray
     except ImportError:
-        raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
+        raise not_installed("ray", "live") from None
     return ray
 
 

@@ -95,9 +95,14 @@ class ScenarioError(InputError):
 
 
 class UnavailableError(GridweaveError):
-    """What was asked for is not to be had now: a trace that is not there, a network that does not answer."""
+    """Something is not available now: a trace that is missing, a network that does not answer."""
 
     exit_status = 3
+
+
+def not_installed(package: str | None, extra: str) -> UnavailableError:
+    """Return the error for a package that only some of gridweave's users need, with the command that installs it."""
+    return UnavailableError(f"{package} is not installed; in gridweave's folder run: pip install '.[{extra}]'")
 
 
 class RefusedError(InputError):
