@@ -1,6 +1,6 @@
-"""What the gateway counts, for Prometheus (docs/gateway.md, "Metrics"); no label has values that clients choose.
+"""What the gateway counts, for Prometheus (docs/gateway.md, "Metrics"), and what it logs of each request.
 
-One line of JSON for each request, without secrets.
+No label has values that clients choose, and no line holds a secret.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gridweave.grid.api import JobEvent, Queue, SiteInfo
+from gridweave.site.job import OUTCOMES
 from gridweave.site.service.link import Link
-
-OUTCOMES = ("finished", "failed", "limit", "cancelled")
 
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

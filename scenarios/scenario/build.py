@@ -1,4 +1,4 @@
-"""From a scenario to what a simulation takes: a workload, the homes of its jobs, the sites' nodes, and the policies."""
+"""From a scenario to what a simulation takes: a workload, the homes of its jobs, nodes, policies and the network."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ import numpy as np
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.config.checks import checked, grid_policy, owner_policy, site_policy
-from gridweave.grid.config.networks import beside
+from gridweave.grid.config.networks import (
+    ReadNetwork,
+    beside,
+)
 from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.tables import Problems
 from gridweave.netmodel.topology import named
 from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.results.grid import policy_label
-from gridweave.scenarios.scenario.checks import sites_of, with_resources
-from gridweave.scenarios.scenario.networks import grid_net, network_of
-from gridweave.scenarios.scenario.read import Draft, Overrides, read_draft
+from gridweave.scenarios.scenario.read import (
+    Draft,
+    Overrides,
+    contention_of,
+    network_of,
+    read_draft,
+    sites_of,
+    with_resources,
+)
 from gridweave.scenarios.scenario.tables import Scenario, Transformation
 from gridweave.scenarios.traces.load import find_trace, load_workload
 from gridweave.scenarios.workload import transform
@@ -29,13 +39,41 @@ from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
-from gridweave.site.policy import SitePolicy
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
     from gridweave.scenarios.batch.grid_network import GridNet
+
+
+def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np.random.Generator) -> GridNet:
+    """Return a network as the batch driver uses it.
+
+    Parameters
+    ----------
+    until_ms : int
+        No link fails by chance later.
+    rng : numpy.random.Generator
+        For the failures by chance.
+    """
+    from gridweave.netmodel.changes import Timetable, all_changes
+    from gridweave.netmodel.model import NetworkModel
+    from gridweave.scenarios.batch.grid_network import GridNet
+
+    problems = Problems(network.topology.name)
+    changes = all_changes(network.table, network.topology, until_ms=until_ms, rng=rng, report=problems)
+    problems.raise_if_any()
+    return GridNet(
+        model=NetworkModel.of_table(network.table, network.topology),
+        timetable=Timetable.of(network.topology, changes) if changes else None,
+        contention=contention_of(scenario),
+        split=scenario.grid.split,
+        data=scenario.grid.data,
+        exact_up_to=scenario.grid.exact_up_to,
+    )
+
 
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
@@ -56,7 +94,7 @@ class Built:
     site_names : tuple of str
     nodes : numpy.ndarray of int64, shape (sites,)
     policy : GridPolicy
-    site_policies : tuple of SitePolicy
+    site_policies : tuple of Policy
         How each site schedules by itself.
     owners : tuple of OwnerPolicy
         What each site's owner lets the grid have.
@@ -76,7 +114,7 @@ class Built:
     site_names: tuple[str, ...]
     nodes: IntArray
     policy: GridPolicy
-    site_policies: tuple[SitePolicy | SharedNodes, ...]
+    site_policies: tuple[Policy, ...]
     owners: tuple[OwnerPolicy, ...]
     to_grid: BoolArray
     network: Network
@@ -87,7 +125,7 @@ class Built:
     @property
     def shares_nodes(self) -> bool:
         """Whether jobs share the nodes of some site."""
-        return any(isinstance(policy, SharedNodes) for policy in self.site_policies)
+        return any(entry_of(policy).shares_nodes for policy in self.site_policies)
 
     @property
     def label(self) -> str:
@@ -284,12 +322,13 @@ def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload 
 
 def _about_sharing(scenario: Scenario) -> list[str]:
     """Return what to say of tables about shared nodes that have no effect."""
-    shares = any(site.discipline == "lomarc" for site in sites_of(scenario))
+    shares = any(site.shares_nodes for site in sites_of(scenario))
     known = scenario.workload.resources is not None
     if shares and not known:
         return ["nothing is known of what jobs need (workload.resources), so none shares its nodes"]
     if known and not shares:
-        return ["no site shares its nodes (discipline lomarc): workload.resources has no effect"]
+        names = ", ".join(entry.name for entry in DISCIPLINES.values() if entry.shares_nodes)
+        return [f"no site shares its nodes (discipline {names}): workload.resources has no effect"]
     if shares and scenario.grid.control == "full" and scenario.grid.mode != "local":
         return ["under full control the grid asks for whole nodes: only a site's own users share them"]
     return []

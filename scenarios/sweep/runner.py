@@ -86,7 +86,7 @@ def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]
         with quietly():
             import ray
     except ImportError:
-        raise UnavailableError(f"{not_installed('ray', 'sweep')}; --workers 1 does without it") from None
+        raise UnavailableError(f"{not_installed('ray', 'sweep')}, or give --workers 1 to do without it") from None
     if ray.is_initialized():
         yield ray, False
         return

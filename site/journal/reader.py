@@ -17,6 +17,7 @@ import msgspec
 from sqlalchemy import Connection, Select, bindparam, func, select
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import JobRecord
 from gridweave.site.journal import tables
 from gridweave.site.journal.records import (
@@ -25,7 +26,6 @@ from gridweave.site.journal.records import (
     Experience,
     Group,
     Input,
-    JobFilter,
     JobUsage,
     KeptAnswer,
     Note,
@@ -110,7 +110,7 @@ def read_ended(connection: Connection, where: str, job_ids: Sequence[int]) -> di
     return {job_id: found[job_id] for job_id in job_ids if job_id in found}
 
 
-def find_ended(connection: Connection, where: str, query: JobFilter) -> list[JobRecord]:
+def find_ended(connection: Connection, where: str, query: JobQuery) -> list[JobRecord]:
     """Return the newest jobs that are over and that are asked for, the newest first."""
     columns = ended.c
     chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
@@ -119,10 +119,10 @@ def find_ended(connection: Connection, where: str, query: JobFilter) -> list[Job
             chosen = chosen.where(column == plain(wanted))
     if query.site is not None:
         chosen = chosen.where(columns.sites.contains(sites_text([plain(query.site)]), autoescape=True))
-    if query.states:
-        chosen = chosen.where(columns.state.in_(query.states))
-    if query.outcomes:
-        chosen = chosen.where(columns.outcome.in_(query.outcomes))
+    if query.state:
+        chosen = chosen.where(columns.state.in_(query.state))
+    if query.outcome:
+        chosen = chosen.where(columns.outcome.in_(query.outcome))
     if query.below is not None:
         chosen = chosen.where(columns.job_id < query.below)
     return [_record(data, where, job_id) for job_id, data in connection.execute(chosen)]
@@ -290,7 +290,7 @@ class JournalReader:
         with self.reading() as connection:
             return read_ended(connection, self.where, list(dict.fromkeys(job_ids)))
 
-    def find_ended(self, query: JobFilter) -> list[JobRecord]:
+    def find_ended(self, query: JobQuery) -> list[JobRecord]:
         """Return jobs that are over, those with the highest numbers first."""
         with self.reading() as connection:
             return find_ended(connection, self.where, query)

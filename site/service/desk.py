@@ -1,10 +1,7 @@
 """The desk of a site, and what it has in common with that of the grid: what users ask beside handing in jobs.
 
-Whatever a desk shows is durable before. It knows nothing of Ray: an actor, or a test, puts it behind a `Door`.
-
-How the methods of a desk are called from another process: arguments and answers as MessagePack.
-
-What happens to jobs, for those who watch: the newest events in memory, so that watching costs no SQL.
+Whatever a desk shows is durable before. It knows nothing of Ray: an actor, or a test, puts it behind a `Door`. The
+newest events of jobs are kept in memory, so that watching costs no SQL.
 """
 
 from __future__ import annotations
@@ -15,25 +12,26 @@ import copy
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from gridweave.site.desk_messages import (
     JobEvent,
     JobEvents,
-    JobList,
+    JobPage,
+    JobQuery,
     LinkStatus,
-    MachineStatus,
+    MachineInfo,
     Queue,
     QueuedJob,
+    SiteInfo,
     SiteNames,
-    SiteStatus,
 )
 from gridweave.site.explain import Forecast
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, WishKind
 from gridweave.site.journal.journal import Journal
-from gridweave.site.journal.records import JobFilter, Note, NumberedNote
+from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.site_driver import SiteDriver
@@ -87,10 +85,6 @@ class Events:
                     await self._news.wait()
 
 
-DESK_METHODS = ("submit", "wish", "records", "jobs", "story", "events")
-SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")
-"""What may be asked at a desk through a `Door`."""
-
 MOST_EVENTS = 1_000
 """So many events are told at one time."""
 
@@ -107,9 +101,12 @@ class Desk(Generic[D]):
         It has taken no turn yet.
     """
 
+    methods: ClassVar[tuple[str, ...]] = ("submit", "wish", "records", "jobs", "story", "events")
+    """What may be asked through a `Door`."""
+
     def __init__(self, driver: D, core: LiveCore, journal: Journal) -> None:
-        self.driver = driver
-        self._core, self._journal = core, journal
+        self.driver, self.core = driver, core
+        self._journal = journal
         self._events = Events(journal.last_note)
         driver.on_notes = self._noted
 
@@ -137,30 +134,30 @@ class Desk(Generic[D]):
     async def records(self, job_ids: list[int]) -> list[JobRecord]:
         """Return what is known of jobs, of those that ended long ago as well, by number; unknown ones are left out."""
         await self.driver.durable()
-        known = self._core.book.records
+        known = self.core.book.records
         found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
         rest = [job_id for job_id in job_ids if job_id not in found]
         if rest:
             found |= await asyncio.to_thread(self._journal.ended, rest)
         return [found[job_id] for job_id in sorted(found)]
 
-    async def jobs(self, wanted: JobFilter) -> JobList:
+    async def jobs(self, wanted: JobQuery) -> JobPage:
         """Return the jobs that are asked for, the newest first."""
         await self.driver.durable()
         found = self._known(wanted)
-        if not wanted.states or not set(wanted.states).isdisjoint(OVER):
+        if not wanted.state or not set(wanted.state).isdisjoint(OVER):
             more = msgspec.structs.replace(wanted, limit=wanted.limit + 1)
             for record in await asyncio.to_thread(self._journal.find_ended, more):
                 found.setdefault(record.job_id, record)
         numbers = sorted(found, reverse=True)
         page = [found[job_id] for job_id in numbers[: wanted.limit]]
-        return JobList(page, page[-1].job_id if len(numbers) > wanted.limit else None)
+        return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > wanted.limit else None)
 
-    def _known(self, wanted: JobFilter) -> dict[int, JobRecord]:
+    def _known(self, wanted: JobQuery) -> dict[int, JobRecord]:
         """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
         found: dict[int, JobRecord] = {}
         # Numbers are given out ascending, so the newest are the last.
-        for job_id, record in reversed(self._core.book.records.items()):
+        for job_id, record in reversed(self.core.book.records.items()):
             if len(found) > wanted.limit:
                 break
             if (wanted.below is None or job_id < wanted.below) and is_asked_for(record, wanted):
@@ -176,7 +173,7 @@ class Desk(Generic[D]):
         self._events.add(self._event(note, ended) for note in notes)
 
     def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
-        record = self._core.book.records.get(note.job_id) or others.get(note.job_id)
+        record = self.core.book.records.get(note.job_id) or others.get(note.job_id)
         # Of a job that was declined at that very instant nothing is known.
         user, name = ("", "") if record is None else (record.request.user, record.request.name)
         return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
@@ -200,26 +197,26 @@ class Desk(Generic[D]):
     async def _old_events(self, after: int) -> list[JobEvent]:
         """Return events from the journal."""
         notes = await asyncio.to_thread(lambda: self._journal.notes(after=after, limit=MOST_EVENTS))
-        rest = sorted({note.job_id for note in notes} - self._core.book.records.keys())
+        rest = sorted({note.job_id for note in notes} - self.core.book.records.keys())
         others = await asyncio.to_thread(self._journal.ended, rest)
         return [self._event(note, others) for note in notes]
 
     def _is_open(self, job_id: int) -> bool:
-        record = self._core.book.records.get(job_id)
+        record = self.core.book.records.get(job_id)
         return record is not None and record.state not in OVER
 
     def _is_held(self, job_id: int) -> bool:
         """Return whether the user of a job wants it held."""
-        return self._core.book.eligibility.is_wished(job_id)
+        return self.core.book.eligibility.is_wished(job_id)
 
 
-def is_asked_for(record: JobRecord, wanted: JobFilter) -> bool:
+def is_asked_for(record: JobRecord, wanted: JobQuery) -> bool:
     """Return whether a job is one of those that are asked for, but for its number."""
     request = record.request
     array = None if request.array is None else request.array.name
     return (
-        (not wanted.states or record.state in wanted.states)
-        and (not wanted.outcomes or record.outcome in wanted.outcomes)
+        (not wanted.state or record.state in wanted.state)
+        and (not wanted.outcome or record.outcome in wanted.outcome)
         and (wanted.user is None or request.user == wanted.user)
         and (wanted.name is None or request.name == wanted.name)
         and (wanted.array is None or array == wanted.array)
@@ -254,37 +251,39 @@ class SiteDesk(Desk[SiteDriver]):
         The machines that do not answer, as far as whoever carries orders knows.
     """
 
+    methods = (*Desk.methods, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")
+
     def __init__(self, driver: SiteDriver, *, uplink: Callable[[], LinkStatus] | None = None) -> None:
         super().__init__(driver, driver.site, driver.journal)
         self._uplink = uplink
         self.away: Collection[str] = ()
 
-    async def status(self) -> SiteStatus:
+    async def status(self) -> SiteInfo:
         """Return how the site is."""
         await self.driver.durable()
         site, settings = self.driver.site, self.driver.settings
         core = site.core.site
         machines = tuple(
-            MachineStatus(
-                agent.name,
-                site.runs.ports.host_of(agent.name),
-                agent.nodes,
-                agent.name not in self.away,
-                site.runs.problem_of(agent.name),
+            MachineInfo(
+                name=agent.name,
+                host=site.runs.ports.host_of(agent.name),
+                nodes=agent.nodes,
+                here=agent.name not in self.away,
+                problem=site.runs.problem_of(agent.name),
             )
             for agent in settings.agents
         )
-        return SiteStatus(
-            settings.name,
-            core.nodes,
-            settings.owner.nodes_for_grid(core.nodes),
-            core.free,
-            sum(1 for _ in core.waiting()),
-            sum(1 for _ in core.running()),
-            site.core.draining,
-            machines,
-            policy_label(settings.policy, settings.owner),
-            None if self._uplink is None else self._uplink(),
+        return SiteInfo(
+            name=settings.name,
+            nodes=core.nodes,
+            for_grid=settings.owner.nodes_for_grid(core.nodes),
+            free=core.free,
+            waiting=sum(1 for _ in core.waiting()),
+            running=sum(1 for _ in core.running()),
+            draining=site.core.draining,
+            machines=machines,
+            policy=policy_label(settings.policy, settings.owner),
+            uplink=None if self._uplink is None else self._uplink(),
         )
 
     async def about(self) -> list[SiteNames]:
@@ -296,7 +295,7 @@ class SiteDesk(Desk[SiteDriver]):
     async def queue(self, limit: int) -> Queue:
         """Return how many jobs there are here in each state, and the first of those of own users that wait."""
         await self.driver.durable()
-        site, records = self.driver.site.core.site, self._core.book.records
+        site, records = self.driver.site.core.site, self.core.book.records
         states = Counter(record.state for record in records.values())
         waiting = [job.job_id for job, _ in site.waiting()]
         running = sum(1 for _ in site.running()) - states["starting"]

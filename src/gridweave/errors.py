@@ -95,14 +95,14 @@ class ScenarioError(InputError):
 
 
 class UnavailableError(GridweaveError):
-    """Something is not available now: a trace that is missing, a network that does not answer."""
+    """What was asked for is not to be had now: a trace that is not there, a network that does not answer."""
 
     exit_status = 3
 
 
-def not_installed(package: str | None, extra: str) -> UnavailableError:
-    """Return the error for a package that only some of gridweave's users need, with the command that installs it."""
-    return UnavailableError(f"{package} is not installed; in gridweave's folder run: pip install '.[{extra}]'")
+def not_installed(module: str | None, part: str = "live") -> UnavailableError:
+    """Return the error for a library that is missing, which a part of gridweave needs."""
+    return UnavailableError(f"{module} is not installed; in a checkout of gridweave run: pip install '.[{part}]'")
 
 
 class RefusedError(InputError):

@@ -77,7 +77,7 @@ def _library(**options: float | None) -> tuple[Callable[..., list[Learnt]], Rule
         from gridweave.site.journal.experience import learn
         from gridweave.site.journal.suggest import Rule
     except ImportError as error:
-        raise not_installed(error.name, "live") from None
+        raise not_installed(error.name) from None
     with named_as_typed(disk_bps="--disk-bandwidth", node_memory_bytes="--node-memory"):
         return learn, Rule(**options)  # type: ignore[arg-type]
 

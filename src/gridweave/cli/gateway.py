@@ -37,10 +37,10 @@ def gateway(
     """
     host, port = parse_listen(listen)
     try:
-        from gridweave.grid.gateway.running import run_gateway
         from gridweave.grid.gateway.settings import GatewaySettings
+        from gridweave.grid.service.gateway_process import run_gateway
     except ImportError as error:
-        raise not_installed(error.name, "live") from None
+        raise not_installed(error.name) from None
     with named_as_typed(host="--listen", port="--listen"):
         settings = GatewaySettings(host=host, port=port, tokens=tokens, cert=cert, key=key)
         _join(address, namespace)

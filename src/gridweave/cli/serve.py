@@ -45,7 +45,7 @@ def serve(
     try:
         _serve(file, keep_jobs=keep_jobs, check=check)
     except ImportError as error:
-        raise not_installed(error.name, "live") from None
+        raise not_installed(error.name) from None
 
 
 def _serve(file: str, *, keep_jobs: bool, check: bool) -> None:

@@ -107,7 +107,7 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
     try:
         from gridweave.grid.gateway.access import TokenStore
     except ImportError as error:
-        raise not_installed(error.name, "live") from None
+        raise not_installed(error.name) from None
     if place is not None and here is not None:
         raise OptionError("--grid", "names a grid, and --tokens, or GRIDWEAVE_TOKENS, a place; give one of them")
     place = _place_here(here) if place is None else place
