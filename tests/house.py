@@ -95,7 +95,7 @@ def folder_counts() -> dict[str, int]:
 
 
 def lost_imports() -> set[str]:
-    """Return, as "a.py -> gridweave.b.name", what files import of ours that is not there; a type checker may let it pass."""
+    """Return, as "a.py -> gridweave.b.name", which imports of ours lead nowhere; a type checker may let them pass."""
     homes = {module_name(file): file for file in product_files()}
     packages = {home.rsplit(".", depth)[0] for home in homes for depth in range(1, home.count(".") + 1)}
     lost = set()
