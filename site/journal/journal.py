@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, func, insert, selec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.journal import tables
-from gridweave.site.journal.reader import JournalReader, read_submissions
+from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import KeptAnswer, identity_bytes, identity_changes
 from gridweave.site.journal.snapshot import dump_core, stamp_of
 from gridweave.site.journal.step import Counts, Step, StepRows, write
@@ -393,7 +393,7 @@ class Journal(JournalReader):
             rows = {key: self._unwritten_keys[key] for key in wanted if key in self._unwritten_keys}
         with super().reading() as connection:
             rest = [key for key in wanted if key not in rows]
-            found = read_submissions(connection, self._answers, self.where, rest)
+            found = self._read_submissions(connection, rest)
         for key, row in rows.items():
             answer = self._answers.decode(row["answer"], self.where)
             found[key] = KeptAnswer(key, row["job_id"], row["at_ms"], answer)
