@@ -27,8 +27,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch import grid as grid_simulator
 from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.kernels.grid_batch import run_grid_batch
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, EXTRACTS, GridRuns
 from gridweave.scenarios.traces.load import find_trace
 from gridweave.scenarios.workload.transform import split

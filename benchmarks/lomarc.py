@@ -23,8 +23,8 @@ from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model,
 from gridweave.scenarios.published.lomarc import ALPHAS, JOBS, NODES, READINGS
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.lomarc import VARIANTS
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.sharing.policy import VARIANTS
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 RESULTS = Path(__file__).parent / "results" / "lomarc.json"
 FACTORS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.05)

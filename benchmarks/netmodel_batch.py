@@ -30,8 +30,7 @@ from gridweave.scenarios.batch import grid as grid_simulator
 from gridweave.scenarios.batch import grid_network as grid_net_run
 from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import SPLITS, GridNet
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS
 from gridweave.scenarios.workload.table import Workload
 

@@ -26,8 +26,7 @@ from plain_easy import plain_easy
 
 from gridweave.errors import TraceError
 from gridweave.scenarios.batch.simulate import BatchRun, simulate_policy
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.sweep.plan import PlannedRun, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
 from gridweave.scenarios.traces.load import load_workload

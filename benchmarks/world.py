@@ -26,8 +26,7 @@ import numpy as np
 
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import GridResult, simulate_grid
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gridweave.netmodel.problems import Path, Reporter
-from gridweave.netmodel.tables import AttachTable
+from gridweave.netmodel.tables import AttachTable, KeyPath, Reporter, speed_of
 from gridweave.netmodel.topology import Topology, fibre_latency_ms, great_circle_km, named
-from gridweave.netmodel.units import show_bandwidth, speed_of
+from gridweave.netmodel.units import show_bandwidth
 
 
 @dataclass(slots=True)
 class NodeRow:
     """A node as it was written down."""
 
-    path: Path
+    path: KeyPath
     name: str
     latitude: float | None = None
     longitude: float | None = None
@@ -34,7 +33,7 @@ class NodeRow:
 class LinkRow:
     """A link in one direction as it was written down; what was left open is None."""
 
-    path: Path
+    path: KeyPath
     origin: str
     target: str
     cable: int
@@ -50,6 +49,10 @@ class LinkRow:
         """What messages call it."""
         ends = f"{self.target} - {self.origin} (back)" if self.is_back else f"{self.origin} - {self.target}"
         return f"{ends} ({self.name})" if self.name else ends
+
+    def back(self) -> LinkRow:
+        """Return the link of the same cable in the other direction, alike in all else."""
+        return replace(self, origin=self.target, target=self.origin, is_back=True)
 
 
 @dataclass(slots=True)
@@ -307,20 +310,16 @@ def _line_to(
     rows: WrittenNetwork, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter
 ) -> str:
     """Add the line of a site to the network; return the node at its end."""
-    path: Path = ("attach", site)
+    path: KeyPath = ("attach", site)
     node = f"{site}*" if site in known else site
     bandwidth_bps = speed_of(entry.bandwidth_bps, entry.bandwidth, path, report)
     if bandwidth_bps is None:
         report.add(path, f"the line of site {site} has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")
     rows.nodes.append(NodeRow(path, node))
     cable = 1 + max((row.cable for row in rows.links), default=-1)
-    for origin, target, is_back in ((node, entry.node, False), (entry.node, node, True)):
-        row = LinkRow(
-            path, origin, target, cable, "", entry.latency_ms, bandwidth_bps, entry.loss, entry.jitter_ms, is_back
-        )
-        if not is_back:
-            _check_numbers(row, None, report)
-        rows.links.append(row)
+    row = LinkRow(path, node, entry.node, cable, "", entry.latency_ms, bandwidth_bps, entry.loss, entry.jitter_ms)
+    _check_numbers(row, None, report)
+    rows.links += [row, row.back()]
     return node
 
 

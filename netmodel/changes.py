@@ -11,8 +11,7 @@ import numpy as np
 from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError
-from gridweave.netmodel.problems import Reporter
-from gridweave.netmodel.tables import ACTIONS, ChangeTable, NetTable
+from gridweave.netmodel.tables import ACTIONS, ChangeTable, NetTable, Reporter
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ CHANCE = "chance"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CableChange:
     """What happens to cables at an instant.
 
     Attributes
@@ -42,7 +41,7 @@ class Change:
     factor: float
 
 
-def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: Reporter) -> list[Change]:
+def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: Reporter) -> list[CableChange]:
     """Return the changes that are written in a table.
 
     Parameters
@@ -52,10 +51,10 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
 
     Returns
     -------
-    list of Change
+    list of CableChange
         In order of time; those of one instant as they are written.
     """
-    changes: list[Change] = []
+    changes: list[CableChange] = []
     for number, table in enumerate(tables):
         try:
             changes.append(_change(table, topology))
@@ -73,7 +72,7 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
     return changes
 
 
-def _change(table: ChangeTable, topology: Topology) -> Change:
+def _change(table: ChangeTable, topology: Topology) -> CableChange:
     """Return one written change.
 
     Raises
@@ -92,7 +91,7 @@ def _change(table: ChangeTable, topology: Topology) -> Change:
         if not cables:
             raise OptionError("nodes", f"{', '.join(table.nodes)} have no link to any other node")
         cause = f"partition of {', '.join(sorted(set(table.nodes)))}"
-        return Change(table.at_ms, cause, cables, 0.0 if table.action == "partition" else 1.0)
+        return CableChange(table.at_ms, cause, cables, 0.0 if table.action == "partition" else 1.0)
     if table.nodes or len(table.link) not in (2, 3):
         raise OptionError(
             "link", f"is needed to {table.action}: its two ends, and its name if it has one; and no nodes"
@@ -103,7 +102,7 @@ def _change(table: ChangeTable, topology: Topology) -> Change:
         )
     name = table.link[2] if len(table.link) == 3 else None
     cables = tuple(topology.cables_between(table.link[0], table.link[1], name))
-    return Change(table.at_ms, "link", cables, {"slow": table.factor, "fail": 0.0, "restore": 1.0}[table.action])
+    return CableChange(table.at_ms, "link", cables, {"slow": table.factor, "fail": 0.0, "restore": 1.0}[table.action])
 
 
 def _cables_around(topology: Topology, nodes: Sequence[str]) -> tuple[int, ...]:
@@ -123,7 +122,7 @@ def random_changes(
     rng: Generator,
     factor: float = 0.0,
     cables: Iterable[int] | None = None,
-) -> list[Change]:
+) -> list[CableChange]:
     """Return failures by chance: each cable is up, then down, for exponential times, on its own.
 
     Parameters
@@ -139,7 +138,7 @@ def random_changes(
 
     Returns
     -------
-    list of Change
+    list of CableChange
         In order of time; at one instant by cable.
 
     Raises
@@ -152,20 +151,20 @@ def random_changes(
             raise OptionError(option, f"is {mean_ms:g}; milliseconds, above 0")
     if not 0 <= factor < 1:
         raise OptionError("factor", f"is {factor:g}; a part of the bandwidth, from 0 to below 1")
-    changes: list[Change] = []
+    changes: list[CableChange] = []
     for cable in sorted({int(cable) for cable in topology.cable} if cables is None else set(cables)):
         now_ms = math.ceil(rng.exponential(mean_up_ms))
         while now_ms < until_ms:
-            changes.append(Change(now_ms, CHANCE, (cable,), factor))
+            changes.append(CableChange(now_ms, CHANCE, (cable,), factor))
             now_ms += max(1, math.ceil(rng.exponential(mean_down_ms)))
-            changes.append(Change(now_ms, CHANCE, (cable,), 1.0))
+            changes.append(CableChange(now_ms, CHANCE, (cable,), 1.0))
             now_ms += max(1, math.ceil(rng.exponential(mean_up_ms)))
     return sorted(changes, key=lambda change: (change.at_ms, change.cables))
 
 
 def all_changes(
     table: NetTable, topology: Topology, *, until_ms: int, rng: Generator, report: Reporter
-) -> list[Change]:
+) -> list[CableChange]:
     """Return what a table writes down, and what it leaves to chance.
 
     Parameters
@@ -179,7 +178,7 @@ def all_changes(
 
     Returns
     -------
-    list of Change
+    list of CableChange
         In order of time.
     """
     changes = written_changes(table.changes, topology, report)
@@ -215,12 +214,12 @@ class Timetable:
     _paths: dict[tuple[bytes, str, int, int], Paths] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, topology: Topology, changes: Iterable[Change]) -> Timetable:
+    def of(cls, topology: Topology, changes: Iterable[CableChange]) -> Timetable:
         """Return the timetable of changes.
 
         Parameters
         ----------
-        changes : iterable of Change
+        changes : iterable of CableChange
             Those of one instant in the order in which they happen.
         """
         n_cables = int(topology.cable.max(initial=-1)) + 1

@@ -97,17 +97,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 def job_records(
     communications: Sequence[Communication], widths: Sequence[int] | npt.NDArray[np.int64]
 ) -> npt.NDArray[np.void]:
-    """Return how each of many jobs communicates, as kernels read it.
-
-    Parameters
-    ----------
-    widths : sequence of int
-        As many.
-
-    Returns
-    -------
-    numpy.ndarray of COMMUNICATION, shape (jobs,)
-    """
+    """Return how each of many jobs communicates, as kernels read it."""
     nodes = np.asarray(widths, np.int64)
     records = np.zeros(len(nodes), COMMUNICATION)
     jobs_of: dict[Communication, list[int]] = {}

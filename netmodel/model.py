@@ -28,7 +28,7 @@ STARTS, ROUNDS = 16, 8
 """Of the heuristic, if nothing else is said: sites that it starts from, and times that it goes over all moves."""
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
+class ChosenPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """Where a job goes.
 
     Attributes
@@ -151,17 +151,7 @@ class NetworkModel:
         return float(split_factor(self.arrays, record, parts, len(parts)))
 
     def parts_of(self, nodes: Mapping[str, int]) -> npt.NDArray[np.void]:
-        """Return the parts of a job as kernels read them.
-
-        Returns
-        -------
-        numpy.ndarray of PART
-
-        Raises
-        ------
-        InputError
-            If there is no such site, or a part has no node.
-        """
+        """Return the parts of a job as kernels read them; each has at least one node."""
         if not nodes or min(nodes.values()) < 1:
             raise InputError("a job has at least one site, and at least one node on each of its sites")
         return np.array([(self.topology.site_number(site), width) for site, width in nodes.items()], PART)
@@ -213,7 +203,7 @@ class NetworkModel:
         length_ms: float = 1.0,
         delay_ms: Sequence[float] | npt.NDArray[np.float64] | None = None,
         exact_up_to: int = EXACT_UP_TO,
-    ) -> Placement | None:
+    ) -> ChosenPlacement | None:
         """Return where a job ends first.
 
         Parameters
@@ -229,7 +219,7 @@ class NetworkModel:
 
         Returns
         -------
-        Placement or None
+        ChosenPlacement or None
             None if there are not enough nodes, or no paths between them.
         """
         available = np.asarray(free, np.int64)
@@ -242,7 +232,7 @@ class NetworkModel:
         ):
             return None
         chosen = choice.best[: choice.n_best[0]]
-        return Placement(
+        return ChosenPlacement(
             nodes={self.topology.sites[part["site"]]: int(part["width"]) for part in chosen},
             factor=float(choice.factor[0]),
             end_ms=float(choice.end_ms[0]),

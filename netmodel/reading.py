@@ -24,7 +24,6 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.netmodel.assemble import LinkRow, NodeRow, WrittenNetwork, assemble
 from gridweave.netmodel.changes import written_changes
-from gridweave.netmodel.problems import Path, Problems, Reporter
 from gridweave.netmodel.tables import (
     CONTENTIONS,
     EXCHANGES,
@@ -33,12 +32,16 @@ from gridweave.netmodel.tables import (
     BackTable,
     ChangeTable,
     GeneratorTable,
+    KeyPath,
     LinkTable,
     NetTable,
     NodeTable,
+    Problems,
+    Reporter,
+    speed_of,
 )
 from gridweave.netmodel.topology import Topology, fibre_latency_ms, named
-from gridweave.netmodel.units import PREFIXES, parse_bandwidth, speed_of
+from gridweave.netmodel.units import PREFIXES, parse_bandwidth
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -51,27 +54,7 @@ _NODE_TAG = "{http://graphml.graphdrawing.org/xmlns}node"
 
 
 def parse_graph(text: str, suffix: str, name: str) -> nx.Graph[Any]:
-    """Read a graph.
-
-    Parameters
-    ----------
-    text : str
-        Of the file.
-    suffix : str
-        ``.gml`` or ``.graphml``.
-    name : str
-        Of the file.
-
-    Returns
-    -------
-    networkx.Graph
-        Or one of its kin: directed, or with parallel edges.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
+    """Read a graph of networkx, of whichever kind, from the text of a ``.gml`` or ``.graphml`` file."""
     import networkx as nx
 
     kind = {".gml": "GML", ".graphml": "GraphML"}.get(suffix.lower())
@@ -133,21 +116,7 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenN
     for number, (one, other, attributes) in enumerate(graph.edges(data=True)):
         rows.links.append(_link(number, labels[one], labels[other], attributes, report))
         if not graph.is_directed():
-            there = rows.links[-1]
-            rows.links.append(
-                LinkRow(
-                    there.path,
-                    there.target,
-                    there.origin,
-                    number,
-                    there.name,
-                    there.latency_ms,
-                    there.bandwidth_bps,
-                    there.loss,
-                    there.jitter_ms,
-                    is_back=True,
-                )
-            )
+            rows.links.append(rows.links[-1].back())
     if graph.is_directed():
         _pair_cables(rows)
     return rows
@@ -261,20 +230,7 @@ def known_generators() -> list[str]:
 
 
 def generated_rows(table: GeneratorTable, name: str, detour: float, report: Reporter) -> WrittenNetwork | None:
-    """Make a network.
-
-    Parameters
-    ----------
-    name : str
-        What the network is called.
-    detour : float
-        How many times as long as the straight line a fibre is.
-
-    Returns
-    -------
-    WrittenNetwork or None
-        None if the function is not known or refuses its arguments.
-    """
+    """Make a network; None if the function is not known or refuses its arguments."""
     import networkx as nx
 
     if table.name not in known_generators():
@@ -375,7 +331,7 @@ def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
     return NetTable(**values, **lists)
 
 
-def _element(value: object, kind: type[msgspec.Struct], path: Path, report: Reporter) -> Any:
+def _element(value: object, kind: type[msgspec.Struct], path: KeyPath, report: Reporter) -> Any:
     """Read one table; say in plain words what is wrong with it."""
     if kind is AttachTable and isinstance(value, str):
         return value
@@ -449,7 +405,7 @@ def rows_of(table: NetTable, name: str, report: Reporter) -> WrittenNetwork:
 
 def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
     """Return the links of a cable, one for each direction in which it is used."""
-    path: Path = ("links", number)
+    path: KeyPath = ("links", number)
     row = LinkRow(
         path=path,
         origin=link.origin,
@@ -467,24 +423,18 @@ def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
         return [row]
     back = link.back or BackTable()
     back_bps = _link_speed(back.bandwidth_bps, back.bandwidth, link, (*path, "back"), report)
-    return [
-        row,
-        LinkRow(
-            path=(*path, "back") if link.back is not None else path,
-            origin=link.target,
-            target=link.origin,
-            cable=number,
-            name=link.name,
-            latency_ms=back.latency_ms if back.latency_ms is not None else row.latency_ms,
-            bandwidth_bps=back_bps if back_bps is not None else row.bandwidth_bps,
-            loss=back.loss if back.loss is not None else row.loss,
-            jitter_ms=back.jitter_ms if back.jitter_ms is not None else row.jitter_ms,
-            is_back=True,
-        ),
-    ]
+    there = row.back()
+    if link.back is not None:
+        there.path = (*path, "back")
+    for field in ("latency_ms", "loss", "jitter_ms"):
+        if getattr(back, field) is not None:
+            setattr(there, field, getattr(back, field))
+    if back_bps is not None:
+        there.bandwidth_bps = back_bps
+    return [row, there]
 
 
-def _link_speed(bps: float | None, text: str | None, link: LinkTable, path: Path, report: Reporter) -> float | None:
+def _link_speed(bps: float | None, text: str | None, link: LinkTable, path: KeyPath, report: Reporter) -> float | None:
     return speed_of(bps, text, path, report, f"link {link.origin} - {link.target}: ")
 
 

@@ -147,12 +147,7 @@ def search_arrays(topology: Topology) -> LinkArrays:
 
 
 def mean_latency_ms(topology: Topology) -> FloatArray:
-    """Return what a message takes over each link on average: jitter is evenly distributed from 0 up.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (links,)
-    """
+    """Return what a message takes over each link on average: jitter is evenly distributed from 0 up."""
     return topology.latency_ms + 0.5 * topology.jitter_ms
 
 
@@ -305,15 +300,7 @@ def _route(topology: Topology, origin: int, links: tuple[int, ...]) -> Route:
 
 
 def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint32], segment_bytes: int) -> Paths:
-    """Return what the paths are worth.
-
-    Parameters
-    ----------
-    first, links : numpy.ndarray
-        The links of each path, as in `Paths`.
-    segment_bytes : int
-        Size of the packets that can be lost.
-    """
+    """Return what the paths are worth, of which ``first`` and ``links`` are as in `Paths`."""
     sites = len(topology.sites)
     sums = np.zeros((4, sites * sites))
     add_up_paths(

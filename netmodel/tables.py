@@ -1,11 +1,20 @@
-"""The tables by which a network is written down, as typed structs that a scenario embeds as ``[net]``."""
+"""The tables by which a network is written down, as typed structs that a scenario embeds as ``[net]``.
+
+What is wrong with one is collected, so that it can be told all at once.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
+
+from gridweave.errors import InputError, ScenarioError
+from gridweave.netmodel.units import parse_bandwidth
+
+KeyPath = tuple[str | int, ...]
+"""Where something stands in a document: keys from its root, and numbers of the elements of lists, from 0."""
 
 ROUTES = ("latency", "bandwidth", "k-shortest")
 EXCHANGES = ("synchronous", "overlapped")
@@ -230,3 +239,80 @@ class NetTable(_Table, frozen=True, kw_only=True):
     segment_bytes: int = 1460
     changes: list[ChangeTable] = msgspec.field(default_factory=list)
     failures: FailureTable | None = None
+
+
+class Reporter(Protocol):
+    """Whoever is told of problems; the report of a scenario is one."""
+
+    def add(self, path: KeyPath, text: str) -> None:
+        """Note what is wrong with the key at a path, and what would be right."""
+
+
+class Problems:
+    """The problems of one network.
+
+    Attributes
+    ----------
+    source : str
+        The file, or what else the network came from.
+    found : list of (path, str)
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.found: list[tuple[KeyPath, str]] = []
+
+    def add(self, path: KeyPath, text: str) -> None:
+        """Note a problem, unless it is known.
+
+        Parameters
+        ----------
+        text : str
+            What is wrong, and what would be right.
+        """
+        problem = (path, " ".join(text.split()))
+        if problem not in self.found:
+            self.found.append(problem)
+
+    def raise_if_any(self) -> None:
+        """End here if anything is wrong.
+
+        Raises
+        ------
+        ScenarioError
+            With all problems.
+        """
+        if self.found:
+            raise ScenarioError([self._line(path, text) for path, text in self.found])
+
+    def _line(self, path: KeyPath, text: str) -> str:
+        name = ".".join(str(key) for key in path if not isinstance(key, int))
+        return f"{self.source}: {name}: {text}" if name else f"{self.source}: {text}"
+
+
+def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporter, label: str = "") -> float | None:
+    """Return a speed that is given as a number, or as text with its unit.
+
+    Parameters
+    ----------
+    path : tuple
+        Where they stand.
+    report : Reporter
+        Is told if both are given, or the text is no speed.
+    label : str
+        Of what.
+
+    Returns
+    -------
+    float or None
+        Bits per second; None if neither is given. What could not be read is told, and is 1 bit per second.
+    """
+    if bps is not None and text is not None:
+        report.add((*path, "bandwidth"), f"{label}stands beside bandwidth_bps; give one of them")
+    if bps is not None or text is None:
+        return bps
+    try:
+        return parse_bandwidth(text)
+    except InputError as error:
+        report.add((*path, "bandwidth"), f"{label}{error}")
+        return 1.0

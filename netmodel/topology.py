@@ -137,13 +137,7 @@ class Topology:
         return sorted(found)
 
     def to_networkx(self) -> nx.MultiDiGraph[str]:
-        """Return the network as a graph of networkx, with the attributes of links and the sites of nodes.
-
-        Returns
-        -------
-        networkx.MultiDiGraph
-            The keys of its edges are the numbers of the links.
-        """
+        """Return the network as a graph of networkx, whose edges have the numbers of the links as keys."""
         import networkx as nx
 
         graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(name=self.name)
@@ -190,21 +184,7 @@ def named(names: Sequence[str], most: int = 8) -> str:
 
 
 def check_number(option: str, value: float, low: float, what: str, *, above: bool = False) -> None:
-    """Refuse a number that is not finite, or too low.
-
-    Parameters
-    ----------
-    option : str
-        What it is called.
-    what : str
-        What would be right.
-    above : bool
-        Whether it must be more than ``low``.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Refuse a number that is not finite or too low; ``what`` says what would be right."""
     if not np.isfinite(value) or value < low or (above and value == low):
         raise OptionError(option, f"is {value:g}; {what}")
 
@@ -237,13 +217,5 @@ def great_circle_km(latitude: float, longitude: float, other_latitude: float, ot
 
 
 def fibre_latency_ms(distance_km: float, detour: float) -> float:
-    """Return how long a signal takes over a distance.
-
-    Parameters
-    ----------
-    distance_km : float
-        As the crow flies.
-    detour : float
-        How many times as long the fibre is.
-    """
+    """Return how long a signal takes over a distance as the crow flies, by a fibre that is a detour as long."""
     return distance_km * detour / FIBRE_KM_PER_MS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from gridweave.errors import InputError
-from gridweave.netmodel.problems import Path, Reporter
 
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SPEED = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kKMGT]?)\s*(bps|bit/s|b/s|bits/s)\s*")
@@ -55,31 +54,3 @@ def show_bandwidth(bandwidth_bps: float) -> str:
         if bandwidth_bps >= PREFIXES[prefix]:
             return f"{bandwidth_bps / PREFIXES[prefix]:.4g} {prefix}bps"
     return f"{bandwidth_bps:.4g} bps"
-
-
-def speed_of(bps: float | None, text: str | None, path: Path, report: Reporter, label: str = "") -> float | None:
-    """Return a speed that is given as a number, or as text with its unit.
-
-    Parameters
-    ----------
-    path : tuple
-        Where they stand.
-    report : Reporter
-        Is told if both are given, or the text is no speed.
-    label : str
-        Of what.
-
-    Returns
-    -------
-    float or None
-        Bits per second; None if neither is given. What could not be read is told, and is 1 bit per second.
-    """
-    if bps is not None and text is not None:
-        report.add((*path, "bandwidth"), f"{label}stands beside bandwidth_bps; give one of them")
-    if bps is not None or text is None:
-        return bps
-    try:
-        return parse_bandwidth(text)
-    except InputError as error:
-        report.add((*path, "bandwidth"), f"{label}{error}")
-        return 1.0

@@ -1,9 +1,7 @@
 """ContractCore: one site as its own users and the grid see it, events and requests in, commands and answers out.
 
 Around a `SiteCore`, which decides what starts when, it keeps what the site has promised to the grid: holds with their
-leases, delegated jobs, and what the owner lets the grid have. The rules are in docs/contract.md.
-
-What one site has promised to its own users and to the grid, and the questions about it that change nothing.
+leases, delegated jobs, late ends, and what the owner lets the grid have. The rules are in docs/contract.md.
 """
 
 from __future__ import annotations
@@ -13,11 +11,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.dictionary import PlainDiscipline, Policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at
-from gridweave.site.job import Job, State, why_impossible, why_impossible_numbers
-from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.job import Job, State, why_impossible
+from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left, work_of
 from gridweave.site.messages import (
     Answer,
     CancelJob,
@@ -48,6 +45,7 @@ from gridweave.site.messages import (
     ReservationCancelled,
     ReservationRequested,
     ResumeSite,
+    RunsLate,
     SiteChanged,
     SiteOpened,
     SiteRestarted,
@@ -59,7 +57,6 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.owner import GridShare, OwnerPolicy
-from gridweave.site.pace import Paces
 
 RENDEZVOUS_MS = 30_000
 """How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
@@ -70,8 +67,41 @@ OWN = 0
 HELD, COMMITTED, RUNNING, WAITING = "held", "committed", "running", "waiting"
 
 
-class Part(msgspec.Struct, gc=False):
-    """What the site has of a job of the grid."""
+ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
+
+
+class SlowedFragment(msgspec.Struct, gc=False):
+    """How a fragment gets on that something outside of its site slows: links that are loaded, or down.
+
+    Its limit counts work and not time: if that comes and the work is not done, it is put off to the instant at which it
+    will be done at the rate that the fragment has then. From then on the grid is told of its rate (docs/grid.md, "Late
+    ends").
+
+    Attributes
+    ----------
+    left : int
+        Of its work by its estimate, as of ``since_ms``.
+    rate : int
+        Since then.
+    limit_ms : int
+        When it is killed if its work is done by then.
+    is_late : bool
+        Whether the grid has been told.
+    """
+
+    left: int
+    rate: int
+    since_ms: int
+    limit_ms: int
+    is_late: bool = False
+
+    def left_at(self, now_ms: int) -> int:
+        """Return what is left of the work."""
+        return int(work_left(self.left, self.rate, self.since_ms, now_ms))
+
+
+class GridJob(msgspec.Struct, gc=False):
+    """What the site has of a job of the grid: a fragment that is held or runs, or a delegated job."""
 
     attempt: int
     width: int
@@ -83,15 +113,28 @@ class Part(msgspec.Struct, gc=False):
     rate: int = RATE_ONE
     lease_until_ms: int = 0
     outcome: str = "finished"
+    slowed: SlowedFragment | None = None
 
 
-class ContractState:
-    """A site as the site contract sees it; what changes it is in `gridweave.site.contract.ContractCore`.
+class ContractCore:
+    """A site with the site contract.
 
     Parameters
     ----------
-    nodes, policy, owner, week_offset_ms, rendezvous_ms
-        As for `ContractCore`.
+    nodes : int
+        Nodes of the site, >= 1.
+    owner : OwnerPolicy, optional
+        All nodes for the grid, in one queue with the owner's users, if left out.
+    week_offset_ms : int
+        As for `SiteCore`.
+    rendezvous_ms : int
+        How long started fragments wait for the others of their job.
+
+    Notes
+    -----
+    Ids of jobs are unique over the grid and the site's own users; who hands them out sees to that. A request about an
+    attempt that the site does not have (any more) changes nothing, and is answered with nothing, but for `HoldNodes`
+    and `EnqueueJob`, which bring a new one.
     """
 
     def __init__(
@@ -109,27 +152,69 @@ class ContractState:
         self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.threads_per_node > 1)
         self.rendezvous_ms = rendezvous_ms
         self._now_ms = 0
-        self._parts: dict[int, Part] = {}
-        # Those of the parts that some instant may change; the others are not looked at.
+        self._parts: dict[int, GridJob] = {}
+        # Those that some instant may change by itself, and those that something slows; the others are not looked at.
         self._timed: set[int] = set()
-        self._paces = Paces()
+        self._slowed: set[int] = set()
         self._own_running: dict[int, Job] = {}
         self._own_jobs: dict[int, Job] = {}
         self._told = SiteChanged(0, self._share.cap)
         self._out: list[Command | ToGrid] = []
         # What the site is to be told at this instant.
         self._inner: list[Event] = []
-        self._plain = self._at_rest()
 
-    def _at_rest(self) -> PlainDiscipline | None:
-        """Return the discipline if neither it nor what is promised needs a decision but for what comes; or None.
+    def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
+        """Take in what has happened and what the grid asks, and return what is to be done and answered.
 
-        What is done at once does not change that, so it is asked for after all else.
+        Parameters
+        ----------
+        now_ms : int
+            The instant; never earlier than in the call before.
+        *events
+            Events of the site as for `SiteCore.handle`, and requests in the order in which they were sent. None is a
+            wakeup.
+
+        Returns
+        -------
+        list of Command or ToGrid
+            In the order in which they are to be carried out and sent. A fragment that is held has no `StartJob` until
+            its agreed start.
+
+        Raises
+        ------
+        InputError
+            As `SiteCore.handle`, for what the site's own users ask; nothing has changed then. A request of the grid
+            with impossible numbers is refused.
         """
-        share = self._share
-        if self._timed or self._paces.by_job or share.draining or share.shut or share.outside:
-            return None
-        return self.site.at_rest
+        return self.take_in(now_ms, events)
+
+    def take_in(self, now_ms: int, events: Sequence[ContractEvent]) -> list[Command | ToGrid]:
+        """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
+        self.site.check(now_ms, *events)
+        self._now_ms = now_ms
+        self._out, self._inner = [], []
+        for event in sorted(events, key=_ends_first):
+            self._inner += self._requested(event)
+        self._inner += self._end_leases()
+        self._inner += [JobSubmitted(job) for job in self._share.let_in()]
+        self._put_off_limits()
+        self._run_site(self._inner)
+        self._start_due()
+        for event in events:
+            if isinstance(event, RequestQuote):
+                self._answer(self._quote(event))
+            elif isinstance(event, EnqueueJob):
+                self._tell_enqueued(event)
+        self._tell_change()
+        return self._out
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `handle` is to be called though no event comes."""
+        site_ms = self.site.next_wakeup_ms()
+        if not self._timed:
+            return site_ms
+        due_ms = min(self._due_ms(self._parts[job_id]) for job_id in self._timed)
+        return max(due_ms if site_ms is None else min(due_ms, site_ms), self._now_ms + 1)
 
     @property
     def draining(self) -> bool:
@@ -202,27 +287,6 @@ class ContractState:
         part = self._parts.get(job_id)
         return None if part is None else part.grant
 
-    def _quote(self, request: RequestQuote) -> Quoted:
-        room = self._share.room
-        free = min(room, self.site.startable(self._now_ms, request.length_ms))
-        reason = self._share.why_not(request.width)
-        start_ms = None
-        if reason is None:
-            start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
-            reason = "" if start_ms is not None else f"the site has {self.nodes} nodes"
-        return Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(request, room))
-
-    def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
-        """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""
-        if request.resources is None or request.width > room:
-            return None
-        job = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, resources=request.resources)
-        return self.site.slowdown_offered(self._now_ms, job) if why_impossible(job) is None else None
-
-    def _part(self, job_id: int, attempt: int) -> Part | None:
-        part = self._parts.get(job_id)
-        return part if part is not None and part.attempt == attempt else None
-
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""
         self.site.check_invariants()
@@ -240,171 +304,69 @@ class ContractState:
         assert running - grid == set(self._own_running), "the own users' running jobs differ"
         assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
 
+    def _requested(self, event: ContractEvent) -> Iterable[Event]:
+        """Return the events of the site that an event or a request comes to; what is said of nobody changes nothing."""
+        match event:
+            case JobFinished():
+                return self._finished(event)
+            case HoldNodes():
+                return self._hold(event)
+            case EnqueueJob():
+                return self._enqueue(event)
+            case CommitHold() | ReleaseHold() | CancelJob() | WithdrawJob() | FragmentsMet() | RateMeasured():
+                part = self._part(event.job_id, event.attempt)
+                return () if part is None else self._requested_of(part, event)
+            case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
+                return self._asked_by_own_user(event)
+            case SiteRestarted():
+                return self._restarted()
+            case RenewLeases(until_ms=until_ms):
+                for part in self._parts.values():
+                    part.lease_until_ms = max(part.lease_until_ms, until_ms)
+            case DrainSite() | ResumeSite():
+                self._share.draining = isinstance(event, DrainSite)
+            case SiteShut(reason=reason):
+                self._share.shut = reason
+            case SiteOpened():
+                self._share.shut = ""
+        return ()
 
-_NEVER = int(NEVER_MS)
+    def _requested_of(
+        self, part: GridJob, event: CommitHold | ReleaseHold | CancelJob | WithdrawJob | FragmentsMet | RateMeasured
+    ) -> Iterable[Event]:
+        """Do as `_requested` for what is said of an attempt that is here."""
+        job_id = event.job_id
+        match event:
+            # Later than the agreed start the lease has ended, though nobody has seen to it yet.
+            case CommitHold() if part.state == HELD and self._now_ms <= part.start_ms:
+                part.state = COMMITTED
+            case ReleaseHold() | CancelJob():
+                return self._cancel(job_id, part)
+            case WithdrawJob() if part.state == WAITING:
+                return self._withdraw(job_id)
+            case FragmentsMet() if part.state == RUNNING:
+                self._timed.discard(job_id)
+            case RateMeasured() if part.state == RUNNING:
+                self._measured(event, part)
+        return ()
 
-ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
+    def _asked_by_own_user(
+        self, event: JobSubmitted | JobCancelled | ReservationRequested | ReservationCancelled
+    ) -> Iterable[Event]:
+        if isinstance(event, JobSubmitted):
+            job = event.job
+            if job.job_id in self._parts or job.job_id in self._own_running or job.job_id in self._own_jobs:
+                return ()
+            self._own_jobs[job.job_id] = job
+        elif isinstance(event, JobCancelled):
+            if event.job_id in self._parts:
+                return ()
+            self._own_jobs.pop(event.job_id, None)
+            if self._unsubmit(event.job_id):
+                return ()
+        return (event,)
 
-
-class ContractCore(ContractState):
-    """A site with the site contract.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site, >= 1.
-    week_offset_ms : int
-        As for `SiteCore`.
-    rendezvous_ms : int
-        How long started fragments wait for the others of their job.
-
-    Notes
-    -----
-    Ids of jobs are unique over the grid and the site's own users; who hands them out sees to that. A request about an
-    attempt that the site does not have (any more) changes nothing, and is answered with nothing, but for `HoldNodes`
-    and `EnqueueJob`, which bring a new one.
-    """
-
-    def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
-        """Take in what has happened and what the grid asks, and return what is to be done and answered.
-
-        Parameters
-        ----------
-        now_ms : int
-            The instant; never earlier than in the call before.
-        *events
-            Events of the site as for `SiteCore.handle`, and requests in the order in which they were sent. None is a
-            wakeup.
-
-        Returns
-        -------
-        list of Command or ToGrid
-            In the order in which they are to be carried out and sent. A fragment that is held has no `StartJob` until
-            its agreed start.
-
-        Raises
-        ------
-        InputError
-            As `SiteCore.handle`, for what the site's own users ask; nothing has changed then. A request of the grid
-            with impossible numbers is refused.
-        """
-        return self.take_in(now_ms, events)
-
-    def take_in(self, now_ms: int, events: Sequence[ContractEvent]) -> list[Command | ToGrid]:
-        """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
-        plain = self._plain
-        if plain is not None and len(events) == 1 and self._now_ms <= now_ms < plain.first_end_ms:
-            # Nothing waits and nothing is timed, and but one job starts or ends, as most do.
-            at_once, event = None, events[0]
-            if type(event) is HoldNodes:
-                at_once = self._start_at_once(now_ms, event)
-            elif type(event) is JobFinished:
-                at_once = self._end_at_once(now_ms, event.job_id)
-            if at_once is not None:
-                return at_once
-        self.site.check(now_ms, *events)
-        self._now_ms = now_ms
-        self._out = []
-        inner: list[Event] = []
-        self._inner = inner
-        later: list[RequestQuote | EnqueueJob] = []
-        for event in events if len(events) < 2 else sorted(events, key=_ends_first):
-            if type(event) is JobFinished:
-                self._finished(event)
-            elif type(event) is HoldNodes:
-                self._hold(event)
-            else:
-                inner += self._requested(event, later)
-        if self._timed:
-            inner += self._end_leases()
-        if self._share.outside:
-            inner += [JobSubmitted(job) for job in self._share.let_in()]
-        if self._paces.by_job:
-            self._put_off_limits()
-        # A hold that is committed, or a fragment that has met the others, gives the site nothing to decide.
-        if inner or not self.site.stay_at_rest(now_ms):
-            self._run_site(inner)
-        if self._timed:
-            self._start_due()
-        for request in later:
-            if isinstance(request, RequestQuote):
-                self._answer(self._quote(request))
-            elif (part := self._part(request.job.job_id, request.attempt)) is not None and part.state == WAITING:
-                self._answer(Enqueued(request.job.job_id, request.attempt))
-        self._tell_change()
-        self._plain = self._at_rest()
-        return self._out
-
-    def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called though no event comes."""
-        plain = self._plain
-        if plain is not None:
-            end_ms = plain.first_end_ms
-            if self._now_ms < end_ms < _NEVER:
-                return end_ms
-        site_ms = self.site.next_wakeup_ms()
-        if not self._timed:
-            return site_ms
-        next_ms = self._first_due_ms()
-        if site_ms is not None:
-            next_ms = min(next_ms, site_ms)
-        return max(next_ms, self._now_ms + 1)
-
-    def _first_due_ms(self) -> int:
-        """Return the next instant that changes any timed part."""
-        return min(self._due_ms(self._parts[job_id]) for job_id in self._timed)
-
-    def _due_ms(self, part: Part) -> int:
-        """Return the next instant that changes a timed part by itself."""
-        if part.state == COMMITTED:
-            return part.start_ms
-        if part.state == HELD:
-            return part.start_ms + 1
-        if part.state == RUNNING:
-            return part.start_ms + self.rendezvous_ms
-        return part.lease_until_ms + 1
-
-    def _answer(self, answer: Answer) -> None:
-        self._out.append(ToGrid(answer))
-
-    def _start_at_once(self, now_ms: int, request: HoldNodes) -> list[Command | ToGrid] | None:
-        """Do as `handle` for a job of the grid that starts at a site at rest, in a third of the time.
-
-        The grid is not told that the site has changed: what its own job takes, or gives back, it knows.
-
-        Returns
-        -------
-        list of Command or ToGrid, or None
-            None if there is more to it, and then nothing has changed.
-        """
-        job_id, attempt, width, length_ms = request.job_id, request.attempt, request.width, request.length_ms
-        if request.start_ms is not None or job_id in self._parts:
-            return None
-        # Where the grid may have all nodes, all that counts is whether they are free.
-        if not self._share.is_whole and self._share.why_not(width) is not None:
-            return None
-        if why_impossible_numbers(job_id, width, length_ms) is not None:
-            return None
-        nodes = self.site.start_at_once(now_ms, Job(job_id=job_id, width=width, estimate_ms=length_ms))
-        if nodes is None:
-            return None
-        self._now_ms = now_ms
-        grant = StartJob(job_id, nodes)
-        self._parts[job_id] = Part(attempt, width, RUNNING, now_ms, False, length_ms, grant)
-        self._share.nodes += width
-        return [grant, ToGrid(Started(job_id, attempt, now_ms))]
-
-    def _end_at_once(self, now_ms: int, job_id: int) -> list[Command | ToGrid] | None:
-        """Do as `_start_at_once` for a job of the grid that ends."""
-        part = self._parts.get(job_id)
-        if part is None or part.state != RUNNING or not self.site.end_at_once(now_ms, job_id):
-            return None
-        self._now_ms = now_ms
-        del self._parts[job_id]
-        self._share.nodes -= part.width
-        return [ToGrid(Ended(job_id, part.attempt, now_ms, part.outcome))]
-
-    def _finished(self, event: JobFinished) -> None:
+    def _finished(self, event: JobFinished) -> Iterable[Event]:
         """Take in that a job has left its nodes; whose it was decides who is told."""
         job_id = event.job_id
         part = self._parts.get(job_id)
@@ -412,66 +374,12 @@ class ContractCore(ContractState):
             self._own_running.pop(job_id, None)
         elif part.state == RUNNING:
             self._forget(job_id)
-            self._out.append(ToGrid(Ended(job_id, part.attempt, self._now_ms, part.outcome)))
+            self._answer(Ended(job_id, part.attempt, self._now_ms, part.outcome))
         else:
-            return
-        self._inner.append(event)
+            return ()
+        return (event,)
 
-    def _requested(self, event: ContractEvent, later: list[RequestQuote | EnqueueJob]) -> Iterable[Event]:
-        """Return the events of the site that a request comes to; note those that are answered when it has decided."""
-        match event:
-            case EnqueueJob():
-                later.append(event)
-                return self._enqueue(event)
-            case CommitHold(job_id=job_id, attempt=attempt):
-                part = self._part(job_id, attempt)
-                # Later than the agreed start the lease has ended, though nobody has seen to it yet.
-                if part is not None and part.state == HELD and self._now_ms <= part.start_ms:
-                    part.state = COMMITTED
-            case ReleaseHold(job_id=job_id, attempt=attempt) | CancelJob(job_id=job_id, attempt=attempt):
-                return self._cancel(job_id, attempt)
-            case WithdrawJob(job_id=job_id, attempt=attempt):
-                part = self._part(job_id, attempt)
-                return self._withdraw(job_id) if part is not None and part.state == WAITING else ()
-            case RenewLeases(until_ms=until_ms):
-                for part in self._parts.values():
-                    part.lease_until_ms = max(part.lease_until_ms, until_ms)
-            case RequestQuote():
-                later.append(event)
-            case DrainSite() | ResumeSite():
-                self._share.draining = isinstance(event, DrainSite)
-            case SiteShut(reason=reason):
-                self._share.shut = reason
-            case SiteOpened():
-                self._share.shut = ""
-            case FragmentsMet(job_id=job_id, attempt=attempt):
-                part = self._part(job_id, attempt)
-                if part is not None and part.state == RUNNING:
-                    self._timed.discard(job_id)
-            case RateMeasured(job_id=job_id, attempt=attempt, rate=rate, left=left):
-                part = self._part(job_id, attempt)
-                if part is not None and part.state == RUNNING:
-                    limit_ms = part.start_ms + part.length_ms
-                    told = self._paces.measured(self._now_ms, job_id, attempt, rate, limit_ms, left)
-                    if told is not None:
-                        self._answer(told)
-            case SiteRestarted():
-                return self._restarted()
-            case JobSubmitted(job=job):
-                if job.job_id in self._parts or job.job_id in self._own_running or job.job_id in self._own_jobs:
-                    return ()
-                self._own_jobs[job.job_id] = job
-                return (event,)
-            case JobCancelled(job_id=job_id):
-                if job_id in self._parts:
-                    return ()
-                self._own_jobs.pop(job_id, None)
-                return () if self._unsubmit(job_id) else (event,)
-            case ReservationRequested() | ReservationCancelled():
-                return (event,)
-        return ()
-
-    def _hold(self, request: HoldNodes) -> None:
+    def _hold(self, request: HoldNodes) -> Iterable[Event]:
         job_id, width, start_ms, length_ms = request.job_id, request.width, request.start_ms, request.length_ms
         is_shared = start_ms is not None
         if start_ms is None:
@@ -484,10 +392,10 @@ class ContractCore(ContractState):
             reason = f"the agreed start, {request.start_ms} ms, has passed"
         if reason is not None:
             self._answer(Refused(job_id, request.attempt, reason))
-            return
-        self._parts[job_id] = Part(request.attempt, width, HELD, start_ms, is_shared, length_ms=length_ms)
+            return ()
+        self._parts[job_id] = GridJob(request.attempt, width, HELD, start_ms, is_shared, length_ms=length_ms)
         self._share.nodes += width
-        self._inner.append(JobSubmitted(job, True))
+        return (JobSubmitted(job, True),)
 
     def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
         job = request.job
@@ -499,17 +407,14 @@ class ContractCore(ContractState):
         if reason is not None:
             self._answer(Refused(job.job_id, request.attempt, reason))
             return ()
-        self._parts[job.job_id] = Part(
+        self._parts[job.job_id] = GridJob(
             request.attempt, job.width, WAITING, lease_until_ms=request.lease_until_ms, start_ms=-1
         )
         self._timed.add(job.job_id)
         self._share.wait(msgspec.structs.replace(job, behind=self._owner.own_users_first))
         return ()
 
-    def _cancel(self, job_id: int, attempt: int) -> Iterable[Event]:
-        part = self._part(job_id, attempt)
-        if part is None:
-            return ()
+    def _cancel(self, job_id: int, part: GridJob) -> Iterable[Event]:
         if part.state == WAITING:
             return self._withdraw(job_id)
         if part.state == RUNNING:
@@ -523,7 +428,7 @@ class ContractCore(ContractState):
         self._answer(Withdrawn(job_id, part.attempt))
         return () if self._share.leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
 
-    def _end_hold(self, job_id: int, part: Part) -> Iterable[Event]:
+    def _end_hold(self, job_id: int, part: GridJob) -> Iterable[Event]:
         self._forget(job_id)
         self._answer(HoldEnded(job_id, part.attempt))
         return () if self._unsubmit(job_id) else (JobFinished(job_id),)
@@ -540,7 +445,7 @@ class ContractCore(ContractState):
                 return True
         return False
 
-    def _kill(self, job_id: int, part: Part, outcome: str) -> None:
+    def _kill(self, job_id: int, part: GridJob, outcome: str) -> None:
         """End a running fragment; its end is reported by whoever runs it."""
         if part.outcome == "finished":
             part.outcome = outcome
@@ -562,6 +467,44 @@ class ContractCore(ContractState):
             else:
                 self._kill(job_id, part, "unmet")
         return ended
+
+    def _due_ms(self, part: GridJob) -> int:
+        """Return the next instant that changes a timed part by itself."""
+        if part.state == COMMITTED:
+            return part.start_ms
+        if part.state == HELD:
+            return part.start_ms + 1
+        if part.state == RUNNING:
+            return part.start_ms + self.rendezvous_ms
+        return part.lease_until_ms + 1
+
+    def _measured(self, event: RateMeasured, part: GridJob) -> None:
+        """Take note of the rate of a running fragment; the grid is told if it is late already."""
+        slowed = part.slowed
+        if slowed is None:
+            limit_ms = part.start_ms + part.length_ms
+            left = int(work_of(limit_ms - self._now_ms)) if event.left is None else event.left
+            part.slowed = SlowedFragment(left, event.rate, self._now_ms, limit_ms)
+            self._slowed.add(event.job_id)
+            return
+        slowed.left = slowed.left_at(self._now_ms) if event.left is None else event.left
+        slowed.rate, slowed.since_ms = event.rate, self._now_ms
+        if slowed.is_late:
+            self._answer(RunsLate(event.job_id, part.attempt, slowed.left, slowed.rate, slowed.since_ms))
+
+    def _put_off_limits(self) -> None:
+        """Let fragments that something slows go on until their work is done; nobody is killed for what others send."""
+        for job_id in sorted(self._slowed):
+            part = self._parts[job_id]
+            slowed = part.slowed
+            assert slowed is not None, "it is not known how a slowed fragment gets on"
+            left = slowed.left_at(self._now_ms) if slowed.limit_ms <= self._now_ms else 0
+            if left > 0:
+                slowed.limit_ms = int(late_end_ms(left, slowed.rate, self._now_ms))
+                self.site.expect_end(self._now_ms, job_id, slowed.limit_ms)
+                if not slowed.is_late:
+                    slowed.is_late = True
+                    self._answer(RunsLate(job_id, part.attempt, slowed.left, slowed.rate, slowed.since_ms))
 
     def _run_site(self, events: list[Event]) -> None:
         """Have the site decide, and tell the grid of what became of its jobs."""
@@ -587,7 +530,7 @@ class ContractCore(ContractState):
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
                 self._out.append(command)
 
-    def _granted(self, command: StartJob, part: Part) -> None:
+    def _granted(self, command: StartJob, part: GridJob) -> None:
         """Take in that the nodes are there: of a hold until its start, or of a job that starts now."""
         job_id = command.job_id
         part.grant = command
@@ -600,13 +543,6 @@ class ContractCore(ContractState):
         self._timed.discard(job_id)
         part.state, part.start_ms = RUNNING, self._now_ms
         self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
-
-    def _put_off_limits(self) -> None:
-        """Let fragments that something slows go on until their work is done; nobody is killed for what others send."""
-        for job_id, limit_ms, told in self._paces.overdue(self._now_ms):
-            self.site.expect_end(self._now_ms, job_id, limit_ms)
-            if told is not None:
-                self._answer(told)
 
     def _start_due(self) -> None:
         """Start the committed fragments whose agreed instant has come."""
@@ -637,6 +573,32 @@ class ContractCore(ContractState):
         self._own_jobs.update(again)
         return [*gone, *(JobFinished(job_id) for job_id, _ in again), *(JobSubmitted(job) for _, job in again)]
 
+    def _answer(self, answer: Answer) -> None:
+        self._out.append(ToGrid(answer))
+
+    def _quote(self, request: RequestQuote) -> Quoted:
+        room = self._share.room
+        free = min(room, self.site.startable(self._now_ms, request.length_ms))
+        reason = self._share.why_not(request.width)
+        start_ms = None
+        if reason is None:
+            start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
+            reason = "" if start_ms is not None else f"the site has {self.nodes} nodes"
+        return Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(request, room))
+
+    def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
+        """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""
+        if request.resources is None or request.width > room:
+            return None
+        job = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, resources=request.resources)
+        return self.site.slowdown_offered(self._now_ms, job) if why_impossible(job) is None else None
+
+    def _tell_enqueued(self, request: EnqueueJob) -> None:
+        """Tell the grid that a delegated job waits, unless more has become of it at this instant."""
+        part = self._part(request.job.job_id, request.attempt)
+        if part is not None and part.state == WAITING:
+            self._answer(Enqueued(request.job.job_id, request.attempt))
+
     def _tell_change(self) -> None:
         """Tell the grid if its own doing is not why it can have more, or less, of the site."""
         others = self._share.others(self.site.free)
@@ -644,11 +606,15 @@ class ContractCore(ContractState):
             self._told = SiteChanged(others, min(self.site.free, self._share.room))
             self._out.insert(0, ToGrid(self._told))
 
+    def _part(self, job_id: int, attempt: int) -> GridJob | None:
+        part = self._parts.get(job_id)
+        return part if part is not None and part.attempt == attempt else None
+
     def _forget(self, job_id: int) -> None:
         """Have nothing more of a job of the grid."""
         part = self._parts.pop(job_id)
         self._timed.discard(job_id)
-        self._paces.forget(job_id)
+        self._slowed.discard(job_id)
         self._share.nodes -= part.width
         if part.state == WAITING:
             self._share.waiting -= part.width

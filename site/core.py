@@ -14,10 +14,10 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of
-from gridweave.site.disciplines.dictionary import DISCIPLINES, PlainDiscipline, Policy, SharingDiscipline
+from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, Policy
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
-from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,
@@ -36,8 +36,6 @@ from gridweave.site.messages import (
     StartJob,
     check_reservation,
 )
-
-_NEVER = int(NEVER_MS)
 
 
 class SiteCore:
@@ -72,11 +70,7 @@ class SiteCore:
 
     def __init__(self, nodes: int, policy: Policy, *, week_offset_ms: int = 0) -> None:
         self._pool = NodePool(nodes)
-        self._discipline = DISCIPLINES[policy.discipline](nodes, policy, week_offset_ms)
-        # The same again where nodes are shared; the pool has nothing to say then.
-        self._sharing = self._discipline if isinstance(self._discipline, SharingDiscipline) else None
-        discipline = self._discipline
-        self._plain = discipline if isinstance(discipline, PlainDiscipline) and discipline.is_plain else None
+        self._use(entry_of(policy).make(nodes, policy, week_offset_ms))
         self._now_ms = 0
         self._waiting: set[int] = set()
         # The nodes of each running job, as the bits of a number (allocation.py).
@@ -84,6 +78,12 @@ class SiteCore:
         self._killed: set[int] = set()
         self._reservations: dict[int, ReservationRequested] = {}
         self._reserved_nodes: dict[int, NodeIntervals] = {}
+
+    def _use(self, discipline: Discipline) -> None:
+        self._discipline = discipline
+        # The same again if it chooses the nodes, so that the pool has nothing to say, or if jobs change their rates.
+        self._places = discipline if isinstance(discipline, ChoosesNodes) else None
+        self._rates = discipline if isinstance(discipline, ChangesRates) else None
 
     @property
     def nodes(self) -> int:
@@ -93,12 +93,12 @@ class SiteCore:
     @property
     def threads_per_node(self) -> int:
         """Hardware threads of a node that are given out one by one; 1 where a node is given out whole."""
-        return 1 if self._sharing is None else self._sharing.threads_per_node
+        return 1 if self._places is None else self._places.threads_per_node
 
     @property
     def free(self) -> int:
         """Nodes that no job and no open reservation holds."""
-        return self._pool.free if self._sharing is None else self._sharing.free
+        return self._pool.free if self._places is None else self._places.free
 
     def handle(self, now_ms: int, *events: Event) -> list[Command]:
         """Take in what has happened and return what is to be done.
@@ -152,63 +152,9 @@ class SiteCore:
         self._run_pass(commands)
         if or_never and self._waiting:
             self._refuse_what_waits(or_never, commands)
-        if self._sharing is not None:
-            commands += [ChangeRate(job_id, rate) for job_id, rate in self._sharing.take_rates()]
+        if self._rates is not None:
+            commands += [ChangeRate(job_id, rate) for job_id, rate in self._rates.take_rates()]
         return commands
-
-    @property
-    def at_rest(self) -> PlainDiscipline | None:
-        """The discipline, if there is nothing to decide before its first end by estimate but for a job that comes.
-
-        It is None if there may be, and what it is stays so until `act` is called.
-        """
-        return None if self._waiting or self._reservations or self._killed else self._plain
-
-    def start_at_once(self, now_ms: int, job: Job) -> NodeIntervals | None:
-        """Do as `act` for the submission of a job to a site at rest: if there is room it starts, and all else stays.
-
-        Returns
-        -------
-        tuple of (int, int) or None
-            The nodes that it starts on; None if there is more to it, and then nothing has changed.
-        """
-        pool, plain, job_id = self._pool, self._plain, job.job_id
-        if plain is None or job.width > pool.free or job_id in self._nodes_of:
-            return None
-        plain.start_alone(now_ms, job)
-        self._now_ms = now_ms
-        nodes, self._nodes_of[job_id] = pool.take(job.width)
-        return nodes
-
-    def end_at_once(self, now_ms: int, job_id: int) -> bool:
-        """Do as `act` for the end of a job at a site at rest, where there is no other to start.
-
-        Returns
-        -------
-        bool
-            False if there is more to it, and then nothing has changed.
-        """
-        nodes = self._nodes_of.pop(job_id, None)
-        if nodes is None:
-            return False
-        self._discipline.ended(now_ms, job_id)
-        self._now_ms = now_ms
-        self._pool.give_back(nodes)
-        return True
-
-    def stay_at_rest(self, now_ms: int) -> bool:
-        """Do as `act` where nothing has happened at a site at rest.
-
-        Returns
-        -------
-        bool
-            False if there is more to it, and then nothing has changed.
-        """
-        plain = self.at_rest
-        if plain is None or now_ms >= plain.first_end_ms:
-            return False
-        self._now_ms = now_ms
-        return True
 
     def _asked(self, event: Event) -> list[Command]:
         """Take in a cancellation, or what is asked of reservations."""
@@ -248,11 +194,11 @@ class SiteCore:
         for job in self._discipline.run_pass(self._now_ms):
             job_id = job.job_id
             self._waiting.discard(job_id)
-            if self._sharing is None:
+            if self._places is None:
                 nodes, self._nodes_of[job_id] = self._pool.take(job.width)
                 commands.append(StartJob(job_id, nodes))
             else:
-                nodes, threads = self._sharing.place_of(job_id)
+                nodes, threads = self._places.place_of(job_id)
                 self._nodes_of[job_id] = bits_of(nodes)
                 commands.append(StartJob(job_id, nodes, threads))
 
@@ -269,10 +215,6 @@ class SiteCore:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
-        if self._plain is not None and not self._killed and not self._reservations:
-            end_ms = self._plain.first_end_ms
-            if end_ms > self._now_ms:
-                return end_ms if end_ms != _NEVER else None
         discipline = self._discipline
         next_ms = self._next_limit_ms() if self._killed else discipline.next_end_ms()
         planned_ms = discipline.next_wakeup_ms()
@@ -336,9 +278,7 @@ class SiteCore:
         Questions use room in the arrays of a core; what is kept of those must not depend on who has asked.
         """
         twin = copy.copy(self)
-        twin._discipline = self._discipline.aside()
-        twin._sharing = twin._discipline if isinstance(twin._discipline, SharingDiscipline) else None
-        twin._plain = None
+        twin._use(self._discipline.aside())
         return twin
 
     def startable(self, now_ms: int, length_ms: int) -> int:
@@ -361,7 +301,7 @@ class SiteCore:
         job : Job
             One that is not here; what it needs of the nodes counts.
         """
-        return None if self._sharing is None else self._sharing.slowdown_offered(now_ms, job)
+        return None if self._places is None else self._places.slowdown_offered(now_ms, job)
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not run on the idle site, in one line, or None."""
@@ -396,7 +336,7 @@ class SiteCore:
         held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
         n_held = functools.reduce(operator.or_, held, 0).bit_count()
         assert n_held == self.nodes - self.free, "a node is lost"
-        assert n_held == sum(map(int.bit_count, held)) or self._sharing is not None, "a node is held twice"
+        assert n_held == sum(map(int.bit_count, held)) or self._places is not None, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
         assert running == set(self._nodes_of), "running jobs and held nodes differ"
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
@@ -416,7 +356,7 @@ class SiteCore:
         nodes = self._nodes_of.pop(job_id, None)
         if nodes is not None:
             self._discipline.ended(self._now_ms, job_id)
-            if self._sharing is None:
+            if self._places is None:
                 self._pool.give_back(nodes)
             self._killed.discard(job_id)
 

@@ -26,7 +26,7 @@ NodeIntervals = tuple[tuple[int, int], ...]
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a job needs beside nodes, for sites whose nodes are shared (docs/lomarc.md, "The fractions of a job").
+    """What a job needs beside nodes, for sites whose nodes are shared (docs/sharing.md, "The fractions of a job").
 
     Attributes
     ----------
@@ -100,32 +100,24 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 MAX_ID = 2**63 - 1
 
 SUM_TOLERANCE = 1e-6
-"""How far the fractions of CPU, network and disk of a job may be from summing to 1 (docs/lomarc.md)."""
+"""How far the fractions of CPU, network and disk of a job may be from summing to 1 (docs/sharing.md)."""
 
 
 def why_impossible(job: Job) -> str | None:
     """Return why a job can be none, or None if it can."""
-    reason = why_impossible_numbers(job.job_id, job.width, job.estimate_ms)
-    if reason is not None:
-        return reason
+    if not 0 <= job.job_id <= MAX_ID:
+        return f"job_id is not within 0 to {MAX_ID}"
+    if not 1 <= job.width <= MAX_WIDTH:
+        return f"width {job.width} is not within 1 to {MAX_WIDTH}"
+    if not 1 <= job.estimate_ms <= MAX_TIME_MS:
+        return f"estimate_ms {job.estimate_ms} is not within 1 to {MAX_TIME_MS}"
     if not (0 < job.weight < inf and isfinite(job.priority)):
         return f"weight {job.weight} is not above 0, or priority {job.priority} no number"
     return why_impossible_needs(job.resources) if job.resources is not None else None
 
 
-def why_impossible_numbers(job_id: int, width: int, estimate_ms: int) -> str | None:
-    """Return why no job can have these, or None if one can."""
-    if not 0 <= job_id <= MAX_ID:
-        return f"job_id is not within 0 to {MAX_ID}"
-    if not 1 <= width <= MAX_WIDTH:
-        return f"width {width} is not within 1 to {MAX_WIDTH}"
-    if not 1 <= estimate_ms <= MAX_TIME_MS:
-        return f"estimate_ms {estimate_ms} is not within 1 to {MAX_TIME_MS}"
-    return None
-
-
 def why_impossible_needs(needs: Resources) -> str | None:
-    """Return why no job can need that beside its nodes, or None if one can (docs/lomarc.md)."""
+    """Return why no job can need that beside its nodes, or None if one can (docs/sharing.md)."""
     fractions = needs.cpu, needs.network, needs.disk
     if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
         return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
@@ -166,6 +158,11 @@ OVER: tuple[State, ...] = ("ended", "refused")
 
 OPEN: tuple[State, ...] = tuple(state for state in get_args(State) if state not in OVER)
 """All others."""
+
+JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
+"""How a job has ended: all its ranks well, one of them not, at its limit, or by a wish."""
+
+OUTCOMES: tuple[JobOutcome, ...] = get_args(JobOutcome)
 
 WishKind = Literal["cancel", "hold", "release"]
 """What a user wants of a job: that it ends or does not start, that it does not start for now, or that it may again."""

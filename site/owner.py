@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job
 
 
@@ -48,9 +48,7 @@ def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
     >>> policy_label(SitePolicy(order="sjf"), OwnerPolicy(own_users_first=True))
     'sjf easy, own users first'
     """
-    # A discipline of somebody's own may have no more than its name.
-    label = str(getattr(policy, "label", policy.discipline))
-    return f"{label}, own users first" if owner.own_users_first else label
+    return f"{policy.label}, own users first" if owner.own_users_first else policy.label
 
 
 class GridShare:

@@ -12,7 +12,7 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.book import JobBook
-from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals
 from gridweave.site.launch import Launch, Rank, Used, total_usage
 from gridweave.site.messages import (

@@ -49,8 +49,8 @@ from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.lomarc import VARIANTS, NodeKind, SharedNodes
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.job import Accepted, JobRequest, Program, WishKind
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (

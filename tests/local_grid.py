@@ -11,7 +11,7 @@ from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.backend import LiveBackend
-from gridweave.grid.service.desk import GRID_METHODS, GridDesk
+from gridweave.grid.service.desk import GridDesk
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import Agent
@@ -20,7 +20,7 @@ from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door, agent_actor, site_actor
 from gridweave.site.service.clock import Clock
-from gridweave.site.service.desk import SITE_METHODS, SiteDesk
+from gridweave.site.service.desk import SiteDesk
 from gridweave.site.service.site_driver import GRID, SiteDriver
 
 SITES = (("north", (2, 2)), ("south", (2,)))
@@ -86,7 +86,7 @@ class LocalGrid:
             self._start_site(settings)
         machines = tuple(tuple(agent.name for agent in settings.agents) for settings in self.settings)
         self.driver = GridDriver(self.grid_settings, self.folder / "grid.journal", Clock(), to_site=self._to_site)
-        self._doors[GRID_ACTOR] = Door(GridDesk(self.driver, machines), GRID_METHODS)
+        self._doors[GRID_ACTOR] = Door(GridDesk(self.driver, machines), GridDesk.methods)
         self._spawn(self.driver.run())
         return self
 
@@ -116,7 +116,7 @@ class LocalGrid:
         place = self.folder / f"{name}.journal"
         driver = SiteDriver(settings, place, Clock(), to_grid=to_grid, to_agent=to_agent)
         self.sites[name] = driver
-        self._doors[site_actor(name)] = Door(SiteDesk(driver), SITE_METHODS)
+        self._doors[site_actor(name)] = Door(SiteDesk(driver), SiteDesk.methods)
         self._spawn(driver.run())
         self._spawn(driver.repeat_orders())
 

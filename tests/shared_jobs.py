@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind
-from gridweave.site.disciplines.slowdown_tables import TABLE_3, SlowdownModel, rows_of
+from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharingPolicy
+from gridweave.site.disciplines.sharing.slowdown_tables import TABLE_3, SlowdownModel, rows_of
 from reference.lomarc import Job, Kind, Options
 
 MINUTE, HOUR = 60_000, 3_600_000
@@ -80,7 +80,7 @@ def random_workload(rng: np.random.Generator, nodes: int, *, coarse: bool) -> Wo
     )
 
 
-def random_policy(rng: np.random.Generator, variant: str, backfills: Sequence[str]) -> LomarcPolicy:
+def random_policy(rng: np.random.Generator, variant: str, backfills: Sequence[str]) -> SharingPolicy:
     """Return a variant with some of its numbers changed."""
     changes: dict[str, Any] = {"backfill": str(rng.choice(list(backfills)))}
     if rng.random() < 0.5:
@@ -141,7 +141,7 @@ def reference_kinds(kinds: Sequence[NodeKind]) -> list[Kind]:
     return [Kind(kind.count, kind.cores, kind.threads, kind.memory, kind.cpu == "hyperthreaded") for kind in kinds]
 
 
-def reference_options(policy: LomarcPolicy, model: SlowdownModel) -> Options:
+def reference_options(policy: SharingPolicy, model: SlowdownModel) -> Options:
     """Return a policy and a slowdown model as the reference takes them."""
     return Options(
         coscheduling=policy.coscheduling,

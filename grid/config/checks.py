@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, PolicyTable, SharingTable, Site
-from gridweave.grid.config.toml import FileReport, KeyPath
+from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, PolicyTable, Site
+from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
-from gridweave.netmodel.tables import NetTable
-from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, SharedNodes
+from gridweave.netmodel.tables import KeyPath, NetTable
+from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.owner import OwnerPolicy
-from gridweave.site.policy import BACKFILLS, SitePolicy
 
 WITHOUT_NET = "is {!r}, and there is no network; add the table [net], or leave this out"
 IDLE_NET = "is of no use under mode {}, which splits no job, with no data to move; leave it out, or choose the mode "
@@ -24,7 +24,7 @@ IDLE_NET += "multi-site or adaptive"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def site_policy(site: Site, grid: PolicyTable) -> SitePolicy | SharedNodes:
+def site_policy(site: Site, grid: PolicyTable) -> Policy:
     """Return how a site schedules by itself.
 
     Parameters
@@ -37,40 +37,8 @@ def site_policy(site: Site, grid: PolicyTable) -> SitePolicy | SharedNodes:
     OptionError
         If its options are not known, or do not go together.
     """
-    if site.discipline == "lomarc":
-        if site.order is not None:
-            raise OptionError("order", f"{site.order!r} is not for a lomarc site: jobs stand there by class and age")
-        return _shared_nodes(site.sharing or SharingTable(), site.nodes, site.backfill or grid.backfill)
-    if site.sharing is not None:
-        raise OptionError("sharing", f"is for the discipline lomarc, and this site has {site.discipline!r}")
-    return SitePolicy(
-        discipline=site.discipline, order=site.order or grid.order, backfill=site.backfill or grid.backfill
-    )
-
-
-def _shared_nodes(table: SharingTable, nodes: int, backfill: str) -> SharedNodes:
-    """Return how a site schedules on nodes that are shared.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    backfill : str
-        Of the site.
-
-    Raises
-    ------
-    OptionError
-        If a name is not known, or an option does not go with another.
-    """
-    if table.variant not in VARIANTS:
-        raise OptionError("variant", f"{table.variant!r} is not known; one of {', '.join(VARIANTS)}")
-    plain = VARIANTS[table.variant]
-    policy: LomarcPolicy = msgspec.structs.replace(
-        plain, backfill=backfill, max_slowdown=table.max_slowdown, cpu=table.cpu or plain.cpu
-    )
-    kind = NodeKind(count=nodes, cores=table.cores, threads=table.threads, memory=table.memory, cpu=policy.cpu)
-    return SharedNodes(sharing=policy, kinds=(kind,), formula=table.formula)
+    usual = {"order": grid.order, "backfill": grid.backfill}
+    return read_policy(site.discipline, site.nodes, site.options, usual)
 
 
 def owner_policy(site: Site) -> OwnerPolicy:
@@ -164,18 +132,21 @@ def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
         OwnerPolicy(grid_share=site.grid_share)
     except OptionError as error:
         report.add((*place, "grid_share"), error.problem)
-    # One by one, since the first that is wrong hides the others.
-    alone = Site(name=site.name, nodes=site.nodes)
-    changes: list[dict[str, Any]] = [{"order": site.order}]
-    if site.discipline == "lomarc":
-        changes = [{"order": site.order, "discipline": "lomarc"}]
-    changes.append({"discipline": site.discipline, "backfill": site.backfill, "sharing": site.sharing})
-    for changed in changes:
+    # Its order and the rest one by one, since the first that is wrong hides the others.
+    plain = Site(name=site.name, nodes=site.nodes)
+    known = site.discipline if site.discipline in DISCIPLINES else plain.discipline
+    rest = {name: value for name, value in site.options.items() if name != "order"}
+    for changed in ({"discipline": known, "order": site.order}, {"discipline": site.discipline, **rest}):
         try:
-            site_policy(msgspec.structs.replace(alone, **changed), PolicyTable())
+            site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:
-            table = ("sharing",) if error.option in SharingTable.__struct_fields__ else ()
-            report.add((*place, *table, error.option), error.problem)
+            report.add((*place, *_table_with(error.option), error.option), error.problem)
+
+
+def _table_with(option: str) -> list[str]:
+    """Return the key of the table of a discipline in which an option stands, if it stands in one."""
+    entries = DISCIPLINES.values()
+    return [one.table_key for one in entries if one.table is not None and option in one.table.__struct_fields__][:1]
 
 
 def check_fragments(table: PolicyTable, report: FileReport) -> None:
@@ -228,7 +199,7 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:
     """Return whether the grid has all nodes of all sites for itself, and all say in what starts there."""
     return grid.control == "full" and all(
-        site.grid_share == 1 and not site.own_users_first and site.discipline in BACKFILLS
+        site.grid_share == 1 and not site.own_users_first and not site.shares_nodes
         for site in sites
         if isinstance(site, Site)
     )

@@ -16,9 +16,8 @@ import platformdirs
 from gridweave.errors import InputError
 from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport
-from gridweave.netmodel.problems import Path as Keys
 from gridweave.netmodel.reading import read_table
-from gridweave.netmodel.tables import DETOUR, AttachTable, NetTable
+from gridweave.netmodel.tables import DETOUR, AttachTable, KeyPath, NetTable
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
@@ -140,7 +139,7 @@ class _Lines:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def add(self, path: Keys, text: str) -> None:
+    def add(self, path: KeyPath, text: str) -> None:
         """Note a problem with the key at a path."""
         name = ".".join(str(key) for key in path if not isinstance(key, int))
         self.lines.append(f"{name}: {text}" if name else text)
@@ -248,7 +247,7 @@ class _Listener:
         self.file = ""
         self.is_whole = report.is_clean(("net", "links"))
 
-    def add(self, path: Keys, text: str) -> None:
+    def add(self, path: KeyPath, text: str) -> None:
         """Note a problem with the key at a path within ``[net]``."""
         text = text.removeprefix(f"{self.name}: ")
         if not path and not self.is_whole:

@@ -30,7 +30,8 @@ from gridweave.grid.config.tables import (
     ServedGrid,
     ServedSite,
 )
-from gridweave.grid.config.toml import FileReport, KeyPath, convert_whole, parse_toml, text_of_file
+from gridweave.grid.config.toml import FileReport, convert_whole, parse_toml, text_of_file
+from gridweave.netmodel.tables import KeyPath
 
 DEFAULT = "gridweave/default.toml"
 """What the GRID.toml is called that ships."""

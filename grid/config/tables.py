@@ -5,7 +5,7 @@ Which keys count where is told by `GridFile`, `ServedGrid` and `ServedSite`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -14,11 +14,9 @@ from gridweave.grid.config.toml import NAME_PATTERN
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.policy import BACKFILLS, CONTROLS, MODES, SELECTIONS
 from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
-from gridweave.site.disciplines.lomarc import CPUS, MAX_LANES, VARIANTS
-from gridweave.site.disciplines.slowdown_tables import FORMULAS
+from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
 
 SITES_OF_SPLITS = ("fewest", "earliest-end")
 FRAGMENT_TABLES = ("limited", "unlimited")
@@ -34,6 +32,7 @@ def one_of(names: tuple[str, ...], description: str) -> Meta:
 SiteName = Annotated[str, Meta(description="Letters, digits, hyphens and underscores.", pattern=NAME_PATTERN)]
 Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
 Order = Annotated[str, one_of(tuple(ORDERS), "Order of the queue.")]
+Backfill = Annotated[str, one_of(DISCIPLINES["queue"].backfills, "Backfilling of the site under mode local.")]
 _Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 _Seconds = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1, le=2**40)]
@@ -44,36 +43,21 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Base of all tables: unknown keys are refused."""
 
 
-class SharingTable(Table, frozen=True, kw_only=True):
-    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``.
-
-    Attributes
-    ----------
-    variant : str
-        A variant of docs/lomarc.md: who shares nodes, and which match is best.
-    cores, threads : int
-        Cores of a node, and hardware threads of a core.
-    memory : float
-        Of a node, in units of the memory that the jobs' fractions are parts of.
-    cpu : str, optional
-        That of the variant if left out.
-    max_slowdown : float
-        No match may slow a job more.
-    formula : str
-        Of the slowdown.
-    """
-
-    variant: Annotated[str, one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
-    cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
-    threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
-    memory: Annotated[float, Meta(gt=0)] = 1.0
-    cpu: Annotated[str, one_of(CPUS, "Kind of CPU.")] | None = None
-    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6
-    formula: Annotated[str, one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
+# The tables in which disciplines have further options of a site: a field each, called as the dictionary says.
+if TYPE_CHECKING:
+    _DisciplineTables = Table
+else:
+    _DisciplineTables = msgspec.defstruct(
+        "_DisciplineTables",
+        [(entry.table_key, entry.table | None, None) for entry in DISCIPLINES.values() if entry.table is not None],
+        bases=(Table,),
+        frozen=True,
+        kw_only=True,
+    )
 
 
-class Site(Table, frozen=True, kw_only=True):
-    """One of ``[[sites]]``.
+class Site(_DisciplineTables, frozen=True, kw_only=True):
+    """One of ``[[sites]]``: these keys, and the tables of the disciplines.
 
     Attributes
     ----------
@@ -89,19 +73,27 @@ class Site(Table, frozen=True, kw_only=True):
         Whether the owner's users stand ahead of delegated jobs in the site's queue.
     at : str, optional
         The node of the network at which it is attached; as an entry of ``[net.attach]``.
-    sharing : SharingTable, optional
-        How jobs share its nodes; for the discipline ``lomarc``.
     """
 
     name: SiteName
     nodes: Nodes
-    discipline: Annotated[str, one_of((*SITE_BACKFILLS, "lomarc"), "How the site schedules by itself.")] = "queue"
+    discipline: Annotated[str, one_of(tuple(DISCIPLINES), "How the site schedules by itself.")] = "queue"
     order: Order | None = None
-    backfill: Annotated[str, one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")] | None = None
+    backfill: Backfill | None = None
     grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
     own_users_first: Annotated[bool, Meta(description="Whether own users stand ahead of delegated jobs.")] = False
     at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
-    sharing: SharingTable | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was given of how the site schedules: order, backfilling, and the tables of disciplines."""
+        tables = (entry.table_key for entry in DISCIPLINES.values() if entry.table is not None)
+        return {name: getattr(self, name) for name in ("order", "backfill", *tables)}
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether several jobs may be on one of its nodes."""
+        return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].shares_nodes
 
 
 class LiveSiteTable(Site, frozen=True, kw_only=True):

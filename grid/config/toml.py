@@ -19,16 +19,13 @@ import msgspec
 
 from gridweave.errors import InputError, ScenarioError
 from gridweave.netmodel.reading import read_table
-from gridweave.netmodel.tables import NetTable
+from gridweave.netmodel.tables import KeyPath, NetTable
 
 NAME_PATTERN = "^[A-Za-z0-9_-]+$"
 """What names of sites are made of."""
 
 MAX_BYTES = 1 << 22
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
-
-KeyPath = tuple[str | int, ...]
-"""Keys from the root of a document, and numbers of the elements of arrays, from 0."""
 
 _BLANK = re.compile(r"[ \t\r\n]*(?:#[^\n]*)?")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")

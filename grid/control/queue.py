@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.links import GridNetwork, KnownLinks, copied
@@ -32,14 +31,13 @@ from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.jit import prepared
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, copy_into
 from gridweave.site.job import Job
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.profile import earliest_fit
 from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
 from gridweave.site.kernels.work import late_end_ms, work_left
 from gridweave.site.messages import RunsLate
-
-_FIRST_SLOTS = 64
 
 
 class PlacedJob(msgspec.Struct, frozen=True, gc=False):
@@ -83,21 +81,19 @@ class GridQueue:
         self._codes = policy.codes()
         self._links: KnownLinks | None = None
         if network is not None:
-            self._links = KnownLinks(network, slots=_FIRST_SLOTS, widest=max(1, self._total))
+            self._links = KnownLinks(network, slots=FIRST_SLOTS, widest=max(1, self._total))
             self._codes = self._codes._replace(net=self._links.arrays)
         # What is left of the jobs that have not ended by their end by estimate.
         self._late: dict[int, RunsLate] = {}
-        self._state = empty_grid(self._nodes, slots=_FIRST_SLOTS)
+        self._state = empty_grid(self._nodes, slots=FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
-        self._jobs: dict[int, Job] = {}
-        self._slot: dict[int, int] = {}
-        self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
+        self._slots = JobSlots()
         self.n_waiting = 0
         # Of all jobs that have started since the last `_compact`.
         self._n_fragments = 0
         self._plan: ReservedStarts | None = None
         if self.reserves_starts:
-            self._plan = empty_grid_plan(self._state, self._codes, room=_FIRST_SLOTS)
+            self._plan = empty_grid_plan(self._state, self._codes, room=FIRST_SLOTS)
         self._order = ORDERS[policy.order]
         self._name_numbers()
         state, number = self._state, 0
@@ -118,8 +114,7 @@ class GridQueue:
         twin = copy.copy(self)
         twin._state = copied(self._state)
         twin._plan = None if self._plan is None else copied(self._plan)
-        twin._others, twin._unused = self._others.copy(), self._unused.copy()
-        twin._jobs, twin._slot, twin._late = self._jobs.copy(), self._slot.copy(), self._late.copy()
+        twin._others, twin._slots, twin._late = self._others.copy(), self._slots.copy(), self._late.copy()
         if self._links is not None:
             twin._links = self._links.copy()
             twin._codes = self._codes._replace(net=twin._links.arrays)
@@ -136,13 +131,13 @@ class GridQueue:
     def waiting(self) -> Iterator[Job]:
         """The waiting jobs, in the order of the queue."""
         for slot in self._state.waiting[: self.n_waiting].tolist():
-            yield self._jobs[slot]
+            yield self._slots.jobs[slot]
 
     @property
     def running(self) -> Iterator[RunningJob]:
         """The running jobs, by their expected end."""
         for slot in running_slots(self._state).tolist():
-            yield RunningJob(self._jobs[slot], self._fragments_of(slot), int(self._state.end_ms[slot]))
+            yield RunningJob(self._slots.jobs[slot], self._fragments_of(slot), int(self._state.end_ms[slot]))
 
     def next_end_ms(self) -> int | None:
         """Return the first expected end of a running job; None if none runs."""
@@ -154,7 +149,7 @@ class GridQueue:
             end_ms, slot = self._first_running()
             if end_ms > now_ms:
                 return
-            yield self._jobs[slot].job_id
+            yield self._slots.jobs[slot].job_id
 
     def _first_running(self) -> tuple[int, int]:
         """Return the expected end and the slot of the running job that ends first."""
@@ -173,20 +168,20 @@ class GridQueue:
 
     def reserved(self, job_id: int) -> tuple[int, PlacedJob] | None:
         """Return what is reserved for a waiting job, and from when on; None if nothing is."""
-        slot = self._slot[job_id]
+        slot = self._slots.of[job_id]
         start_ms = int(self._state.jobs["promised_ms"][slot])
         if self._plan is None or start_ms in (UNPLACED_MS, NEVER_MS):
             return None
         row = self._plan.row[slot]
         length_ms, n_fragments = self._plan.reserved[row].item()
         fragments = tuple(self._plan.fragments[row, :n_fragments].tolist())
-        return start_ms, PlacedJob(self._jobs[slot], fragments, length_ms)
+        return start_ms, PlacedJob(self._slots.jobs[slot], fragments, length_ms)
 
     def gaps_ms(self, job_id: int, now_ms: int) -> list[int | None]:
         """Return from when on each site alone has a waiting job's nodes beside what is reserved for the others."""
         assert self._plan is not None, "nothing is reserved"
-        slot, plan = np.int64(self._slot[job_id]), self._plan
-        job = self._jobs[int(slot)]
+        slot, plan = np.int64(self._slots.of[job_id]), self._plan
+        job = self._slots.jobs[int(slot)]
         is_placed = self._state.jobs["promised_ms"][slot] != UNPLACED_MS
         if is_placed:
             hold_reserved(self._state, plan, slot, GIVE_BACK)
@@ -218,7 +213,7 @@ class GridQueue:
 
     def may_split(self, job_id: int) -> bool:
         """Return whether a waiting job may be split, by the mode and the lower bound."""
-        return bool(may_split(self._state, self._codes, np.int64(self._slot[job_id])))
+        return bool(may_split(self._state, self._codes, np.int64(self._slots.of[job_id])))
 
     def fragments_allowed(self, width: int) -> int:
         """Return into how many fragments a job of this width may be split."""
@@ -226,16 +221,16 @@ class GridQueue:
 
     def split(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
         """Return how a waiting job would be split over these nodes at an instant, and how long it takes then."""
-        slot, available = np.int64(self._slot[job_id]), np.array(free, np.int64)
+        slot, available = np.int64(self._slots.of[job_id]), np.array(free, np.int64)
         if not take_parts(self._state, self._codes, self._codes.net, slot, available, np.int64(when_ms)):
             return None
         taken = self._state.taken[: self._state.counters[0]["n_taken"]]
-        estimate_ms = np.int64(self._jobs[int(slot)].estimate_ms)
+        estimate_ms = np.int64(self._slots.jobs[int(slot)].estimate_ms)
         return tuple(taken.tolist()), int(split_length_ms(self._state, self._codes, slot, estimate_ms))
 
     def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
         """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
-        slot = self._slot[job_id]
+        slot = self._slots.of[job_id]
         if self._links is None:
             return 0
         return self._links.data_delay_ms(slot, int(self._state.jobs["submit_ms"][slot]), site, when_ms)
@@ -246,12 +241,10 @@ class GridQueue:
 
     def submit(self, now_ms: int, job: Job, *, draw: float, sensitivity: float, sends: Sends | None = None) -> None:
         """Take in a job; what it sends matters between sites with links."""
-        if not self._unused:
+        if self._slots.is_full:
             self._grow()
-        slot = self._unused.pop()
+        slot = self._slots.enter(job)
         job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
-        self._jobs[slot] = job
-        self._slot[job_id] = slot
         key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
         arrive = self._arrive
         arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
@@ -261,7 +254,7 @@ class GridQueue:
 
     def withdraw(self, job_id: int) -> bool:
         """Take out a waiting job; return whether it waited."""
-        places = np.flatnonzero(self._state.waiting[: self.n_waiting] == self._slot.get(job_id, -1))
+        places = np.flatnonzero(self._state.waiting[: self.n_waiting] == self._slots.of.get(job_id, -1))
         if not len(places):
             return False
         if self._plan is None:
@@ -269,7 +262,7 @@ class GridQueue:
         else:
             planned_job_withdrawn(self._state, self._plan, np.int64(places[0]))
         self.n_waiting -= 1
-        self._forget(job_id)
+        self._slots.leave(job_id)
         return True
 
     def next_start_ms(self) -> int | None:
@@ -303,7 +296,7 @@ class GridQueue:
             slot, end_ms, count, site, width = first
             self._n_fragments += count
             fragments: Fragments = ((site, width),) if count == 1 else self._fragments_of(slot)
-            placements.append(PlacedJob(self._jobs[slot], fragments, end_ms - now_ms))
+            placements.append(PlacedJob(self._slots.jobs[slot], fragments, end_ms - now_ms))
             if len(placements) == n_started:
                 return placements
             first = self._placed(state, len(placements))
@@ -326,15 +319,14 @@ class GridQueue:
     def expect_late(self, now_ms: int) -> None:
         """Expect later ends of the jobs that are late."""
         for job_id, late in self._late.items():
-            if int(self._state.end_ms[self._slot[job_id]]) <= now_ms:
+            if int(self._state.end_ms[self._slots.of[job_id]]) <= now_ms:
                 left = work_left(late.left, late.rate, late.since_ms, now_ms)
                 self.expect_end(now_ms, job_id, max(now_ms + 1, int(late_end_ms(left, late.rate, now_ms))))
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job for good."""
-        slot = self._leave(now_ms, job_id)
-        self._unused.append(slot)
-        del self._slot[job_id], self._jobs[slot]
+        self._leave(now_ms, job_id)
+        self._slots.leave(job_id)
 
     def requeue(self, now_ms: int, job_id: int) -> None:
         """Put a running job back into the queue, at the place that it had by its submission."""
@@ -345,7 +337,7 @@ class GridQueue:
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
         """Expect a running job to end at this instant."""
-        slot = np.int64(self._slot[job_id])
+        slot = np.int64(self._slots.of[job_id])
         if int(self._state.end_ms[slot]) == end_ms:
             return
         if self._plan is None:
@@ -372,18 +364,13 @@ class GridQueue:
     def _leave(self, now_ms: int, job_id: int) -> int:
         """Take out a running job; return its slot, which it keeps."""
         self._late.pop(job_id, None)
-        slot, depart = self._slot[job_id], self._depart
+        slot, depart = self._slots.of[job_id], self._depart
         if self._plan is None:
             left = depart(self._state, slot)
         else:
             left = planned_job_ended(self._state, self._plan, np.int64(slot), np.int64(now_ms))
         assert left, f"job {job_id} is not among the running jobs"
         return slot
-
-    def _forget(self, job_id: int) -> None:
-        slot = self._slot.pop(job_id)
-        self._unused.append(slot)
-        del self._jobs[slot]
 
     def _compact(self) -> None:
         """Keep the fragments of running jobs alone, in an array with room for twice as many."""
@@ -405,13 +392,10 @@ class GridQueue:
     def _grow(self) -> None:
         """Move into arrays of twice the size."""
         old = self._state
-        slots = 2 * len(old.jobs)
+        slots = self._slots.double()
         # The fragments have room of their own: `_compact` sees to that.
         self._state = empty_grid(self._nodes, slots=slots)._replace(fragments=old.fragments)
-        targets: tuple[npt.NDArray[Any], ...] = self._state
-        sources: tuple[npt.NDArray[Any], ...] = old
-        for target, source in zip(targets, sources, strict=True):
-            target[tuple(slice(length) for length in source.shape)] = source
+        copy_into(self._state, old)
         if self._plan is not None:
             rows = np.zeros(slots, np.int64)
             rows[: len(self._plan.row)] = self._plan.row
@@ -420,7 +404,6 @@ class GridQueue:
             self._links.grow(slots)
             self._codes = self._codes._replace(net=self._links.arrays)
         self._name_numbers()
-        self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -438,7 +421,7 @@ class GridQueue:
         waiting = self._state.waiting[: counters["n_waiting"]].tolist()
         assert len(waiting) == self.n_waiting, "waiting jobs differ"
         assert counters["n_fragments"] == self._n_fragments, "fragments differ"
-        assert sorted([*waiting, *slots]) == sorted(self._slot.values()), "a slot is lost or doubled"
+        assert sorted([*waiting, *slots]) == sorted(self._slots.of.values()), "a slot is lost or doubled"
         noted = self._state.jobs[waiting[: min(counters["n_noted"], counters["first_new"])]]
         for name, wants in (("width", self._state.queue_width), ("estimate_ms", self._state.queue_ms)):
             assert (np.minimum(noted[name], MOST) == wants[: len(noted)]).all(), f"the {name} is not that of the job"
@@ -446,7 +429,7 @@ class GridQueue:
             self._check_plan(self._plan, waiting)
         ranks = [tuple(self._state.jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
         assert ranks == sorted(ranks), "the queue is out of order"
-        assert set(self._late) <= set(self._slot), "a job is late that is not here"
+        assert set(self._late) <= set(self._slots.of), "a job is late that is not here"
 
     def _check_plan(self, plan: ReservedStarts, waiting: list[int]) -> None:
         """Raise AssertionError if the reservations contradict themselves."""

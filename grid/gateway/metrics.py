@@ -15,9 +15,8 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gridweave.grid.api import JobEvent, Queue, SiteInfo
+from gridweave.site.job import OUTCOMES
 from gridweave.site.service.link import Link
-
-OUTCOMES = ("finished", "failed", "limit", "cancelled")
 
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

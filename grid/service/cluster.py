@@ -24,7 +24,7 @@ from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.messages import Agent
 from gridweave.site.owner import OwnerPolicy
@@ -361,10 +361,8 @@ class RunningGrid(RunningActors):
         """Return what the grid knows of jobs."""
         import ray
 
-        from gridweave.grid.service.actor import Page
-
         data = ray.get(self.actors[GRID_ACTOR].records.remote(list(job_ids)), timeout=START_S)
-        return msgspec.msgpack.decode(data, type=Page).jobs
+        return msgspec.msgpack.decode(data, type=list[JobRecord])
 
 
 def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any] = NodeAgent) -> RunningGrid:

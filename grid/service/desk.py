@@ -11,10 +11,7 @@ from gridweave.grid.service.driver import GridDriver
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRequest
-from gridweave.site.service.desk import DESK_METHODS, Desk, queued
-
-GRID_METHODS = (*DESK_METHODS, "about", "queue", "forecast", "quote", "scheduling")
-"""What may be asked at the desk of the grid through a `Door`."""
+from gridweave.site.service.desk import Desk, queued
 
 
 class GridDesk(Desk[GridDriver]):
@@ -27,6 +24,8 @@ class GridDesk(Desk[GridDriver]):
     machines : sequence of tuple of str
         The machines of each site, in site order; empty: not known.
     """
+
+    methods = (*Desk.methods, "about", "queue", "forecast", "quote", "scheduling")
 
     def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(driver, driver.grid, driver.journal)
@@ -43,7 +42,7 @@ class GridDesk(Desk[GridDriver]):
     async def queue(self, limit: int) -> Queue:
         """Return how many jobs there are in each state, and the first of those that wait."""
         await self.driver.durable()
-        records = self._core.book.records
+        records = self.core.book.records
         counts = Counter(record.state for record in records.values())
         waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
         first = islice((record for record in waiting if record.state == "waiting"), limit)

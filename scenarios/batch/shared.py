@@ -1,4 +1,4 @@
-"""A site whose nodes are shared, in simulation: a workload and a policy in, a schedule out (docs/lomarc.md)."""
+"""A site whose nodes are shared, in simulation: a workload and a policy in, a schedule out (docs/sharing.md)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gridweave.scenarios.batch.kernels.coscheduling_batch import UNKNOWN, run_sh
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.table import IntArray, Workload
-from gridweave.site.disciplines.lomarc import MAX_LANES, VARIANTS, LomarcPolicy, NodeKind, kind_array
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
-from gridweave.site.kernels.coscheduling_state import SharedSite, empty_site
+from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
+from gridweave.site.disciplines.sharing.policy import MAX_LANES, VARIANTS, NodeKind, SharingPolicy, kind_array
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel, SlowdownTable, parse_table
 
 Progress = Callable[[int, int], None]
 
@@ -137,7 +137,7 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
 def simulate_shared(
     workload: Workload,
     nodes: int | Sequence[NodeKind] | None = None,
-    policy: LomarcPolicy | str = "L-U1",
+    policy: SharingPolicy | str = "L-U1",
     *,
     model: SlowdownModel | None = None,
     cores: npt.ArrayLike = 1,
@@ -153,7 +153,7 @@ def simulate_shared(
     nodes : int or sequence of NodeKind, optional
         Kinds of nodes; a number is of nodes with one core and two threads, of the policy's CPU. If left out, the number
         that the workload was recorded on.
-    policy : LomarcPolicy or str
+    policy : SharingPolicy or str
         A policy, or the name of one of the paper's variants: PSS, AC, AM, L-U1, L-U2, L-R, L-FM, L-N.
     model : SlowdownModel, optional
         The paper's, with its estimates, if left out.
@@ -226,7 +226,7 @@ class _Run:
         self.beside = np.zeros(len(workload), np.int64)
         self.busy = np.zeros(2, np.int64)
 
-    def play(self, model: SlowdownModel, policy: LomarcPolicy, kinds: Sequence[NodeKind]) -> None:
+    def play(self, model: SlowdownModel, policy: SharingPolicy, kinds: Sequence[NodeKind]) -> None:
         count = len(self._rows)
         starts, ends_at = np.full(count, UNKNOWN, np.int64), np.full(count, UNKNOWN, np.int64)
         beside, clock = np.zeros(count, np.int64), np.zeros(2, np.int64)
@@ -247,15 +247,15 @@ def _tell_nobody(done: int, total: int) -> None:
     pass
 
 
-def _policy_of(policy: LomarcPolicy | str) -> LomarcPolicy:
-    if isinstance(policy, LomarcPolicy):
+def _policy_of(policy: SharingPolicy | str) -> SharingPolicy:
+    if isinstance(policy, SharingPolicy):
         return policy
     if policy not in VARIANTS:
         raise InputError(f"policy {policy!r} is not known; known are {', '.join(VARIANTS)}")
     return VARIANTS[policy]
 
 
-def _kinds_of(workload: Workload, nodes: int | Sequence[NodeKind] | None, policy: LomarcPolicy) -> Sequence[NodeKind]:
+def _kinds_of(workload: Workload, nodes: int | Sequence[NodeKind] | None, policy: SharingPolicy) -> Sequence[NodeKind]:
     if nodes is None:
         nodes = workload.nodes
     if nodes is None:
@@ -269,7 +269,7 @@ def _kinds_of(workload: Workload, nodes: int | Sequence[NodeKind] | None, policy
 def _prepare(
     workload: Workload,
     kinds: Sequence[NodeKind],
-    policy: LomarcPolicy,
+    policy: SharingPolicy,
     model: SlowdownModel,
     cores: npt.ArrayLike,
     rows: npt.ArrayLike | None,

@@ -18,7 +18,7 @@ from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job, Resources
 from gridweave.site.messages import (
     AcceptReservation,

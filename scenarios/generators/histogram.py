@@ -10,16 +10,153 @@ Bins for times: exact where times are short, of a constant ratio where they are 
 from __future__ import annotations
 
 import functools
-from typing import Annotated
+import math
+from types import MappingProxyType
+from typing import Annotated, Unpack
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.generators.assemble import assemble, check_request
-from gridweave.scenarios.generators.moments import Moments, Name, machine_nodes, measure, plain_name, resolution_ms
-from gridweave.scenarios.generators.weibull import Weibull, fit_weibull, weibull_by_name
-from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload
+from gridweave.scenarios.generators.common import (
+    FloatArray,
+    Moments,
+    Name,
+    Request,
+    Scaling,
+    Width,
+    assemble,
+    machine_nodes,
+    measure,
+    plain_name,
+    resolution_ms,
+)
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MS_PER_S, BoolArray, IntArray, Workload
+
+# Shapes outside these are no arrival process: below, single gaps of many times the whole trace; above, a metronome.
+ALPHA_MIN, ALPHA_MAX = 0.1, 20.0
+
+
+class Weibull(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Interarrival times with the distribution function 1 - exp(-(x / beta)^alpha).
+
+    Parameters
+    ----------
+    alpha : float
+        Shape, within `ALPHA_MIN` to `ALPHA_MAX`. Below 1 the arrivals come in bursts; at 1 they are a Poisson process.
+    beta_ms : float
+        Scale in milliseconds, > 0 and at most `MAX_TIME_MS`.
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of its bounds.
+
+    Examples
+    --------
+    >>> round(Weibull(alpha=0.35, beta_ms=60_000.0).mean_ms)
+    301749
+    """
+
+    alpha: float
+    beta_ms: float
+
+    def __post_init__(self) -> None:
+        if not ALPHA_MIN <= self.alpha <= ALPHA_MAX:
+            raise InputError(f"Weibull alpha {self.alpha} is not within {ALPHA_MIN} to {ALPHA_MAX}")
+        if not 0 < self.beta_ms <= MAX_TIME_MS:
+            raise InputError(f"Weibull beta_ms {self.beta_ms} is not within 0 to {MAX_TIME_MS}")
+
+    @property
+    def mean_ms(self) -> float:
+        """Mean interarrival time in milliseconds, beta * Gamma(1 + 1 / alpha)."""
+        return self.beta_ms * math.gamma(1 + 1 / self.alpha)
+
+    @property
+    def cv2(self) -> float:
+        """Squared coefficient of variation; 1 for a Poisson process, more for bursts."""
+        return math.gamma(1 + 2 / self.alpha) / math.gamma(1 + 1 / self.alpha) ** 2 - 1
+
+    def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
+        """Draw interarrival times, in milliseconds."""
+        return rng.weibull(self.alpha, size) * self.beta_ms
+
+
+# Streit, Table 3.7; there beta is in seconds.
+WEIBULL_TABLE = MappingProxyType(
+    {
+        "CTC": Weibull(alpha=0.35, beta_ms=60_000.0),
+        "KTH": Weibull(alpha=0.35, beta_ms=200_000.0),
+        "SDSC": Weibull(alpha=0.40, beta_ms=290_000.0),
+        "LANL": Weibull(alpha=0.45, beta_ms=180_000.0),
+        "PC2-2001": Weibull(alpha=0.25, beta_ms=40_000.0),
+        "PC2-2002": Weibull(alpha=0.25, beta_ms=40_000.0),
+        "CHPC": Weibull(alpha=0.35, beta_ms=300_000.0),
+        "MHPCC": Weibull(alpha=0.35, beta_ms=120_000.0),
+    }
+)
+
+
+def fit_weibull(interarrival_ms: npt.NDArray[np.integer], *, resolution_ms: int) -> Weibull:
+    """Fit the law to observed interarrival times, keeping their mean.
+
+    Among all Weibull laws whose mean is the observed one, take the one with the greatest likelihood. The mean is kept
+    because it decides the offered load. An observed time x on a clock of `resolution_ms` stands for all times within
+    half a tick of x, so that jobs submitted in the same second (x = 0) count like any other.
+
+    Parameters
+    ----------
+    interarrival_ms : numpy.ndarray of int64, shape (n,)
+        Observed times, >= 0, at least one and not all zero.
+    resolution_ms : int
+        Tick of the clock that they were read from, >= 1.
+
+    Raises
+    ------
+    InputError
+        If there is no interarrival time, or all are zero.
+    """
+    from scipy.optimize import minimize_scalar
+
+    if not len(interarrival_ms) or not np.any(interarrival_ms):
+        raise InputError("no time passes between the first and the last job, so there is no arrival process to learn")
+    values, counts = np.unique(interarrival_ms, return_counts=True)
+    mean_ms = float(np.average(values, weights=counts))
+    low = np.maximum(values - resolution_ms / 2, 0.0)
+    high = values + resolution_ms / 2
+    with np.errstate(divide="ignore"):
+        log_ratio = np.log(high) - np.log(low)
+    at_zero = low == 0
+
+    def cost(log_alpha: float) -> float:
+        alpha = math.exp(log_alpha)
+        beta_ms = mean_ms / math.gamma(1 + 1 / alpha)
+        with np.errstate(all="ignore"):
+            below = (low / beta_ms) ** alpha
+            # Not the difference of the two powers: it is lost where a tick is short beside the time.
+            between = np.where(at_zero, (high / beta_ms) ** alpha, below * np.expm1(alpha * log_ratio))
+            log_mass = -below + np.log(-np.expm1(-between))
+            total = -float(np.dot(counts, log_mass))
+        return total if math.isfinite(total) else math.inf
+
+    # A coarse grid first: the bounded search alone may stop in the flat part where the cost is infinite.
+    grid = np.linspace(math.log(ALPHA_MIN), math.log(ALPHA_MAX), 64)
+    best = int(np.argmin([cost(point) for point in grid]))
+    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-10})
+    alpha = min(max(math.exp(float(found.x)), ALPHA_MIN), ALPHA_MAX)
+    return Weibull(alpha=alpha, beta_ms=mean_ms / math.gamma(1 + 1 / alpha))
+
+
+def weibull_by_name(text: str) -> Weibull:
+    """Return the published parameters that a text names: ``table:`` and a key of `WEIBULL_TABLE`."""
+    head, _, name = text.partition(":")
+    if head != "table" or name not in WEIBULL_TABLE:
+        names = ", ".join(WEIBULL_TABLE)
+        raise OptionError("weibull", f"{text!r} is not known; right is fit, or table: and one of {names}")
+    return WEIBULL_TABLE[name]
+
 
 # Eight to an octave: neighbouring bins differ by 9%.
 BINS_PER_OCTAVE = 8
@@ -48,17 +185,7 @@ def bin_edges() -> IntArray:
 
 
 def bin_of(ticks: IntArray) -> IntArray:
-    """Return the bin of each time.
-
-    Parameters
-    ----------
-    ticks : numpy.ndarray of int64, shape (n,)
-        Times in ticks, >= 1.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-    """
+    """Return the bin of each time, in ticks from 1 up."""
     return np.searchsorted(bin_edges(), ticks, side="right").astype(np.int64) - 1
 
 
@@ -71,7 +198,6 @@ RUN_OVERRAN = -2
 MAX_EXACT_ESTIMATES = 1024
 COMMON_ONE_IN = 2000
 
-Width = Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
 Ticks = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIME_MS)]
 Code = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
@@ -214,7 +340,7 @@ def learn_histogram(workload: Workload, *, nodes: int | None = None, weibull: st
     nodes : int, optional
         Size of the machine; that of the workload if left out.
     weibull : str or Weibull
-        Interarrival times: ``fit`` (`gridweave.scenarios.generators.weibull.fit_weibull`), ``table:NAME`` for the
+        Interarrival times: ``fit`` (`gridweave.scenarios.generators.histogram.fit_weibull`), ``table:NAME`` for the
         parameters of Streit, Table 3.7, or the law itself.
 
     Raises
@@ -263,14 +389,7 @@ def _estimate_codes(estimate: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def generate_histogram(
-    model: HistogramModel,
-    jobs: int,
-    rng: np.random.Generator,
-    *,
-    nodes: int | None = None,
-    load: float | None = None,
-    run_factor: float = 1.0,
-    interarrival_factor: float = 1.0,
+    model: HistogramModel, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]
 ) -> Workload:
     """Generate a workload.
 
@@ -283,15 +402,8 @@ def generate_histogram(
         Number of jobs, >= 1.
     rng : numpy.random.Generator
         Arrivals and jobs are drawn from two streams spawned from it.
-    nodes : int, optional
-        Size of the machine; that of the model if left out. Jobs that are wider do not occur.
-    load : float, optional
-        Offered load of the generated jobs, > 0, before the two factors: total area over nodes x time from the first
-        submission to the last. All interarrival times are multiplied by one number to reach it.
-    run_factor : float
-        Run times and estimates are multiplied by it, > 0.
-    interarrival_factor : float
-        Interarrival times are multiplied by it, > 0.
+    **scaling
+        As of `Scaling`.
 
     Returns
     -------
@@ -303,21 +415,17 @@ def generate_histogram(
     OptionError
         If an argument is out of its bounds.
     """
-    nodes = model.nodes if nodes is None else nodes
-    check_request(jobs, nodes, load, run_factor, interarrival_factor)
+    request = Request.of(jobs, model.nodes, scaling)
     arrivals, cells = rng.spawn(2)
     gaps_ms = model.weibull.sample_ms(arrivals, jobs - 1)
-    width, estimate, run, overran = model.draw(jobs, cells, nodes)
+    width, estimate, run, overran = model.draw(jobs, cells, request.nodes)
     return assemble(
         model.name,
+        request,
         submit_ms=np.concatenate([[0.0], np.cumsum(gaps_ms)]),
         width=width,
         estimate_ms=estimate.astype(np.float64) * model.resolution_ms,
         run_ms=run.astype(np.float64) * model.resolution_ms,
         overran=overran,
-        nodes=nodes,
         resolution_ms=model.resolution_ms,
-        load=load,
-        run_factor=run_factor,
-        interarrival_factor=interarrival_factor,
     )

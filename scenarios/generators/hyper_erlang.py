@@ -20,17 +20,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.generators.assemble import assemble, check_request
-from gridweave.scenarios.generators.moments import (
+from gridweave.scenarios.generators.common import (
+    FloatArray,
     Moments,
     Name,
+    Request,
+    Scaling,
+    Width,
+    assemble,
     check_positive,
     machine_nodes,
     measure,
@@ -39,9 +43,7 @@ from gridweave.scenarios.generators.moments import (
     submission_span_ms,
 )
 from gridweave.scenarios.traces.convert import check_nodes
-from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, IntArray, Workload
-
-FloatArray = npt.NDArray[np.float64]
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 # With ten thousand phases the coefficient of variation of a branch is 0.01: from there on a branch is a constant.
 MAX_ORDER = 10_000
@@ -107,18 +109,7 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return phases * math.fsum(p * mean**k for p, mean in zip(self.probabilities, self.means_ms, strict=True))
 
     def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Draw values.
-
-        Parameters
-        ----------
-        size : int
-            How many.
-
-        Returns
-        -------
-        numpy.ndarray of float64, shape (size,)
-            In milliseconds.
-        """
+        """Draw values, in milliseconds."""
         return self._draw(rng, size, self.probabilities, self.order)
 
     def sample_residual_ms(self, rng: np.random.Generator) -> float:
@@ -268,7 +259,6 @@ def _two_points(variance: float, skew: float) -> tuple[tuple[float, float], tupl
     return (above / (above - below), -below / (above - below)), (1 + below, 1 + above)
 
 
-Width = Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 # Jobs of a class are drawn so many at a time. Fixed, so that a longer workload begins with the shorter one.
@@ -353,13 +343,7 @@ class Stream:
         return sum(int(np.searchsorted(submit_ms, horizon_ms, side="right")) for submit_ms, _, _ in self._chunks)
 
     def columns_until(self, horizon_ms: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the jobs up to a time, up to which they have been drawn.
-
-        Returns
-        -------
-        submit_ms, width, run_ms : numpy.ndarray of float64, shape (n,)
-            Submit times ascending.
-        """
+        """Return submit times (ascending), widths and run times up to a time, up to which they have been drawn."""
         submit_ms, width, run_ms = (np.concatenate(parts) for parts in zip(*self._chunks, strict=True))
         count = int(np.searchsorted(submit_ms, horizon_ms, side="right"))
         return submit_ms[:count], width[:count], run_ms[:count]
@@ -533,7 +517,7 @@ def interarrival_factor_for(model: HyperErlangModel, load: float, *, nodes: int 
     Parameters
     ----------
     load : float
-        Wanted offered load, > 0; Zhang's baseline workload has 0.55.
+        Scaling offered load, > 0; Zhang's baseline workload has 0.55.
     nodes : int, optional
         Size of the machine; that of the model if left out.
 
@@ -550,14 +534,7 @@ def interarrival_factor_for(model: HyperErlangModel, load: float, *, nodes: int 
 
 
 def generate_hyper_erlang(
-    model: HyperErlangModel,
-    jobs: int,
-    rng: np.random.Generator,
-    *,
-    nodes: int | None = None,
-    load: float | None = None,
-    run_factor: float = 1.0,
-    interarrival_factor: float = 1.0,
+    model: HyperErlangModel, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]
 ) -> Workload:
     """Generate a workload: the first jobs of the merged arrival processes of all classes, with perfect estimates.
 
@@ -571,15 +548,8 @@ def generate_hyper_erlang(
         Number of jobs, >= 1.
     rng : numpy.random.Generator
         Each class draws from streams of its own, spawned from it.
-    nodes : int, optional
-        Size of the machine; that of the model if left out. Jobs that are wider are left out.
-    load : float, optional
-        Offered load of these very jobs, > 0, before the two factors. `interarrival_factor_for` gives the factor for the
-        load on the average instead.
-    run_factor : float
-        Run times are multiplied by it, > 0.
-    interarrival_factor : float
-        Interarrival times are multiplied by it, > 0.
+    **scaling
+        As of `Scaling`. `interarrival_factor_for` gives the factor for a load on the average instead.
 
     Returns
     -------
@@ -591,13 +561,12 @@ def generate_hyper_erlang(
     OptionError
         If an argument is out of its bounds, or no job of the model fits on the machine.
     """
-    nodes = model.nodes if nodes is None else nodes
-    check_request(jobs, nodes, load, run_factor, interarrival_factor)
-    rate = math.fsum(group.jobs_per_ms(nodes) for group in model.classes)
+    request = Request.of(jobs, model.nodes, scaling)
+    rate = math.fsum(group.jobs_per_ms(request.nodes) for group in model.classes)
     if rate == 0:
-        raise OptionError("nodes", f"no job of {model.name} fits on {nodes}")
+        raise OptionError("nodes", f"no job of {model.name} fits on {request.nodes}")
     sources = rng.spawn(len(model.classes))
-    streams = [Stream(group, nodes, source) for group, source in zip(model.classes, sources, strict=True)]
+    streams = [Stream(group, request.nodes, source) for group, source in zip(model.classes, sources, strict=True)]
     horizon_ms = jobs / rate
     while sum(stream.jobs_until(horizon_ms) for stream in streams) < jobs:
         horizon_ms *= 1.25
@@ -606,14 +575,10 @@ def generate_hyper_erlang(
     first = np.argsort(submit_ms, kind="stable")[:jobs]
     return assemble(
         model.name,
+        request,
         submit_ms=submit_ms[first],
         width=width[first].astype(np.int64),
         estimate_ms=run_ms[first],
         run_ms=run_ms[first],
-        overran=np.zeros(jobs, np.bool_),
-        nodes=nodes,
         resolution_ms=model.resolution_ms,
-        load=load,
-        run_factor=run_factor,
-        interarrival_factor=interarrival_factor,
     )

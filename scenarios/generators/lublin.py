@@ -19,20 +19,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Unpack
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.generators.assemble import assemble, check_request
-from gridweave.scenarios.generators.hyper_erlang import Width
-from gridweave.scenarios.generators.moments import Name
+from gridweave.scenarios.generators.common import FloatArray, Name, Request, Scaling, Width, assemble
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MS_PER_S, IntArray, Workload
-
-FloatArray = npt.NDArray[np.float64]
 
 BUCKETS = 48
 DAY_S = 86_400.0
@@ -67,34 +63,13 @@ class DailyCycle:
     points: FloatArray
 
     def time_s(self, points: npt.ArrayLike) -> FloatArray:
-        """Return the times at which so many points have passed since a midnight.
-
-        Parameters
-        ----------
-        points : array_like of float, shape (n,)
-            Points, >= 0.
-
-        Returns
-        -------
-        numpy.ndarray of float64, shape (n,)
-            Seconds since that midnight.
-        """
+        """Return how many seconds after a midnight so many points (>= 0) have passed."""
         days, rest = np.divmod(np.asarray(points, np.float64), self.points[-1])
         time_s: FloatArray = days * DAY_S + np.interp(rest, self.points, _EDGES_S)
         return time_s
 
     def points_at(self, time_s: npt.ArrayLike) -> FloatArray:
-        """Return the points that have passed since a midnight: the inverse of `time_s`.
-
-        Parameters
-        ----------
-        time_s : array_like of float, shape (n,)
-            Seconds since that midnight, >= 0.
-
-        Returns
-        -------
-        numpy.ndarray of float64, shape (n,)
-        """
+        """Return the points that have passed so many seconds (>= 0) after a midnight: the inverse of `time_s`."""
         days, rest = np.divmod(np.asarray(time_s, np.float64), DAY_S)
         points: FloatArray = days * self.points[-1] + np.interp(rest, _EDGES_S, self.points)
         return points
@@ -173,7 +148,7 @@ def factor_for_span(cycles: Sequence[DailyCycle], points: Sequence[FloatArray], 
     points : sequence of numpy.ndarray of float64
         Arrivals of each process in points, ascending; at least two arrivals in all, not all at one instant.
     span_s : float
-        Wanted time from the first arrival of all to the last, > 0.
+        Scaling time from the first arrival of all to the last, > 0.
 
     Returns
     -------
@@ -284,37 +259,13 @@ class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         daily_cycle(self.anum, self.bnum)
 
     def size_range(self, nodes: int) -> tuple[float, float, float]:
-        """Return low, med and hi for a machine.
-
-        Parameters
-        ----------
-        nodes : int
-            Size of the machine, >= 2.
-
-        Returns
-        -------
-        low, med, hi : float
-            In log2 of nodes, ascending. On a small machine med is no less than hi / 2.
-        """
+        """Return low, med and hi in log2 of nodes, ascending. On a small machine med is no less than hi / 2."""
         hi = max(math.log2(nodes) - self.hi_offset, self.low)
         return self.low, min(max(hi - self.med_offset, hi / 2, self.low), hi), hi
 
 
 def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> IntArray:
-    """Draw sizes of jobs: serial, a power of two, or any.
-
-    Parameters
-    ----------
-    nodes : int
-        Size of the machine, >= 1.
-    size : int
-        How many.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (size,)
-        Within 1 to `nodes`.
-    """
+    """Draw sizes of jobs, within 1 to ``nodes``: serial, a power of two, or any."""
     kind, stage, place = rng.random((3, size))
     if nodes == 1:
         return np.ones(size, np.int64)
@@ -500,16 +451,7 @@ def with_alpha(model: LublinModel, alpha: float) -> LublinModel:
     return LublinModel(model.name, model.nodes, (jobs,))
 
 
-def generate_lublin(
-    model: LublinModel,
-    jobs: int,
-    rng: np.random.Generator,
-    *,
-    nodes: int | None = None,
-    load: float | None = None,
-    run_factor: float = 1.0,
-    interarrival_factor: float = 1.0,
-) -> Workload:
+def generate_lublin(model: LublinModel, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]) -> Workload:
     """Generate a workload: the first jobs to arrive after a midnight, with perfect estimates.
 
     Parameters
@@ -518,14 +460,9 @@ def generate_lublin(
         Number of jobs, >= 1.
     rng : numpy.random.Generator
         Sizes, run times and gaps of each type have streams of their own, spawned from it.
-    nodes : int, optional
-        Size of the machine; that of the model if left out. The sizes of the jobs go with it.
-    load : float, optional
-        Offered load of these very jobs, > 0, before the two factors: all gaps are multiplied by one number.
-    run_factor : float
-        Run times are multiplied by it, > 0.
-    interarrival_factor : float
-        Gaps are multiplied by it, > 0; with `load`, the time from the first submission to the last.
+    **scaling
+        As of `Scaling`. The sizes of the jobs go with the machine; with a load, ``interarrival_factor`` multiplies the
+        time from the first submission to the last.
 
     Returns
     -------
@@ -543,35 +480,28 @@ def generate_lublin(
     Gaps are multiplied in points, before the cycle of the day is laid over them, so the day keeps its 24 hours.
     Which jobs of each type belong to the workload is decided before the gaps are multiplied.
     """
-    nodes = model.nodes if nodes is None else nodes
-    check_request(jobs, nodes, load, run_factor, interarrival_factor)
+    request = Request.of(jobs, model.nodes, scaling)
     cycles = [daily_cycle(kind.anum, kind.bnum) for kind in model.types]
     streams = [source.spawn(2) for source in rng.spawn(len(model.types))]
     points = _first_arrivals(model, cycles, jobs, [for_gaps for _, for_gaps in streams])
     drawn = [
-        draw_jobs(kind, nodes, len(own), for_jobs)
+        draw_jobs(kind, request.nodes, len(own), for_jobs)
         for kind, own, (for_jobs, _) in zip(model.types, points, streams, strict=True)
     ]
     width, run_s = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
-    area_node_s = float(np.dot(width.astype(np.float64), run_s))
-    span_s = None if load is None else area_node_s / nodes / load * interarrival_factor
-    time_s = _submit_s(cycles, points, interarrival_factor, span_s)
+    time_s = _submit_s(cycles, points, request, float(np.dot(width.astype(np.float64), run_s)))
     order = np.argsort(time_s, kind="stable")
     submit_ms = np.floor(time_s[order]) * MS_PER_S
-    if load is not None and submit_ms[0] == submit_ms[-1]:
-        raise OptionError("load", f"{load} is too much: all jobs would be submitted at one instant")
+    if request.load is not None and submit_ms[0] == submit_ms[-1]:
+        raise OptionError("load", f"{request.load} is too much: all jobs would be submitted at one instant")
     workload = assemble(
         model.name,
+        replace(request, load=None, interarrival_factor=1.0),
         submit_ms=submit_ms,
         width=width[order],
         estimate_ms=run_s[order] * MS_PER_S,
         run_ms=run_s[order] * MS_PER_S,
-        overran=np.zeros(jobs, np.bool_),
-        nodes=nodes,
         resolution_ms=MS_PER_S,
-        load=None,
-        run_factor=run_factor,
-        interarrival_factor=1.0,
     )
     # Not from the first job on, as `assemble` counts: the time of day would be lost.
     since_midnight_ms = workload.submit_ms + np.int64(submit_ms[0])
@@ -595,12 +525,13 @@ def _first_arrivals(
 
 
 def _submit_s(
-    cycles: Sequence[DailyCycle], points: Sequence[FloatArray], factor: float, span_s: float | None
+    cycles: Sequence[DailyCycle], points: Sequence[FloatArray], request: Request, area_node_s: float
 ) -> FloatArray:
-    """Return when the jobs come, type by type, if their gaps are multiplied by a factor, or to fill a span."""
-    option = "interarrival_factor"
-    if span_s is not None:
+    """Return when the jobs come, type by type, if their gaps are multiplied by the factor, or to reach the load."""
+    option, factor = "interarrival_factor", request.interarrival_factor
+    if request.load is not None:
         option = "load"
+        span_s = area_node_s / request.nodes / request.load * factor
         _check_time(option, span_s)
         factor = factor_for_span(cycles, points, span_s)
     time_s = np.concatenate([cycle.time_s(own * factor) for cycle, own in zip(cycles, points, strict=True)])

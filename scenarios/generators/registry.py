@@ -1,20 +1,36 @@
-"""The workload models by name. Adding one adds an entry here and touches nothing else."""
+"""The workload models by name, and learnt ones as small files: JSON, compressed where the name ends with .gz or .xz.
+
+Adding a kind of model adds an entry here and touches nothing else.
+"""
 
 from __future__ import annotations
 
+import importlib.resources
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import IO, Any, Protocol, Unpack, cast
 
 import msgspec
 import numpy as np
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.generators.common import Scaling
 from gridweave.scenarios.generators.histogram import HistogramModel, generate_histogram, learn_histogram
 from gridweave.scenarios.generators.hyper_erlang import HyperErlangModel, generate_hyper_erlang, learn_hyper_erlang
 from gridweave.scenarios.generators.lublin import LublinModel, generate_lublin, lublin_model, with_alpha
+from gridweave.scenarios.traces.text import one_line, open_trace, write_file
 from gridweave.scenarios.workload.table import Workload
+
+FORMAT = "gridweave-workload-model"
+VERSION = 1
+
+# A model of a year of jobs has some tens of kilobytes; a file that unpacks to more than this is not one.
+MAX_BYTES = 1 << 26
+
+_SHIPPED_SUFFIX = ".json.gz"
 
 
 class Model(Protocol):
@@ -38,8 +54,8 @@ class Generator:
     model_type : type
         The model: a frozen `msgspec.Struct` that satisfies `Model`.
     generate : callable
-        ``generate(model, jobs, rng, *, nodes=None, load=None, run_factor=1.0, interarrival_factor=1.0)`` returns a
-        `Workload`; see `gridweave.scenarios.generators.histogram.generate_histogram`.
+        ``generate(model, jobs, rng, **scaling)`` returns a `Workload`; see
+        `gridweave.scenarios.generators.common.Scaling`.
     learn : callable, optional
         ``learn(workload, *, nodes=None, **options)`` returns a model. None if the model is not learnt from a trace.
     learn_options : tuple of str
@@ -76,13 +92,7 @@ GENERATORS: dict[str, Generator] = {
 
 
 def kind_of(model: Model) -> str:
-    """Return the name of the entry that a model belongs to: the first of those with its type.
-
-    Raises
-    ------
-    TypeError
-        If it belongs to none; that is a fault of the caller.
-    """
+    """Return the name of the entry that a model belongs to: the first of those with its type."""
     for name, entry in GENERATORS.items():
         if isinstance(model, entry.model_type):
             return name
@@ -110,34 +120,129 @@ def with_settings(model: Model, settings: Mapping[str, float]) -> Model:
     return model
 
 
-def generate(
-    model: Model,
-    jobs: int,
-    rng: np.random.Generator,
-    *,
-    nodes: int | None = None,
-    load: float | None = None,
-    run_factor: float = 1.0,
-    interarrival_factor: float = 1.0,
-) -> Workload:
+def generate(model: Model, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]) -> Workload:
     """Generate a workload from a model of any kind.
 
     Parameters
     ----------
     jobs : int
         Number of jobs, >= 1.
-    nodes : int, optional
-        Size of the machine; that of the model if left out. Jobs that are wider do not occur.
-    load : float, optional
-        Offered load before the two factors, > 0.
-    run_factor, interarrival_factor : float
-        Run times and estimates, and interarrival times, are multiplied by them; > 0.
+    **scaling
+        As of `gridweave.scenarios.generators.common.Scaling`.
 
     Raises
     ------
     OptionError
         If an argument is out of its bounds.
     """
-    return GENERATORS[kind_of(model)].generate(
-        model, jobs, rng, nodes=nodes, load=load, run_factor=run_factor, interarrival_factor=interarrival_factor
-    )
+    return GENERATORS[kind_of(model)].generate(model, jobs, rng, **scaling)
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands around every model, whatever its kind."""
+
+    format: str
+    version: int
+    kind: str
+    model: msgspec.Raw
+
+
+def save_model(model: Model, path: str | Path) -> None:
+    """Write a model to a file, whole or not at all.
+
+    Parameters
+    ----------
+    model : Model
+        Of one of the kinds in `GENERATORS`.
+    path : str or pathlib.Path
+        The file; one that is there is replaced. The suffixes ``.gz`` and ``.xz`` compress it. Equal models give equal
+        bytes.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    body = msgspec.json.encode(model)
+    data = msgspec.json.encode(_Envelope(FORMAT, VERSION, kind_of(model), msgspec.Raw(body)))
+    write_file(path, lambda stream: stream.write(data + b"\n"))
+
+
+def load_model(source: str | Path) -> Model:
+    """Load a model: one that comes with gridweave, by its name, or one from a file.
+
+    Parameters
+    ----------
+    source : str or pathlib.Path
+        A name out of `model_names`, or a file that `save_model` wrote. A `pathlib.Path` is always a file; a text is a
+        name first.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, or the file is damaged, of another version, or no model file.
+    """
+    if isinstance(source, str):
+        entry = GENERATORS.get(source)
+        if entry is not None and entry.default is not None:
+            model: Model = entry.default()
+            return model
+        if source in _shipped():
+            with importlib.resources.as_file(_shipped()[source]) as path:
+                return _read(path)
+    try:
+        is_file = Path(source).is_file()
+    except (OSError, ValueError):
+        is_file = False
+    if not is_file:
+        known = ", ".join(model_names())
+        raise InputError(f"{source}: there is no such file, and no such model; known by name are {known}")
+    return _read(Path(source))
+
+
+def model_names() -> list[str]:
+    """Return the names of the models that need no file.
+
+    Returns
+    -------
+    list of str
+        Those that come with gridweave and those that are not learnt, in alphabetical order.
+    """
+    return sorted({*_shipped(), *(name for name, entry in GENERATORS.items() if entry.default is not None)})
+
+
+def _shipped() -> dict[str, Traversable]:
+    """Return the model files of the package by their names."""
+    folder = importlib.resources.files("gridweave.scenarios") / "data"
+    return {
+        entry.name.removesuffix(_SHIPPED_SUFFIX): entry
+        for entry in folder.iterdir()
+        if entry.name.endswith(_SHIPPED_SUFFIX)
+    }
+
+
+def _read(path: Path) -> Model:
+    with open_trace(path) as stream:
+        data = _limited(stream, path)
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not a model file, or is damaged: {one_line(error)}") from None
+    if envelope.format != FORMAT:
+        raise InputError(f"{path}: is not a model file: its format is not {FORMAT!r}")
+    if envelope.version != VERSION:
+        raise InputError(f"{path}: is of version {envelope.version}; this gridweave reads version {VERSION}")
+    if envelope.kind not in GENERATORS:
+        raise InputError(f"{path}: is of an unknown kind; known are {', '.join(GENERATORS)}")
+    try:
+        model = msgspec.json.decode(envelope.model, type=GENERATORS[envelope.kind].model_type)
+    except (msgspec.DecodeError, UnicodeDecodeError, InputError) as error:
+        raise InputError(f"{path}: the {envelope.kind} model in it is damaged: {one_line(error)}") from None
+    return cast("Model", model)
+
+
+def _limited(stream: IO[bytes], path: Path) -> bytes:
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path}: is too large for a model file, which has {MAX_BYTES} bytes at most")
+    return data

@@ -13,8 +13,8 @@ from gridweave.grid.service.cluster import GridPlan, SitePlan
 from gridweave.scenarios.batch.stepped import job_messages
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.world.connections import Network
+from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.policy import SitePolicy
 from gridweave.site.service.clock import Clock
 
 MARGIN_REAL_MS = 250
@@ -116,10 +116,9 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
     if built.net is not None:
         problems.append("net: jobs that sleep send nothing over links; leave [net] out and give grid.overhead")
     for name, policy in zip(built.site_names, built.site_policies, strict=True):
-        if not isinstance(policy, SitePolicy):
-            problems.append(
-                f"sites.{name}.discipline: jobs that sleep do not slow each other; lomarc is simulated only"
-            )
+        if entry_of(policy).shares_nodes:
+            why = f"jobs that sleep do not slow each other; {policy.discipline} is simulated only"
+            problems.append(f"sites.{name}.discipline: {why}")
     network = built.network
     if network.loss or network.duplicate:
         problems.append("network: messages are lost and doubled in the simulation only; leave loss and duplicate out")

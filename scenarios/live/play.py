@@ -204,11 +204,7 @@ class _Play:
         return msgspec.msgpack.decode(data, type=list[Answer])
 
     async def _records(self, target: str | None, job_ids: list[int], timeout_s: float) -> list[JobRecord]:
-        from gridweave.grid.service.actor import Page
-
         data = await self._call(target, "records", job_ids, timeout_s)
-        if target is None:
-            return msgspec.msgpack.decode(data, type=Page).jobs
         return msgspec.msgpack.decode(data, type=list[JobRecord])
 
     async def _call(self, target: str | None, method: str, argument: object, timeout_s: float) -> bytes:

@@ -73,13 +73,7 @@ _TICKS_S = {
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure with a canvas of its own.
-
-    Parameters
-    ----------
-    width, height : float
-        In inches.
-    """
+    """Return an empty figure with a canvas of its own; its sides are in inches."""
     figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -213,13 +207,7 @@ def _date_number(unix_s: int) -> float:
 
 
 def log_time_axis(axes: Axes, low_s: float, high_s: float) -> None:
-    """Make the x axis logarithmic, with ticks at lengths of time that people know.
-
-    Parameters
-    ----------
-    low_s, high_s : float
-        The limits, in seconds.
-    """
+    """Make the x axis logarithmic, with ticks at lengths of time that people know; the limits are in seconds."""
     axes.set_xscale("log")
     axes.set_xlim(low_s, high_s)
     ticks = [tick for tick in _TICKS_S if low_s <= tick <= high_s]

@@ -45,7 +45,7 @@ from gridweave.scenarios.published.network import (
 from gridweave.scenarios.published.streit import POLICIES, TABLES_A, ThesisRuns, monthly_sldwa
 from gridweave.scenarios.published.zhang import QUANTITIES, Curves, Panel, ZhangRuns, curves_of, panels_of, values_of
 from gridweave.scenarios.sweep.tables import mean_interval
-from gridweave.site.disciplines.lomarc import VARIANTS
+from gridweave.site.disciplines.sharing.policy import VARIANTS
 
 _DAY_MS = 86_400_000
 _NUMBER = StrMethodFormatter("{x:,.6g}")

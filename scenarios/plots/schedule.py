@@ -113,24 +113,7 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
 
 
 def place_jobs(result: SimulationResult, steps: Steps, begin_ms: int, until_ms: int) -> Iterator[_Placed]:
-    """Replay a schedule and name the nodes of each job that runs in a window.
-
-    Parameters
-    ----------
-    result : SimulationResult
-        What to replay.
-    steps : Steps
-        Of its schedule.
-    begin_ms, until_ms : int
-        The window.
-
-    Yields
-    ------
-    row : int
-        Row of the workload.
-    intervals : tuple of (int, int)
-        Its nodes, half-open and ascending.
-    """
+    """Replay a schedule; yield the row of each job that runs in a window, and its nodes, half-open and ascending."""
     idle_ms = steps.time_ms[(steps.busy == 0) & (steps.time_ms <= begin_ms)]
     since_ms = int(idle_ms[-1]) if len(idle_ms) else 0  # what was before is without effect: all nodes are free
     rows = np.flatnonzero((result.start_ms >= since_ms) & (result.start_ms < until_ms))

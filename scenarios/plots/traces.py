@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MultipleLocator, NullLocator, PercentFormatter
 
+from gridweave.scenarios.plots.parts import BLUE, GREY, ORANGE, log_time_axis, new_figure, tidy
 from gridweave.scenarios.traces.info import TraceInfo, describe
 from gridweave.scenarios.traces.text import FloatArray
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
-# Durations that people know, as the ticks of a logarithmic time axis in seconds.
-_DURATIONS = {
-    0.001: "1 ms",
-    0.01: "10 ms",
-    0.1: "0.1 s",
-    1.0: "1 s",
-    10.0: "10 s",
-    60.0: "1 min",
-    600.0: "10 min",
-    3600.0: "1 h",
-    21600.0: "6 h",
-    86400.0: "1 d",
-    604800.0: "1 wk",
-    2592000.0: "30 d",
-    31536000.0: "1 yr",
-}
 _S_PER_DAY = 86400
-_BLUE, _ORANGE, _GREY = "#1f6fb4", "#d9730d", "#8a8f98"
 
 
 def plot_trace(workload: Workload) -> Figure:
@@ -51,8 +34,7 @@ def plot_trace(workload: Workload) -> Figure:
         If there is no job.
     """
     info = describe(workload)
-    figure = Figure(figsize=(13, 8), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(13, 8)
     axes = figure.subplots(2, 3)
     figure.suptitle(workload.name, fontsize=14, fontweight="bold")
     _plot_widths(axes[0, 0], workload)
@@ -71,9 +53,9 @@ def _plot_widths(axes: Axes, workload: Workload) -> None:
     area = workload.width.astype(np.float64) * workload.run_ms
     jobs, areas = (np.bincount(label, weights, len(classes)) for weights in (None, area))
     jobs, areas = jobs / jobs.sum(), areas / areas.sum()
-    axes.bar(classes - 0.2, jobs, 0.4, color=_BLUE, label="jobs")
-    axes.bar(classes + 0.2, areas, 0.4, color=_ORANGE, label="area (width × run time)")
-    axes.plot(classes, np.cumsum(jobs), "o-", color=_GREY, markersize=3, linewidth=1, label="jobs, cumulative")
+    axes.bar(classes - 0.2, jobs, 0.4, color=BLUE, label="jobs")
+    axes.bar(classes + 0.2, areas, 0.4, color=ORANGE, label="area (width × run time)")
+    axes.plot(classes, np.cumsum(jobs), "o-", color=GREY, markersize=3, linewidth=1, label="jobs, cumulative")
     names = [_class_name(int(power)) for power in classes]
     axes.set_xticks(classes, names, fontsize=8)
     axes.set_xlim(-0.7, max(len(names), 6) - 0.3)
@@ -91,8 +73,8 @@ def _class_name(power: int) -> str:
 def _plot_durations(axes: Axes, workload: Workload) -> None:
     """Draw the cumulative distributions of estimates and run times (Figures 3.5 and 3.6)."""
     for values_ms, color, name in (
-        (workload.run_ms, _BLUE, "run time"),
-        (workload.estimate_ms, _ORANGE, "estimate"),
+        (workload.run_ms, BLUE, "run time"),
+        (workload.estimate_ms, ORANGE, "estimate"),
     ):
         times, share = _cumulative(values_ms / MS_PER_S)
         axes.step(np.append(times[0], times), np.append(0.0, share), where="post", color=color, label=name)
@@ -104,7 +86,7 @@ def _plot_durations(axes: Axes, workload: Workload) -> None:
 def _plot_over_estimation(axes: Axes, workload: Workload) -> None:
     """Draw the cumulative distribution of estimate divided by run time, job by job."""
     ratio, share = _cumulative(workload.estimate_ms / workload.run_ms)
-    axes.step(np.append(1.0, ratio), np.append(0.0, share), where="post", color=_BLUE)
+    axes.step(np.append(1.0, ratio), np.append(0.0, share), where="post", color=BLUE)
     axes.set_xscale("log")
     axes.set_xlim(0.9, max(float(ratio[-1]) * 1.2, 10.0))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 1e6 else f"{value:.0e}"))
@@ -116,8 +98,8 @@ def _plot_arrivals(axes: Axes, workload: Workload) -> None:
     since_s = (workload.submit_ms - workload.submit_ms[0]) / MS_PER_S
     unit, name = (_S_PER_DAY, "days") if since_s[-1] >= 2 * _S_PER_DAY else (3600, "hours")
     times, share = _cumulative(since_s / unit)
-    axes.step(times, share, where="post", color=_BLUE, label="submitted")
-    axes.plot([0, times[-1]], [0, 1], "--", color=_GREY, linewidth=1, label="constant rate")
+    axes.step(times, share, where="post", color=BLUE, label="submitted")
+    axes.plot([0, times[-1]], [0, 1], "--", color=GREY, linewidth=1, label="constant rate")
     _finish(axes, "Arrival process", f"{name} since the first submission", "share of jobs")
     axes.legend(fontsize=8, loc="upper left")
 
@@ -130,7 +112,7 @@ def _plot_interarrivals(axes: Axes, workload: Workload) -> None:
         zero = 1.0 - len(positive) / len(gaps_ms)
         times, share = _cumulative(positive / MS_PER_S)
         share = zero + share * (1.0 - zero)
-        axes.step(np.append(times[0], times), np.append(zero, share), where="post", color=_BLUE)
+        axes.step(np.append(times[0], times), np.append(zero, share), where="post", color=BLUE)
         _time_axis(axes, positive)
         _finish(axes, "Interarrival time", f"at most ({zero:.1%} are zero)", "share of gaps")
     else:
@@ -159,11 +141,7 @@ def _time_axis(axes: Axes, *times_ms: IntArray) -> None:
     """Make the x-axis logarithmic, with ticks at durations that people know."""
     low = min(float(times.min()) for times in times_ms) / MS_PER_S
     high = max(float(times.max()) for times in times_ms) / MS_PER_S
-    axes.set_xscale("log")
-    axes.set_xlim(low / 1.3, high * 1.3)
-    axes.xaxis.set_major_locator(FixedLocator(list(_DURATIONS)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _DURATIONS.get(value, "")))
+    log_time_axis(axes, low / 1.3, high * 1.3)
     axes.tick_params(axis="x", labelsize=8)
 
 
@@ -175,7 +153,4 @@ def _finish(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     axes.set_ylim(0, 1.03)
     axes.yaxis.set_major_locator(MultipleLocator(0.2))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.3)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    tidy(axes)

@@ -1,7 +1,7 @@
 """The evaluation of LOMARC recomputed: Tables 4 and 5, Figures 6 to 9, and the conclusions drawn from them.
 
 Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6: 8,000 jobs
-of the Lublin model on 128 nodes, by workload and mix. The rules and what they leave open are in docs/lomarc.md.
+of the Lublin model on 128 nodes, by workload and mix. The rules and what they leave open are in docs/sharing.md.
 
 Each conclusion of section 6.2 is a check of the means over the seeds. What words are taken to mean stands here as
 constants. "Improvement" is the cut against PSS in per cent, worked out for each seed on its own. Figures 6 to 9 are
@@ -35,8 +35,8 @@ from gridweave.scenarios.published.study import Progress, Study, printed, seeds_
 from gridweave.scenarios.sweep.tables import mean_interval
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
-from gridweave.site.disciplines.lomarc import VARIANTS
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.sharing.policy import VARIANTS
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 NODES, JOBS, DEFAULT_SEEDS = 128, 8_000, 3
 
@@ -70,7 +70,7 @@ class Reading(NamedTuple):
     Parameters
     ----------
     formula : str
-        Slowdown formula, as in `gridweave.site.disciplines.slowdown_tables.FORMULAS`.
+        Slowdown formula, as in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`.
     weeks : float or None
         How long the jobs of workload 1 take to arrive; those of the others by as much shorter or longer. None for what
         the model gives.
@@ -106,7 +106,7 @@ class Bar(NamedTuple):
     mix : str
         M1, M2 or M3.
     variant : str
-        A key of `gridweave.site.disciplines.lomarc.VARIANTS`.
+        A key of `gridweave.site.disciplines.sharing.policy.VARIANTS`.
     """
 
     reading: str
@@ -599,7 +599,7 @@ def report(table: str, runs: LomarcRuns) -> Findings:
     else:
         sections = _bars(table, views)
         notes.append("the published figures are bars without numbers; the cuts against PSS are those of the text")
-        notes.append('readings of the slowdown formula: docs/lomarc.md, "Slowdown"')
+        notes.append('readings of the slowdown formula: docs/sharing.md, "Slowdown"')
     return Findings(
         sections=tuple(sections),
         conclusions=judge(table, points, tuple(READINGS)),

@@ -19,12 +19,11 @@ import numpy.typing as npt
 from gridweave.errors import InputError
 from gridweave.grid.config.networks import TOML, find_topology, text_of, with_source_of
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
-from gridweave.netmodel.problems import Problems
 from gridweave.netmodel.reading import build_topology
-from gridweave.netmodel.tables import CONTENTIONS, NetTable
+from gridweave.netmodel.tables import CONTENTIONS, NetTable, Problems
 from gridweave.netmodel.topology import Topology
 from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.grid_network import GridNet
@@ -195,7 +194,7 @@ class NetworkRuns:
         begin_ms, end_ms = self.cut_ms
         cables = (self.busiest_cable,)
         return Timetable.of(
-            self.topology, [Change(begin_ms, "cut", cables, CUTS[cut]), Change(end_ms, "cut", cables, 1.0)]
+            self.topology, [CableChange(begin_ms, "cut", cables, CUTS[cut]), CableChange(end_ms, "cut", cables, 1.0)]
         )
 
     def awrt_s(self, result: GridResult) -> float:

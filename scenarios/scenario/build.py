@@ -16,8 +16,7 @@ from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.topology import named
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.results.grid import policy_label
 from gridweave.scenarios.scenario.checks import sites_of, with_resources
 from gridweave.scenarios.scenario.networks import grid_net, network_of
@@ -30,9 +29,9 @@ from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
-from gridweave.site.policy import SitePolicy
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
@@ -57,7 +56,7 @@ class Built:
     site_names : tuple of str
     nodes : numpy.ndarray of int64, shape (sites,)
     policy : GridPolicy
-    site_policies : tuple of SitePolicy
+    site_policies : tuple of Policy
         How each site schedules by itself.
     owners : tuple of OwnerPolicy
         What each site's owner lets the grid have.
@@ -77,7 +76,7 @@ class Built:
     site_names: tuple[str, ...]
     nodes: IntArray
     policy: GridPolicy
-    site_policies: tuple[SitePolicy | SharedNodes, ...]
+    site_policies: tuple[Policy, ...]
     owners: tuple[OwnerPolicy, ...]
     to_grid: BoolArray
     network: Network
@@ -88,7 +87,7 @@ class Built:
     @property
     def shares_nodes(self) -> bool:
         """Whether jobs share the nodes of some site."""
-        return any(isinstance(policy, SharedNodes) for policy in self.site_policies)
+        return any(entry_of(policy).shares_nodes for policy in self.site_policies)
 
     @property
     def label(self) -> str:
@@ -285,12 +284,13 @@ def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload 
 
 def _about_sharing(scenario: Scenario) -> list[str]:
     """Return what to say of tables about shared nodes that have no effect."""
-    shares = any(site.discipline == "lomarc" for site in sites_of(scenario))
+    shares = any(site.shares_nodes for site in sites_of(scenario))
     known = scenario.workload.resources is not None
     if shares and not known:
         return ["nothing is known of what jobs need (workload.resources), so none shares its nodes"]
     if known and not shares:
-        return ["no site shares its nodes (discipline lomarc): workload.resources has no effect"]
+        names = ", ".join(entry.name for entry in DISCIPLINES.values() if entry.shares_nodes)
+        return [f"no site shares its nodes (discipline {names}): workload.resources has no effect"]
     if shares and scenario.grid.control == "full" and scenario.grid.mode != "local":
         return ["under full control the grid asks for whole nodes: only a site's own users share them"]
     return []

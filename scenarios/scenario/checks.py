@@ -24,8 +24,8 @@ from gridweave.grid.config.checks import (
     grid_policy,
 )
 from gridweave.grid.config.tables import Site
-from gridweave.grid.config.toml import FileReport, KeyPath
-from gridweave.netmodel.tables import CONTENTIONS
+from gridweave.grid.config.toml import FileReport
+from gridweave.netmodel.tables import CONTENTIONS, KeyPath
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.scenario.tables import (
     DATA,

@@ -10,9 +10,8 @@ import numpy as np
 
 from gridweave.errors import InputError
 from gridweave.grid.config.networks import TOML, ReadNetwork, find_topology, read_network, text_of, with_source_of
-from gridweave.netmodel.problems import Problems
 from gridweave.netmodel.reading import read_table
-from gridweave.netmodel.tables import NetTable
+from gridweave.netmodel.tables import NetTable, Problems
 from gridweave.scenarios.scenario.catalogue import scenario_names
 from gridweave.scenarios.scenario.checks import contention_of
 from gridweave.scenarios.scenario.read import Draft, read_draft
@@ -42,7 +41,7 @@ def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np
     """
     from gridweave.netmodel.changes import Timetable, all_changes
     from gridweave.netmodel.model import NetworkModel
-    from gridweave.netmodel.problems import Problems
+    from gridweave.netmodel.tables import Problems
     from gridweave.scenarios.batch.grid_network import GridNet
 
     problems = Problems(network.topology.name)

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.grid.config.toml import FileReport, KeyPath, convert_whole, parse_toml, text_of_file
+from gridweave.grid.config.toml import FileReport, convert_whole, parse_toml, text_of_file
+from gridweave.netmodel.tables import KeyPath
 from gridweave.scenarios.scenario.catalogue import machine_configurations, scenario_names, scenario_text
 from gridweave.scenarios.scenario.checks import IDLE, check_scenario, without_idle_network
 from gridweave.scenarios.scenario.tables import Scenario

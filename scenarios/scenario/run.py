@@ -20,8 +20,9 @@ from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
-from gridweave.site.disciplines.lomarc import SharedNodes
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.sharing.policy import SharedNodes
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.policy import SitePolicy
 
 Progress = Callable[[int, int, str], None]
@@ -135,7 +136,7 @@ def _run_local(built: Built) -> GridResult:
     )
 
 
-def _run_alone(workload: Workload, nodes: int, policy: SitePolicy | SharedNodes) -> SimulationResult:
+def _run_alone(workload: Workload, nodes: int, policy: Policy) -> SimulationResult:
     """Run one site by itself."""
     if isinstance(policy, SharedNodes):
         if not all(name in workload.columns for name in RESOURCE_COLUMNS[:4]):
@@ -148,4 +149,5 @@ def _run_alone(workload: Workload, nodes: int, policy: SitePolicy | SharedNodes)
             workload = workload.replace(columns={**workload.columns, **columns})
         model = SlowdownModel(policy.formula)
         return simulate_shared(workload, policy.kinds_of(nodes), policy.sharing, model=model).schedule
+    assert isinstance(policy, SitePolicy), f"the discipline {policy.discipline} has no batch loop"
     return simulate_policy(workload, nodes, policy)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gridweave
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.scenarios.results.files import save_figure, write_all, write_json
 from gridweave.scenarios.scenario.read import Overrides
@@ -19,6 +18,7 @@ from gridweave.scenarios.sweep.plan import PlannedRun, Progress, Seeds, SweepPla
 from gridweave.scenarios.sweep.runner import carry_out
 from gridweave.scenarios.sweep.tables import run_columns, same_for_all_seeds, samples_of, summary_columns, to_frame
 from gridweave.scenarios.sweep.work import METRICS, FinishedRuns, Values
+from gridweave.version import __version__
 
 if TYPE_CHECKING:
     import pandas
@@ -149,7 +149,7 @@ class SweepResult:
         plan = self.plan
         return {
             "scenario": plan.name,
-            "gridweave": gridweave.__version__,
+            "gridweave": __version__,
             "vary": {axis.name: list(axis.values) for axis in plan.axes},
             "seeds": list(plan.seeds),
             "remarks": list(self.remarks),

@@ -13,7 +13,7 @@ import numpy as np
 import gridweave.version
 from gridweave.errors import InputError, TraceError
 from gridweave.grid.config.networks import beside, find_topology
-from gridweave.scenarios.generators.model_file import model_names
+from gridweave.scenarios.generators.registry import model_names
 from gridweave.scenarios.scenario.tables import GridTable, Header, Output, Scenario
 from gridweave.scenarios.traces.load import find_trace
 
@@ -54,15 +54,8 @@ class InputFile:
 def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tuple[InputFile, ...]]:
     """Return a scenario that means the same files from every working directory, and these files.
 
-    Parameters
-    ----------
-    folder : pathlib.Path or None
-        Of the scenario's file: what lies there goes before what lies in the working directory.
-
-    Returns
-    -------
-    Scenario, tuple of InputFile
-        A file that is not there stays as it is named; to build the scenario then tells so.
+    What lies in the folder of the scenario goes before what lies in the working directory. A file that is not there
+    stays as it is named; to build the scenario then tells so.
     """
     named = {field: getattr(scenario.workload, field) for field in ("trace", "generator")}
     if scenario.net is not None:
@@ -78,26 +71,14 @@ def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tu
 
 
 def with_file(scenario: Scenario, field: str, path: str) -> Scenario:
-    """Return a scenario that names another file.
-
-    Parameters
-    ----------
-    field : str
-        As in `InputFile`.
-    """
+    """Return a scenario that names another file in a field of `InputFile`."""
     if field == NET_FILE and scenario.net is not None:
         return msgspec.structs.replace(scenario, net=msgspec.structs.replace(scenario.net, file=path))
     return msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, **{field: path}))
 
 
 def digest_of(path: str | Path) -> str:
-    """Return the SHA-256 of a file; one that has not been touched since is not read again.
-
-    Raises
-    ------
-    TraceError
-        If it cannot be read.
-    """
+    """Return the SHA-256 of a file; one that has not been touched since is not read again."""
     try:
         state = Path(path).stat()
         return _digest(str(path), state.st_mtime_ns, state.st_size)

@@ -125,13 +125,7 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
 
 
 def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
-    """Return seeds that can be used.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-    """
+    """Return seeds that can be used; ``problems`` is told of what cannot."""
     if seeds is None:
         return None
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
@@ -428,18 +422,7 @@ def make_plan(
 
 
 def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progress | None = None) -> None:
-    """Build each workload that these runs need, with one seed, to find what is wrong with it before any run.
-
-    Parameters
-    ----------
-    runs : sequence of PlannedRun
-        Those that are still to be run.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
-    """
+    """Build each workload that these runs need, with one seed, to find what is wrong with it before any run."""
     first_of = {run.combination: run for run in reversed(runs)}
     groups: dict[str, list[PlannedRun]] = {}
     for run in sorted(first_of.values(), key=lambda run: run.number):

@@ -55,18 +55,7 @@ def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
 
 
 def samples_of(plan: SweepPlan, values: Sequence[Values | None]) -> dict[int, list[Values]]:
-    """Return the finished runs by combination.
-
-    Parameters
-    ----------
-    values : sequence of dict or None
-        The metrics of each planned run.
-
-    Returns
-    -------
-    dict from int to list of dict
-        In the order of the plan; a combination without a finished run is left out.
-    """
+    """Return the finished runs by combination, in the order of the plan; a combination without one is left out."""
     samples: dict[int, list[Values]] = {}
     for run, metrics in zip(plan.runs, values, strict=True):
         if metrics is not None:
@@ -75,18 +64,7 @@ def samples_of(plan: SweepPlan, values: Sequence[Values | None]) -> dict[int, li
 
 
 def run_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
-    """Return the columns of the table of runs.
-
-    Parameters
-    ----------
-    values : sequence of dict or None
-        The metrics of each planned run; a run without is left out.
-
-    Returns
-    -------
-    dict from str to list
-        What is varied, ``seed``, and all metrics.
-    """
+    """Return the columns of the table of runs: what is varied, ``seed``, and all metrics of those that finished."""
     done = [(run, metrics) for run, metrics in zip(plan.runs, values, strict=True) if metrics is not None]
     columns = _settings(plan, [run.combination for run, _ in done])
     columns["seed"] = [run.seed for run, _ in done]
@@ -94,18 +72,9 @@ def run_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, l
 
 
 def summary_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
-    """Return the columns of the table of combinations.
+    """Return the columns of the table of combinations that have finished runs.
 
-    Parameters
-    ----------
-    values : sequence of dict or None
-        The metrics of each planned run.
-
-    Returns
-    -------
-    dict from str to list
-        What is varied, ``n`` (finished runs), and for each metric its mean and the ends of its interval. A combination
-        without a finished run is left out.
+    What is varied, ``n`` (finished runs), and for each metric its mean and the ends of its interval.
     """
     samples = samples_of(plan, values)
     columns = _settings(plan, list(samples))
@@ -117,13 +86,7 @@ def summary_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[st
 
 
 def same_for_all_seeds(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[int, ...]:
-    """Return the combinations of which several seeds were run, and all gave the same result.
-
-    Parameters
-    ----------
-    values : sequence of dict or None
-        The metrics of each planned run.
-    """
+    """Return the combinations of which several seeds were run, and all gave the same result."""
     samples = samples_of(plan, values).items()
     return tuple(
         number for number, sample in samples if len(sample) > 1 and all(one == sample[0] for one in sample[1:])
@@ -131,13 +94,7 @@ def same_for_all_seeds(plan: SweepPlan, values: Sequence[Values | None]) -> tupl
 
 
 def to_frame(columns: dict[str, list[Any]]) -> pandas.DataFrame:
-    """Return a table of pandas.
-
-    Raises
-    ------
-    UnavailableError
-        If pandas is not installed.
-    """
+    """Return a table of pandas."""
     return data_frame({name: _typed(name, column) for name, column in columns.items()}, extra="sweep")
 
 

@@ -171,18 +171,15 @@ def convert(
     submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
     no_estimate = (records.estimate_s == MISSING) | (estimate == 0)
     np.copyto(estimate, run, where=no_estimate)
-    width, no_width = records.width, np.zeros(len(submit), np.bool_)
-    if records.requested_width is not None:
-        no_width = width == MISSING
-        width = np.where(no_width, records.requested_width, width)
+    width, no_width = _widths(records)
     keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
-    rows = _in_order(records.job_id, submit, keep)
     cut = run > estimate
-    killed = cut if records.killed is None else cut | (records.killed & (run == estimate) & ~no_estimate)
     counts = (int((mask & keep).sum()) for mask in (cut, no_estimate, no_width))
     report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, *counts)
     if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
+    rows = _in_order(records.job_id, submit, keep)
+    killed = cut if records.killed is None else cut | (records.killed & (run == estimate) & ~no_estimate)
     workload = Workload(
         job_id=records.job_id[rows],
         submit_ms=submit[rows],
@@ -197,6 +194,14 @@ def convert(
         timezone=timezone,
     )
     return workload, report
+
+
+def _widths(records: Records) -> tuple[IntArray, BoolArray]:
+    """Return the allocated widths, with the requested ones where they are missing, and where that is."""
+    if records.requested_width is None:
+        return records.width, np.zeros(len(records.width), np.bool_)
+    missing = records.width == MISSING
+    return np.where(missing, records.requested_width, records.width), missing
 
 
 def _machine_size(path: str | Path, nodes: int | None, stated: Sequence[int | None]) -> int:
@@ -273,36 +278,15 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 def check_nodes(nodes: int | None) -> None:
-    """Refuse a machine size that a caller gave and that no machine has.
-
-    Parameters
-    ----------
-    nodes : int or None
-        Nodes of the machine; None if the file is to tell.
-
-    Raises
-    ------
-    OptionError
-        If it is less than 1, or more than the widest job may be.
-    """
+    """Refuse a machine size that a caller gave and that no machine has; with None the file is to tell it."""
     if nodes is not None and not 1 <= nodes <= MAX_WIDTH:
         raise OptionError("nodes", f"{nodes} is not the size of a machine; give 1 to {MAX_WIDTH} nodes")
 
 
 def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
-    """Return the name of a time zone that Python knows.
+    """Return the IANA name of a time zone that Python knows; None if neither name nor offset is of use.
 
-    Parameters
-    ----------
-    name : str or None
-        What the trace calls it, such as ``"Europe/Stockholm"``.
-    offset_s : int, optional
-        Seconds east of Greenwich; stands in for a name that is not known if it is whole hours.
-
-    Returns
-    -------
-    str or None
-        An IANA name; None if neither is of use.
+    An offset east of Greenwich of whole hours stands in for a name that is not known.
     """
     candidates = [name.strip()] if name else []
     if offset_s is not None and offset_s % 3600 == 0:
@@ -316,20 +300,7 @@ def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
 
 
 def local_datetime(unix_s: int, timezone: str | None) -> dt.datetime | None:
-    """Return an instant as a date and time of day where the machine stands.
-
-    Parameters
-    ----------
-    unix_s : int
-        Seconds since 1970 (UTC).
-    timezone : str or None
-        IANA name of the zone; UTC if it is None or not known.
-
-    Returns
-    -------
-    datetime.datetime or None
-        With its zone; None beyond the year 9999.
-    """
+    """Return an instant where the machine stands, in UTC if the zone is not known; None beyond the year 9999."""
     zone = known_zone(timezone)
     try:
         moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=unix_s)

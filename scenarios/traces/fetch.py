@@ -131,15 +131,7 @@ def resolve_name(name: str) -> str | None:
 
 
 def open_url(url: str, timeout_s: float) -> AbstractContextManager[IO[bytes]]:
-    """Open an address for reading.
-
-    Parameters
-    ----------
-    url : str
-        The address.
-    timeout_s : float
-        How long to wait for each answer of the server.
-    """
+    """Open an address for reading, and wait so long for each answer of the server."""
     return cast("AbstractContextManager[IO[bytes]]", urllib.request.urlopen(url, timeout=timeout_s))
 
 

@@ -12,7 +12,7 @@ from gridweave.scenarios.traces.convert import known_zone, local_datetime
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 
-class Spread(msgspec.Struct, frozen=True):
+class MinAvgMax(msgspec.Struct, frozen=True):
     """Smallest, average and largest of some values.
 
     Parameters
@@ -37,15 +37,15 @@ class TraceInfo(msgspec.Struct, frozen=True):
         Number of jobs.
     nodes : int or None
         Nodes of the machine.
-    width : Spread
+    width : MinAvgMax
         Nodes per job (Table 3.4, requested resources).
-    estimate_s, run_s : Spread
+    estimate_s, run_s : MinAvgMax
         Estimates and run times in seconds (Table 3.4). Run times are cut at the estimate.
     over_estimation : float
         Average estimate divided by average run time. Table 3.4 calls it the average over-estimation factor, and its
         figures (CTC: 24,324 / 10,958 = 2.220) are this ratio of averages; the average of the jobs' own ratios is far
         larger (KTH: 299), as it is ruled by jobs that failed within seconds.
-    interarrival_s : Spread or None
+    interarrival_s : MinAvgMax or None
         Times between one submission and the next in seconds (Table 3.4); None for a single job.
     area_node_s : float
         Sum of width times run time, in node seconds.
@@ -67,11 +67,11 @@ class TraceInfo(msgspec.Struct, frozen=True):
     name: str
     jobs: int
     nodes: int | None
-    width: Spread
-    estimate_s: Spread
-    run_s: Spread
+    width: MinAvgMax
+    estimate_s: MinAvgMax
+    run_s: MinAvgMax
     over_estimation: float
-    interarrival_s: Spread | None
+    interarrival_s: MinAvgMax | None
     area_node_s: float
     offered_load: float | None
     overran: int
@@ -159,11 +159,11 @@ def describe(workload: Workload) -> TraceInfo:
         name=workload.name,
         jobs=len(workload),
         nodes=workload.nodes,
-        width=_spread(workload.width, 1),
-        estimate_s=_spread(workload.estimate_ms, MS_PER_S),
-        run_s=_spread(workload.run_ms, MS_PER_S),
+        width=_min_avg_max(workload.width, 1),
+        estimate_s=_min_avg_max(workload.estimate_ms, MS_PER_S),
+        run_s=_min_avg_max(workload.run_ms, MS_PER_S),
         over_estimation=float(workload.estimate_ms.mean() / workload.run_ms.mean()),
-        interarrival_s=_spread(np.diff(workload.submit_ms), MS_PER_S) if len(workload) > 1 else None,
+        interarrival_s=_min_avg_max(np.diff(workload.submit_ms), MS_PER_S) if len(workload) > 1 else None,
         area_node_s=area_node_ms / MS_PER_S,
         offered_load=area_node_ms / capacity_node_ms if capacity_node_ms else None,
         overran=int(workload.overran.sum()),
@@ -176,8 +176,8 @@ def describe(workload: Workload) -> TraceInfo:
     )
 
 
-def _spread(values: IntArray, unit: int) -> Spread:
-    return Spread(float(values.min()) / unit, float(values.mean()) / unit, float(values.max()) / unit)
+def _min_avg_max(values: IntArray, unit: int) -> MinAvgMax:
+    return MinAvgMax(float(values.min()) / unit, float(values.mean()) / unit, float(values.max()) / unit)
 
 
 def _date(workload: Workload, at_ms: int) -> dt.datetime | None:

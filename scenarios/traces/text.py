@@ -58,48 +58,22 @@ class Field:
 
 
 def whole_field(name: str, *, low: float = -MAX_WHOLE, high: float = MAX_WHOLE) -> Field:
-    """Return a field of whole numbers.
-
-    Parameters
-    ----------
-    name : str
-        The column's name.
-    low, high : float
-        Its bounds; those of exact whole numbers if left out.
-    """
+    """Return a field of whole numbers; its bounds are those of exact ones if left out."""
     return Field(name, low, high, whole=True)
 
 
 def width_field(name: str) -> Field:
-    """Return a field of node or processor counts.
-
-    Parameters
-    ----------
-    name : str
-        The column's name.
-    """
+    """Return a field of node or processor counts."""
     return Field(name, -MAX_WIDTH, MAX_WIDTH, whole=True)
 
 
 def time_field(name: str) -> Field:
-    """Return a field of seconds, which may have a fraction.
-
-    Parameters
-    ----------
-    name : str
-        The column's name.
-    """
+    """Return a field of seconds, which may have a fraction."""
     return Field(name, -MAX_TIME_S, MAX_TIME_S, whole=False)
 
 
 def amount_field(name: str) -> Field:
-    """Return a field of any finite amount that a float64 holds well.
-
-    Parameters
-    ----------
-    name : str
-        The column's name.
-    """
+    """Return a field of any finite amount that a float64 holds well."""
     return Field(name, -MAX_WHOLE, MAX_WHOLE, whole=False)
 
 
@@ -304,13 +278,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error of the system or of a library as one short line.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error.
-    """
+    """Return an error of the system or of a library as one short line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())
 
@@ -333,22 +301,7 @@ def seconds_text(ms: int) -> str:
 
 
 def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) -> None:
-    """Refuse to write whole numbers that could not be read back exactly.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file that is to be written.
-    name : str
-        What the numbers are.
-    values : numpy.ndarray of int64
-        The numbers.
-
-    Raises
-    ------
-    InputError
-        If one of them is beyond `MAX_WHOLE`.
-    """
+    """Refuse to write whole numbers of more than `MAX_WHOLE`, which could not be read back exactly."""
     numbers = values.astype(np.int64, copy=False)
     beyond = (numbers > MAX_WHOLE) | (numbers < -MAX_WHOLE)
     if beyond.any():
@@ -357,19 +310,9 @@ def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) ->
 
 
 def write_file(path: str | Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that either all of it is there or nothing.
+    """Write a file so that either all of it is there or nothing; the suffixes ``.gz`` and ``.xz`` compress it.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; one that is there is replaced. The suffixes ``.gz`` and ``.xz`` compress it.
-    write : callable
-        Takes a binary file object and writes the uncompressed content into it.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    One that is there is replaced. ``write`` takes a binary file and writes the uncompressed content into it.
     """
     with new_file(path) as (_, raw), _compressor(raw, Path(path).suffix.lower()) as stream:
         write(stream)
@@ -379,20 +322,7 @@ def write_file(path: str | Path, write: Callable[[IO[bytes]], object]) -> None:
 def new_file(path: str | Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """Open a file under another name beside it, and rename it at the end of the ``with``; after an error, remove it.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; one that is there is replaced.
-
-    Yields
-    ------
-    pathlib.Path, binary file object
-        The other name, and the file open for writing.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    Yields that name and the file; one that is there is replaced.
     """
     target = Path(os.path.realpath(path))  # a link stays a link, and what it points to is replaced
     if target.exists() and not target.is_file():

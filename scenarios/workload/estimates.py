@@ -74,8 +74,7 @@ def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
     Returns
     -------
     Workload
-        The same jobs with new estimates, in whole milliseconds, at least the run time and at most `MAX_TIME_MS`. No job
-        overruns its estimate any more.
+        As from `omega`.
 
     Raises
     ------

@@ -21,7 +21,7 @@ from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
 from gridweave.scenarios.world.links import merged
 from gridweave.scenarios.world.simulate import WorldResult, simulate_world
-from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
 
 JOBS = 300

@@ -25,7 +25,7 @@ from gridweave.scenarios.world.traffic import LinkTraffic
 from gridweave.scenarios.world.works import Ran, WorldJob
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
-from gridweave.site.disciplines.dictionary import Policy
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 

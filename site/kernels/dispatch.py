@@ -19,7 +19,6 @@ from gridweave.site.kernels.state import (
     FRESH,
     GIVE_BACK,
     NEVER_MS,
-    NO_LIMITS,
     NO_PLACE,
     REPLAN,
     UNPLACED_MS,
@@ -27,7 +26,6 @@ from gridweave.site.kernels.state import (
     dequeue,
     enqueue,
     finish,
-    join_running,
     running_place,
 )
 
@@ -143,29 +141,6 @@ def job_arrived(state, queue, slot, key, submit_ms, job_id, width, estimate_ms, 
     job.estimate_ms = estimate_ms
     job.limits = limits
     job_submitted(state, queue, slot)
-
-
-@kernel
-def job_started_alone(state, slot, now_ms, job_id, width, estimate_ms):
-    """Fill a slot in with a job that finds its nodes free and no other in the queue, and start it.
-
-    What is left behind is what `job_arrived` and a pass of a queue would leave; the key orders nothing, as it does not
-    wait.
-    """
-    counters = state.counters[0]
-    job = state.jobs[slot]
-    job.submit_ms = now_ms
-    job.job_id = job_id
-    job.width = width
-    job.estimate_ms = estimate_ms
-    job.promised_ms = UNPLACED_MS
-    job.limits = NO_LIMITS
-    join_running(state, slot, now_ms + estimate_ms)
-    counters.free -= width
-    counters.n_started = 0
-    counters.stale = FRESH
-    counters.first_new = NEVER_MS
-    counters.narrowest = NEVER_MS
 
 
 @kernel

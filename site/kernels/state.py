@@ -273,19 +273,8 @@ def begin(state, place, now_ms):
     """
     counters = state.counters[0]
     slot = state.waiting[place]
-    join_running(state, slot, now_ms + state.jobs[slot].estimate_ms)
-    counters.free -= state.jobs[slot].width
-    state.started[counters.n_started] = slot
-    counters.n_started += 1
-    state.waiting[place] = GONE
-
-
-@kernel_part
-def join_running(state, slot, end_ms):
-    """Put a job among the running ones, at its place by end by estimate and job id."""
-    counters = state.counters[0]
-    running = state.running
-    job_id = state.jobs[slot].job_id
+    running, job_id = state.running, state.jobs[slot].job_id
+    end_ms = now_ms + state.jobs[slot].estimate_ms
     i = counters.n_running
     while i > 0 and (
         running[i - 1].end_ms > end_ms
@@ -296,6 +285,10 @@ def join_running(state, slot, end_ms):
     running[i].end_ms = end_ms
     running[i].slot = slot
     counters.n_running += 1
+    counters.free -= state.jobs[slot].width
+    state.started[counters.n_started] = slot
+    counters.n_started += 1
+    state.waiting[place] = GONE
 
 
 @kernel_part

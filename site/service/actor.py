@@ -34,10 +34,8 @@ from gridweave.site.service.clock import Clock
 
 if TYPE_CHECKING:
     from gridweave.site.runs import SiteSettings
-    from gridweave.site.service.desk import SiteDesk
-    from gridweave.site.service.driver import Driver
+    from gridweave.site.service.desk import Desk, SiteDesk
     from gridweave.site.service.link import Link, LinkEnd
-    from gridweave.site.service.site_driver import SiteDriver
 
 
 logger = logging.getLogger("gridweave.live")
@@ -48,10 +46,10 @@ SUBMISSIONS: msgspec.msgpack.Decoder[list[tuple[str, JobRequest]]] = msgspec.msg
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
-D = TypeVar("D", bound="Driver[Any]")
+K = TypeVar("K", bound="Desk[Any]")
 
 
-class DrivenActor(NearActor, ABC, Generic[D]):
+class DrivenActor(NearActor, ABC, Generic[K]):
     """An actor around a driver.
 
     Parameters
@@ -65,33 +63,32 @@ class DrivenActor(NearActor, ABC, Generic[D]):
     process still has, or whose server is away, is tried again until it is to be had.
 
     Whoever looks up an actor on Ray loads the module of its class. So these modules load their cores and journals in
-    `make_driver`: a machine, or a gateway, would spend a second and a hundred megabytes on each.
+    `make_desk`: a machine, or a gateway, would spend a second and a hundred megabytes on each.
     """
 
     near_methods = ("ask", "submit", "packet", "report", "probed", "process")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._driver: D | None = None
-        # Of its desk; whoever makes the driver makes it as well.
-        self.door: Door | None = None
+        self._desk: K | None = None
         self._opened = asyncio.Event()
         self._problem: GridweaveError | None = None
         self._tasks = endure(name, self._open())
 
     @abstractmethod
-    def make_driver(self) -> D:
-        """Return the driver; called in a thread of its own, as it may replay for long."""
+    def make_desk(self) -> K:
+        """Return the desk, with its driver; called in a thread of its own, as it may replay for long."""
 
-    def works(self, driver: D) -> list[Coroutine[Any, Any, Any]]:
+    def works(self, desk: K) -> list[Coroutine[Any, Any, Any]]:
         """Return what is to go on as long as the actor lives."""
-        return [driver.run()]
+        return [desk.driver.run()]
 
     async def _open(self) -> None:
         pause_s = _FIRST_PAUSE_S
-        while self._driver is None:
+        desk: K | None = None
+        while desk is None:
             try:
-                self._driver = await asyncio.to_thread(self.make_driver)
+                desk = await asyncio.to_thread(self.make_desk)
             except UnavailableError as error:
                 logger.warning("%s: %s; trying again", self._name, error)
                 self._problem = error
@@ -106,11 +103,12 @@ class DrivenActor(NearActor, ABC, Generic[D]):
         # What was loaded until here stays: to look through it for garbage again and again would be half of the work.
         gc.collect()
         gc.freeze()
-        self._tasks += endure(self._name, *self.works(self._driver))
+        self._desk, self._door = desk, Door(desk, desk.methods)
+        self._tasks += endure(self._name, *self.works(desk))
         self._opened.set()
 
-    async def driver(self) -> D:
-        """Return the driver, once its journal is open.
+    async def desk(self) -> K:
+        """Return the desk, once the journal is open.
 
         Raises
         ------
@@ -118,22 +116,22 @@ class DrivenActor(NearActor, ABC, Generic[D]):
             If the journal cannot be used.
         """
         await self._opened.wait()
-        if self._driver is None:
-            assert self._problem is not None, "neither a driver nor a problem"
+        if self._desk is None:
+            assert self._problem is not None, "neither a desk nor a problem"
             raise self._problem
-        return self._driver
+        return self._desk
 
-    def driver_now(self) -> D:
-        """Return the driver, for what may be lost.
+    def desk_now(self) -> K:
+        """Return the desk, for what may be lost.
 
         Raises
         ------
         UnavailableError
             If there is none yet.
         """
-        if self._driver is None:
+        if self._desk is None:
             raise UnavailableError(f"{self._name} is starting")
-        return self._driver
+        return self._desk
 
     @property
     def problem(self) -> GridweaveError | None:
@@ -146,38 +144,49 @@ class DrivenActor(NearActor, ABC, Generic[D]):
 
     async def ready(self) -> str:
         """Return the name of the actor, once it works."""
-        await self.driver()
+        await self.desk()
         return self._name
 
     async def ask(self, method: str, data: bytes) -> bytes:
         """Answer what the gateway asks at the desk."""
-        await self.driver()
-        assert self.door is not None, "a driver without a desk"
-        return await self.door.ask(method, data)
+        await self.desk()
+        return await self._door.ask(method, data)
 
     async def submit(self, data: bytes) -> bytes:
         """Take in jobs: keys and requests; return an answer to each when it is durable."""
-        return encode(await (await self.driver()).submit(SUBMISSIONS.decode(data)))
+        return encode(await (await self.desk()).driver.submit(SUBMISSIONS.decode(data)))
 
     async def wish(self, kind: WishKind, job_ids: list[int]) -> None:
         """Tell what a user wants of jobs; return when that is durable."""
-        await (await self.driver()).wish(kind, job_ids)
+        await (await self.desk()).driver.wish(kind, job_ids)
+
+    async def records(self, job_ids: list[int]) -> bytes:
+        """Return what is known of jobs; an unknown one is left out."""
+        return encode(await (await self.desk()).records(job_ids))
+
+    async def story(self, job_id: int) -> bytes:
+        """Return what happened to a job here."""
+        return encode(await (await self.desk()).story(job_id))
+
+    async def check(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        (await self.desk()).core.check_invariants()
 
     async def stop(self) -> None:
         """Let go of the journal; what runs goes on."""
         await self.stop_near()
         for task in self._tasks:
             task.cancel()
-        if self._driver is not None:
+        if self._desk is not None:
             with contextlib.suppress(GridweaveError):
-                await self._driver.close()
+                await self._desk.driver.close()
 
 
 LOOK_S = 5.0
 """So often it is seen which machines answer, and so long they may take for it."""
 
 
-class SiteActor(DrivenActor["SiteDriver"]):
+class SiteActor(DrivenActor["SiteDesk"]):
     """A site as an actor: a thin shell around its `SiteDriver`.
 
     Parameters
@@ -208,14 +217,13 @@ class SiteActor(DrivenActor["SiteDriver"]):
         self._calls: Calls = Handles(namespace) if calls is None else calls
         self._settings, self._journal, self._clock = settings, journal, clock
         self._password_file = password_file
-        self._at_desk: SiteDesk | None = None
         self._uplink_end = uplink
         self._uplink: Link | None = None
         super().__init__(site_actor(settings.name))
 
-    def make_driver(self) -> SiteDriver:
-        """Return the driver of the site."""
-        from gridweave.site.service.desk import SITE_METHODS, SiteDesk
+    def make_desk(self) -> SiteDesk:
+        """Return the desk of the site."""
+        from gridweave.site.service.desk import SiteDesk
         from gridweave.site.service.site_driver import SiteDriver
 
         if self._uplink_end is not None:
@@ -225,13 +233,11 @@ class SiteActor(DrivenActor["SiteDriver"]):
         place = journal_place(self._journal, self._password_file)
         driver = SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_agent=self._to_agent)
         uplink = self._uplink
-        self._at_desk = SiteDesk(driver, uplink=None if uplink is None else lambda: uplink.status)
-        self.door = Door(self._at_desk, SITE_METHODS)
-        return driver
+        return SiteDesk(driver, uplink=None if uplink is None else lambda: uplink.status)
 
-    def works(self, driver: SiteDriver) -> list[Coroutine[Any, Any, Any]]:
+    def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
         """Return the turns, the orders that are repeated, and the look after the machines."""
-        return [driver.run(), driver.repeat_orders(), self._look_after_machines()]
+        return [desk.driver.run(), desk.driver.repeat_orders(), self._look_after_machines(desk)]
 
     async def _to_grid(self, peer: str, data: bytes) -> None:
         if self._uplink is not None:
@@ -246,40 +252,27 @@ class SiteActor(DrivenActor["SiteDriver"]):
         """Take in a packet from the grid; return why it was dropped, if it was."""
         from gridweave.site.service.site_driver import GRID
 
-        return self.driver_now().packet(GRID, data)
+        return self.desk_now().driver.packet(GRID, data)
 
     async def report(self, data: bytes) -> None:
         """Take in what a machine tells; return when it is durable."""
-        await self.driver_now().report(data)
+        await self.desk_now().driver.report(data)
 
     async def forget_machine(self, agent: str) -> None:
         """Give up what a machine ran: the operator knows that it will not come back."""
-        await (await self.driver()).forget_machine(agent)
+        await (await self.desk()).driver.forget_machine(agent)
 
     async def drain(self, draining: bool) -> None:
         """Take in nothing new for the grid, or take it in again."""
-        await (await self.driver()).drain(draining)
+        await (await self.desk()).driver.drain(draining)
 
-    async def records(self, job_ids: list[int]) -> bytes:
-        """Return what is known of jobs of the site's own users; an unknown one is left out."""
-        return encode(await (await self._desk()).records(job_ids))
-
-    async def story(self, job_id: int) -> bytes:
-        """Return what happened to a job here."""
-        return encode(await (await self._desk()).story(job_id))
-
-    async def _desk(self) -> SiteDesk:
-        await self.driver()
-        assert self._at_desk is not None, "a driver without a desk"
-        return self._at_desk
-
-    async def _look_after_machines(self) -> None:
+    async def _look_after_machines(self, desk: SiteDesk) -> None:
         """See again and again which machines answer, so that nobody who asks has to wait for one that does not."""
         machines = [agent.name for agent in self._settings.agents]
         while True:
             answers = await asyncio.gather(*(self._answers(machine) for machine in machines))
             away = {machine for machine, answer in zip(machines, answers, strict=True) if not answer}
-            (await self._desk()).away = away
+            desk.away = away
             await asyncio.sleep(LOOK_S)
 
     async def _answers(self, machine: str) -> bool:
@@ -294,7 +287,3 @@ class SiteActor(DrivenActor["SiteDriver"]):
         await super().stop()
         if self._uplink is not None:
             await self._uplink.close()
-
-    async def check(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
-        (await self.driver()).site.check_invariants()

@@ -15,7 +15,7 @@ import copy
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -87,10 +87,6 @@ class Events:
                     await self._news.wait()
 
 
-DESK_METHODS = ("submit", "wish", "records", "jobs", "story", "events")
-SITE_METHODS = (*DESK_METHODS, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")
-"""What may be asked at a desk through a `Door`."""
-
 MOST_EVENTS = 1_000
 """So many events are told at one time."""
 
@@ -107,9 +103,12 @@ class Desk(Generic[D]):
         It has taken no turn yet.
     """
 
+    methods: ClassVar[tuple[str, ...]] = ("submit", "wish", "records", "jobs", "story", "events")
+    """What may be asked through a `Door`."""
+
     def __init__(self, driver: D, core: LiveCore, journal: Journal) -> None:
-        self.driver = driver
-        self._core, self._journal = core, journal
+        self.driver, self.core = driver, core
+        self._journal = journal
         self._events = Events(journal.last_note)
         driver.on_notes = self._noted
 
@@ -137,7 +136,7 @@ class Desk(Generic[D]):
     async def records(self, job_ids: list[int]) -> list[JobRecord]:
         """Return what is known of jobs, of those that ended long ago as well, by number; unknown ones are left out."""
         await self.driver.durable()
-        known = self._core.book.records
+        known = self.core.book.records
         found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
         rest = [job_id for job_id in job_ids if job_id not in found]
         if rest:
@@ -160,7 +159,7 @@ class Desk(Generic[D]):
         """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
         found: dict[int, JobRecord] = {}
         # Numbers are given out ascending, so the newest are the last.
-        for job_id, record in reversed(self._core.book.records.items()):
+        for job_id, record in reversed(self.core.book.records.items()):
             if len(found) > wanted.limit:
                 break
             if (wanted.below is None or job_id < wanted.below) and is_asked_for(record, wanted):
@@ -176,7 +175,7 @@ class Desk(Generic[D]):
         self._events.add(self._event(note, ended) for note in notes)
 
     def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
-        record = self._core.book.records.get(note.job_id) or others.get(note.job_id)
+        record = self.core.book.records.get(note.job_id) or others.get(note.job_id)
         # Of a job that was declined at that very instant nothing is known.
         user, name = ("", "") if record is None else (record.request.user, record.request.name)
         return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
@@ -200,17 +199,17 @@ class Desk(Generic[D]):
     async def _old_events(self, after: int) -> list[JobEvent]:
         """Return events from the journal."""
         notes = await asyncio.to_thread(lambda: self._journal.notes(after=after, limit=MOST_EVENTS))
-        rest = sorted({note.job_id for note in notes} - self._core.book.records.keys())
+        rest = sorted({note.job_id for note in notes} - self.core.book.records.keys())
         others = await asyncio.to_thread(self._journal.ended, rest)
         return [self._event(note, others) for note in notes]
 
     def _is_open(self, job_id: int) -> bool:
-        record = self._core.book.records.get(job_id)
+        record = self.core.book.records.get(job_id)
         return record is not None and record.state not in OVER
 
     def _is_held(self, job_id: int) -> bool:
         """Return whether the user of a job wants it held."""
-        return self._core.book.eligibility.is_wished(job_id)
+        return self.core.book.eligibility.is_wished(job_id)
 
 
 def is_asked_for(record: JobRecord, wanted: JobFilter) -> bool:
@@ -254,6 +253,8 @@ class SiteDesk(Desk[SiteDriver]):
         The machines that do not answer, as far as whoever carries orders knows.
     """
 
+    methods = (*Desk.methods, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")
+
     def __init__(self, driver: SiteDriver, *, uplink: Callable[[], LinkStatus] | None = None) -> None:
         super().__init__(driver, driver.site, driver.journal)
         self._uplink = uplink
@@ -296,7 +297,7 @@ class SiteDesk(Desk[SiteDriver]):
     async def queue(self, limit: int) -> Queue:
         """Return how many jobs there are here in each state, and the first of those of own users that wait."""
         await self.driver.durable()
-        site, records = self.driver.site.core.site, self._core.book.records
+        site, records = self.driver.site.core.site, self.core.book.records
         states = Counter(record.state for record in records.values())
         waiting = [job.job_id for job, _ in site.waiting()]
         running = sum(1 for _ in site.running()) - states["starting"]

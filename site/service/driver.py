@@ -97,6 +97,9 @@ class LiveCore(Protocol):
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+
 
 class Driver(ABC, Generic[Incoming]):
     """Drives a core: events and packets in, what it decides out, a journal between.
@@ -141,7 +144,6 @@ class Driver(ABC, Generic[Incoming]):
         self._told: list[asyncio.Future[None]] = []
         self._news = asyncio.Event()
         self._asked = asyncio.Event()
-        self._turned: asyncio.Event = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
         # Counted from where a replay begins, so that one that is started anew again and again makes snapshots as well.
         self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
@@ -151,7 +153,6 @@ class Driver(ABC, Generic[Incoming]):
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None
-        self.turns = 0
 
     # -- the doors ----------------------------------------------------------------------------------------------------
 
@@ -331,7 +332,6 @@ class Driver(ABC, Generic[Incoming]):
         if self._notes:
             notes, self._notes = self._notes, []
             self.on_notes(notes, {each.record.job_id: each.record for each in commands if type(each) is RecordEnded})
-        self._count_turn(commands)
         answers: dict[str, Answer] = {key: found.answer for key, found in known.items()}
         answers |= {command.key: command for command in commands if isinstance(command, (Accepted, Declined))}
         for key, each in submissions.items():
@@ -344,20 +344,6 @@ class Driver(ABC, Generic[Incoming]):
         self.act(commands)
         self._send_packets()
         self._keep_state()
-
-    def _count_turn(self, commands: list[Any]) -> None:
-        """Wake those who wait for something to have happened."""
-        if commands:
-            self.turns += 1
-            self._turned.set()
-            self._turned = asyncio.Event()
-
-    async def wait_for_turn(self, seen: int, timeout_s: float) -> None:
-        """Wait until more turns in which something happened were taken than were seen, or a time has passed."""
-        if self.turns <= seen:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._turned.wait()
 
     async def _answered(self, submissions: _Submissions) -> dict[str, Any]:
         """Return what was answered before to any of these."""
@@ -379,12 +365,18 @@ class Driver(ABC, Generic[Incoming]):
 
     async def _read(self, read: Callable[[], T]) -> T:
         """Read the journal, however long that takes."""
+        return await self._insist("read", lambda: asyncio.to_thread(read))
+
+    async def _insist(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something with the journal, again and again until it is done, unless another is its writer now."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return await asyncio.to_thread(read)
+                return await work()
             except UnavailableError as error:
-                logger.error("the journal cannot be read, trying again: %s", error)
+                if self._journal.is_replaced:
+                    raise
+                logger.error("the journal cannot be %s, trying again: %s", what, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -462,17 +454,12 @@ class Driver(ABC, Generic[Incoming]):
 
     async def _flush(self) -> None:
         """Write down what was decided, however long that takes: until then nothing of it may be seen."""
-        pause_s = _FIRST_PAUSE_S
         while self._journal.pending:
-            try:
-                if not self._journal.flush_at_once():
-                    await asyncio.to_thread(self._journal.flush)
-            except UnavailableError as error:
-                if self._journal.is_replaced:
-                    raise
-                logger.error("the journal cannot be written, trying again: %s", error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            await self._insist("written", self._write)
+
+    async def _write(self) -> None:
+        if not self._journal.flush_at_once():
+            await asyncio.to_thread(self._journal.flush)
 
     def _send_packets(self) -> None:
         real_ms = self._real_ms()

@@ -14,7 +14,7 @@ import pytest
 
 from client_helpers import Elsewhere
 from gateway_parts import make_tokens
-from gridweave.cli import completion, grid_client
+from gridweave.cli import grid_client
 from gridweave.cli.grid_client import job_numbers, ranges_text, relative, rounded
 from gridweave.errors import OptionError
 from gridweave.site.job import JobRecord, JobRequest, Program
@@ -260,16 +260,16 @@ def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.Monke
 
 def test_completion(here: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
     """States, outcomes and sites are completed; without a grid, or with a bad configuration, sites are not."""
-    assert completion.complete_states("r") == ["running", "refused"]
-    assert completion.complete_outcomes("f") == ["finished", "failed"]
-    assert completion.complete_sites("") == ["north", "south"]
-    assert completion.complete_sites("so") == ["south"]
+    assert grid_client.complete_states("r") == ["running", "refused"]
+    assert grid_client.complete_outcomes("f") == ["finished", "failed"]
+    assert grid_client.complete_sites("") == ["north", "south"]
+    assert grid_client.complete_sites("so") == ["south"]
     monkeypatch.setenv("GRIDWEAVE_URL", "http://127.0.0.1:9")
-    assert completion.complete_sites("") == []
+    assert grid_client.complete_sites("") == []
     monkeypatch.setenv("GRIDWEAVE_URL", "nonsense")
-    assert completion.complete_sites("") == []
+    assert grid_client.complete_sites("") == []
     monkeypatch.delenv("GRIDWEAVE_URL")
-    assert completion.complete_sites("") == []
+    assert grid_client.complete_sites("") == []
 
 
 def test_a_shell_gets_completions(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from typer.testing import CliRunner, Result
 
 from gridweave.cli.models import register
 from gridweave.errors import GridweaveError
+from gridweave.scenarios.generators.common import measure
+from gridweave.scenarios.generators.histogram import WEIBULL_TABLE
 from gridweave.scenarios.generators.hyper_erlang import HyperErlangModel
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.moments import measure
-from gridweave.scenarios.generators.weibull import WEIBULL_TABLE
+from gridweave.scenarios.generators.registry import load_model
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.traces.swf import write_swf
 from gridweave.scenarios.workload.table import Workload

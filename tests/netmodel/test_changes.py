@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import OptionError, ScenarioError
-from gridweave.netmodel.changes import Change, Timetable, all_changes, random_changes, written_changes
-from gridweave.netmodel.problems import Problems
+from gridweave.netmodel.changes import CableChange, Timetable, all_changes, random_changes, written_changes
 from gridweave.netmodel.reading import topology_of_graph
-from gridweave.netmodel.tables import ChangeTable, FailureTable, NetTable
+from gridweave.netmodel.tables import ChangeTable, FailureTable, NetTable, Problems
 from gridweave.netmodel.topology import Topology
 
 
@@ -193,7 +192,7 @@ def test_bad_chances_are_refused(values: dict[str, float], option: str) -> None:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])), max_size=15))
 def test_a_later_change_of_a_cause_replaces_the_earlier(drawn: list[tuple[int, int, float]]) -> None:
     """After each instant a cable has what the last change of it up to then says."""
-    changes = [Change(at_ms, "link", (cable,), factor) for at_ms, cable, factor in drawn]
+    changes = [CableChange(at_ms, "link", (cable,), factor) for at_ms, cable, factor in drawn]
     table = Timetable.of(ring(), changes)
     ordered = sorted(changes, key=lambda change: change.at_ms)
     for now_ms in range(22):

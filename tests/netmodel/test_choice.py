@@ -15,7 +15,7 @@ from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import is_more_than, split_factor
 from gridweave.netmodel.kernels.state import MASTER_WORKERS, PART
-from gridweave.netmodel.model import ROUNDS, STARTS, NetworkModel, Placement, new_choice
+from gridweave.netmodel.model import ROUNDS, STARTS, ChosenPlacement, NetworkModel, new_choice
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 
@@ -78,7 +78,7 @@ def test_the_exact_choice_is_the_best_of_all(
     if not placements:
         assert chosen is None
         return
-    assert isinstance(chosen, Placement)
+    assert isinstance(chosen, ChosenPlacement)
     assert chosen.exact
     ends = [end_ms(model, some, placement, 100.0, delay_ms) for placement in placements]
     assert chosen.end_ms == pytest.approx(min(ends), rel=1e-12)

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.contract import OWN, ContractCore, ContractEvent
-from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.arrays import ArrayDiscipline
-from gridweave.site.disciplines.dictionary import DISCIPLINES
+from gridweave.site.contract import OWN, ContractCore
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     CancelJob,
-    Command,
     CommitHold,
     DrainSite,
     Ended,
@@ -574,100 +569,3 @@ def test_no_requests_bring_a_site_out_of_order(
     assert {job_id for job_id in running if core.attempt_of(job_id) != OWN} == {
         job_id for job_id in range(1, 7) if core.part_state(job_id) == "running"
     }
-
-
-class TheLongWay(ContractCore):
-    """A site that decides anew at every step, also where nothing is to be decided."""
-
-    def _at_rest(self) -> None:
-        return None
-
-    def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
-        """Have the site run a pass whatever there is to it."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SiteCore, "stay_at_rest", lambda core, now_ms: False)
-            return super().handle(now_ms, *events)
-
-
-class Life:
-    """What befalls a site, one thing after the other: mostly starts and ends of the grid's jobs."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._next_id = 1
-
-    def event(self, core: ContractCore, now_ms: int) -> Any:
-        """Return what happens next at a site."""
-        rng = self._rng
-        running = [running.job.job_id for running in core.site.running()]
-        kind = rng.choice(["hold", "end", "own", "delegated", "shared", "drain", "resume", "restart", "other"], p=ODDS)
-        self._next_id += 1
-        width, length_ms = int(rng.integers(0, 4)), int(rng.integers(0, 60))
-        if kind == "hold":
-            return HoldNodes(self._next_id, 1, width, length_ms)
-        if kind == "end" and running:
-            return JobFinished(int(rng.choice(running)))
-        if kind == "own":
-            return own(self._next_id, width + 1, length_ms + 1)
-        if kind == "delegated":
-            return EnqueueJob(job(self._next_id, width + 1, length_ms + 1), 1, 10_000)
-        if kind == "shared" and rng.random() < 0.5 and (events := self._of_holds(core)):
-            return events[int(rng.integers(len(events)))]
-        if kind == "shared":
-            return HoldNodes(self._next_id, 1, width, length_ms, now_ms + int(rng.integers(0, 20)))
-        if kind == "restart":
-            return SiteRestarted()
-        if kind in ("drain", "resume"):
-            wished, forced = {"drain": (DrainSite(), SiteShut("full")), "resume": (ResumeSite(), SiteOpened())}[kind]
-            return wished if rng.random() < 0.5 else forced
-        # Another attempt of a job that is here already.
-        of_grid = [job_id for job_id in running if core.attempt_of(job_id) != OWN]
-        return HoldNodes(int(rng.choice([*of_grid, 0])), 2, width, length_ms)
-
-    def _of_holds(self, core: ContractCore) -> list[Any]:
-        """Return that a hold is committed, for each, and that the fragments of a job have met."""
-        states = {job_id: core.part_state(job_id) for job_id in range(1, self._next_id)}
-        next_of = {"held": CommitHold, "running": FragmentsMet}
-        return [next_of[state](job_id, 1) for job_id, state in states.items() if state in next_of]
-
-
-ODDS = (0.33, 0.33, 0.06, 0.03, 0.11, 0.02, 0.07, 0.01, 0.04)
-
-
-@pytest.mark.parametrize("share", [1.0, 0.5])
-@pytest.mark.parametrize(
-    "policy",
-    [
-        {"backfill": "easy"},
-        {"backfill": "none", "order": "sjf"},
-        {"backfill": "slack"},
-        {"backfill": "easy", "choice": "best-fit"},
-        {"backfill": "conservative"},
-        {"discipline": "planning"},
-    ],
-    ids=str,
-)
-def test_what_is_done_at_once_is_what_the_long_way_comes_to(share: float, policy: dict[str, Any]) -> None:
-    """A start or an end that needs no decision says, leaves behind and promises what deciding anew comes to."""
-    owner = OwnerPolicy(grid_share=share)
-    for seed in range(20):
-        short, long = (kind(6, SitePolicy(**policy), owner=owner) for kind in (ContractCore, TheLongWay))
-        life, now_ms = Life(seed), 0
-        for _ in range(60):
-            now_ms += int(np.random.default_rng([seed, now_ms]).integers(0, 12))
-            event = life.event(short, now_ms)
-            assert told(short, now_ms, event) == told(long, now_ms, event)
-            assert short.next_wakeup_ms() == long.next_wakeup_ms()
-            assert list(short.site.running()) == list(long.site.running())
-            assert short.quote(now_ms, job(0, 2)) == long.quote(now_ms, job(0, 2))
-
-
-def test_a_discipline_of_ones_own_is_asked_about_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is made of a plain discipline, and lets jobs wait for which there is room, is not passed by."""
-
-    class Closed(ArrayDiscipline):
-        def run_pass(self, now_ms: int) -> list[Job]:
-            return []
-
-    monkeypatch.setitem(DISCIPLINES, "queue", Closed)
-    assert [type(answer) for answer in answers(site(), 0, HoldNodes(1, 1, 2, 100))] == [Refused]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
 from gridweave.site.journal.snapshot import dump_core

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.site.disciplines.dictionary import Policy
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.messages import Agent
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings

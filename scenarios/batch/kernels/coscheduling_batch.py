@@ -6,9 +6,9 @@ import numpy as np
 
 from gridweave.jit import kernel, kernel_part
 from gridweave.scenarios.batch.kernels.heap import pop_end, push_end
-from gridweave.site.kernels.coscheduling_state import forget_changes, job_submitted
-from gridweave.site.kernels.lomarc import lomarc_pass
-from gridweave.site.kernels.slowdown import job_ended
+from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
+from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
+from gridweave.site.disciplines.sharing.kernels.state import forget_changes, job_submitted
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import work_done_ms, work_of
 
@@ -28,7 +28,7 @@ def run_shared_batch(state, model, codes, run_ms, start_ms, end_ms, beside, busy
     state : SharedSite
         Of an idle site; its table of jobs holds the workload, in the order of submission.
     model : SlowdownArrays
-    codes : LomarcCodes
+    codes : SharingCodes
     run_ms : numpy.ndarray of int64, shape (n,)
         Run times, which the site does not know.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
@@ -66,7 +66,7 @@ def run_shared_batch(state, model, codes, run_ms, start_ms, end_ms, beside, busy
             job_submitted(state, row)
             row += 1
         if counters.waiting_width > 0:
-            lomarc_pass(state, model, codes, now_ms)
+            sharing_pass(state, model, codes, now_ms)
             for i in range(counters.n_started):
                 start_ms[state.started[i]] = now_ms
                 beside[state.started[i]] = jobs[state.started[i]].n_partners

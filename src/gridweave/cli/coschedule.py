@@ -16,8 +16,8 @@ from gridweave.errors import OptionError
 if TYPE_CHECKING:
     from gridweave.scenarios.batch.shared import SharedResult
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.disciplines.lomarc import LomarcPolicy
-    from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+    from gridweave.site.disciplines.sharing.policy import SharingPolicy
+    from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 Resources = Annotated[
     str,
@@ -91,11 +91,11 @@ def coschedule(
         say(f"wrote {written} files to {out}")
 
 
-def _policies(variants: str, backfills: str, max_slowdown: float) -> list[LomarcPolicy]:
+def _policies(variants: str, backfills: str, max_slowdown: float) -> list[SharingPolicy]:
     """Return every combination that the options name."""
     import msgspec
 
-    from gridweave.site.disciplines.lomarc import VARIANTS
+    from gridweave.site.disciplines.sharing.policy import VARIANTS
 
     known = {name.lower(): name for name in VARIANTS}
     named = [variant.strip() for variant in variants.split(",") if variant.strip()]
@@ -113,7 +113,7 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Lomarc
 
 def _model(slowdowns: str | None) -> SlowdownModel:
     from gridweave.scenarios.batch.shared import read_slowdowns
-    from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+    from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
     return SlowdownModel() if slowdowns is None else SlowdownModel("measured", table=read_slowdowns(slowdowns))
 
@@ -137,7 +137,7 @@ def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple
 def _simulated(
     workload: Workload,
     nodes: int | None,
-    chosen: list[LomarcPolicy],
+    chosen: list[SharingPolicy],
     model: SlowdownModel,
     cores: int,
     threads: int,
@@ -145,16 +145,16 @@ def _simulated(
 ) -> list[SharedResult]:
     from gridweave.errors import InputError
     from gridweave.scenarios.batch.shared import simulate_shared
-    from gridweave.site.disciplines.lomarc import NodeKind
+    from gridweave.site.disciplines.sharing.policy import NodeKind
 
     count = nodes if nodes is not None else workload.nodes
     if count is None:
         raise InputError(f"{workload.name}: the number of nodes is not known; give --nodes")
 
-    def kinds(policy: LomarcPolicy) -> list[NodeKind]:
+    def kinds(policy: SharingPolicy) -> list[NodeKind]:
         return [NodeKind(count=count, cores=cores, threads=threads, cpu=policy.cpu)]
 
-    def run(number: int, policy: LomarcPolicy) -> SharedResult:
+    def run(number: int, policy: SharingPolicy) -> SharedResult:
         def progress(done: int, total: int) -> None:
             report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
 

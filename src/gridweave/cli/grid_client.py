@@ -1,4 +1,7 @@
-"""What all commands that talk to a grid share: its address, its client, its jobs by number or name, times in words."""
+"""What all commands that talk to a grid share: its address, its client, its jobs by number or name, times in words.
+
+And what a shell completes: states and outcomes of jobs, and the sites of the grid, as far as it answers at once.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import typer
 
 from gridweave.cli.options import span_text
 from gridweave.cli.output import say
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import GridweaveError, InputError, OptionError
 
 if TYPE_CHECKING:
     from gridweave.grid.client.client import Client
@@ -32,6 +35,9 @@ Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job numbers (
 
 MOST_JOBS = 100_000
 """So many jobs are named by one range at most."""
+
+COMPLETION_S = 1.0
+"""Nobody waits longer for a completion."""
 
 _TRY_S, _CONNECT_S = 30.0, 2.0
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?", re.ASCII)
@@ -199,3 +205,38 @@ def clock(time_at_ms: int) -> str:
     """Return an instant as the clock on the wall has it, with the date unless that is today."""
     at, now = (datetime.datetime.fromtimestamp(ms / 1000).astimezone() for ms in (time_at_ms, now_ms()))
     return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M")
+
+
+# -- completion
+
+
+def complete_states(incomplete: str) -> list[str]:
+    """Return the states of jobs that begin so."""
+    from gridweave.site.job import OPEN, OVER
+
+    return [state for state in (*OPEN, *OVER) if state.startswith(incomplete)]
+
+
+def complete_outcomes(incomplete: str) -> list[str]:
+    """Return how jobs end, where that begins so."""
+    from gridweave.site.job import OUTCOMES
+
+    return [outcome for outcome in OUTCOMES if outcome.startswith(incomplete)]
+
+
+def complete_sites(incomplete: str) -> list[str]:
+    """Return the sites of the grid whose names begin so; none if it does not answer at once, or there is none."""
+    import asyncio
+
+    from gridweave.grid.client.client import Client
+    from gridweave.grid.client.transport import Patience
+
+    async def names() -> list[str]:
+        patience = Patience(total_s=COMPLETION_S, connect_s=0.0, try_s=COMPLETION_S)
+        async with asyncio.timeout(COMPLETION_S), Client(patience=patience) as grid:
+            return [site.name for site in await grid.sites()]
+
+    try:
+        return [name for name in asyncio.run(names()) if name.startswith(incomplete)]
+    except (GridweaveError, OSError, TimeoutError):
+        return []

@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.completion import complete_sites
 from gridweave.cli.explanation import print_forecast
-from gridweave.cli.grid_client import Here, Json, Profile, Url, clock, now_ms, plain, relative, rounded, with_grid
+from gridweave.cli.grid_client import (
+    Here,
+    Json,
+    Profile,
+    Url,
+    clock,
+    complete_sites,
+    now_ms,
+    plain,
+    relative,
+    rounded,
+    with_grid,
+)
 from gridweave.cli.options import parse_time_ms, span_text
 from gridweave.cli.output import print_json, print_table, say
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from gridweave.cli.completion import complete_outcomes, complete_sites, complete_states
 from gridweave.cli.explanation import print_forecast
 from gridweave.cli.grid_client import (
     Here,
@@ -17,6 +16,9 @@ from gridweave.cli.grid_client import (
     Profile,
     Url,
     clock,
+    complete_outcomes,
+    complete_sites,
+    complete_states,
     named_jobs,
     now_ms,
     places_text,
@@ -33,39 +35,40 @@ from gridweave.errors import OptionError
 if TYPE_CHECKING:
     from gridweave.grid.api import Story
     from gridweave.grid.client.client import Client
-    from gridweave.site.job import JobRecord, State
+    from gridweave.site.job import JobRecord, State, WishKind
 
 OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)]
 All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
 
-OPEN: tuple[State, ...] = ("held", "waiting", "starting", "running")
-OUTCOMES = ("finished", "failed", "limit", "cancelled")
+
+_States = Annotated[
+    list[str] | None,
+    typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.", autocompletion=complete_states),
+]
+_Outcomes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="OUTCOME", help="Only jobs with this outcome. Repeatable.", autocompletion=complete_outcomes),
+]
+_OfSite = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only jobs that run on this site.", autocompletion=complete_sites)
+]
+_Own = Annotated[
+    str,
+    typer.Option(
+        metavar="SITE", help="Jobs that this site's own users submitted to it.", autocompletion=complete_sites
+    ),
+]
 
 
 def jobs(
     all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that have ended.")] = False,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.", autocompletion=complete_states),
-    ] = None,
-    outcome: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OUTCOME", help="Only jobs with this outcome. Repeatable.", autocompletion=complete_outcomes
-        ),
-    ] = None,
+    state: _States = None,
+    outcome: _Outcomes = None,
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only jobs of this user.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs with this name.")] = None,
     array: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this array.")] = None,
-    site: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only jobs that run on this site.", autocompletion=complete_sites)
-    ] = None,
-    own: Annotated[
-        str,
-        typer.Option(
-            metavar="SITE", help="Jobs that this site's own users submitted to it.", autocompletion=complete_sites
-        ),
-    ] = "",
+    site: _OfSite = None,
+    own: _Own = "",
     limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the N newest.")] = 50,
     url: Url = None,
     here: Here = None,
@@ -76,21 +79,11 @@ def jobs(
 
     Example: gridweave jobs --all --user anna --outcome failed
     """
-    states = _checked("--state", state, (*OPEN, "ended", "refused"))
-    outcomes = _checked("--outcome", outcome, OUTCOMES)
-    if not states and not outcomes and not all_jobs:
-        states = list(OPEN)
+    states, outcomes = _wanted(state, outcome, all_jobs)
 
     async def work(grid: Client) -> list[JobRecord]:
         found = grid.jobs(
-            own=own,
-            user=user,
-            name=name,
-            array=array,
-            site=site,
-            state=cast("Sequence[State]", states),
-            outcome=outcomes,
-            limit=limit + 1,
+            own=own, user=user, name=name, array=array, site=site, state=states, outcome=outcomes, limit=limit + 1
         )
         return [record async for record in found]
 
@@ -98,13 +91,24 @@ def jobs(
     more, records = len(records) > limit, records[:limit]
     if as_json:
         print_json([plain(record) for record in records])
-        return
-    if not records:
+    elif records:
+        print_jobs(records)
+        if more:
+            say(f"there are more; see them with --limit {10 * limit}")
+    else:
         say("there are no such jobs" + ("" if all_jobs or state or outcome else "; with --all also those that ended"))
-        return
-    print_jobs(records)
-    if more:
-        say(f"there are more; see them with --limit {10 * limit}")
+
+
+def _wanted(
+    state: Sequence[str] | None, outcome: Sequence[str] | None, all_jobs: bool
+) -> tuple[Sequence[State], list[str]]:
+    """Return the states and outcomes that are asked for; if nothing is said, jobs that have not ended."""
+    from gridweave.site.job import OPEN, OUTCOMES, OVER
+
+    states, outcomes = _checked("--state", state, (*OPEN, *OVER)), _checked("--outcome", outcome, OUTCOMES)
+    if not states and not outcomes and not all_jobs:
+        return OPEN, outcomes
+    return cast("list[State]", states), outcomes
 
 
 def _checked(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
@@ -235,7 +239,7 @@ def cancel(
 
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
     """
-    _change("cancel", job, all_jobs, user, url, here, profile, as_json)
+    _wish("cancel", job, all_jobs, user, url, here, profile, as_json)
 
 
 def hold(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
@@ -243,7 +247,7 @@ def hold(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None,
 
     Example: gridweave hold 17
     """
-    _change("hold", job, False, None, url, here, profile, as_json)
+    _wish("hold", job, False, None, url, here, profile, as_json)
 
 
 def release(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
@@ -251,7 +255,7 @@ def release(job: Jobs, url: Url = None, here: Here = None, profile: Profile = No
 
     Example: gridweave release 17
     """
-    _change("release", job, False, None, url, here, profile, as_json)
+    _wish("release", job, False, None, url, here, profile, as_json)
 
 
 _DONE = {"cancel": "cancelled", "hold": "held", "release": "released"}
@@ -262,8 +266,8 @@ _NOT_DONE = {
 }
 
 
-def _change(
-    verb: Literal["cancel", "hold", "release"],
+def _wish(
+    kind: WishKind,
     texts: Sequence[str] | None,
     all_jobs: bool,
     user: str | None,
@@ -272,7 +276,9 @@ def _change(
     profile: str | None,
     as_json: bool,
 ) -> None:
-    """Do something to jobs, and say to which it was done."""
+    """Do what a user wants of jobs, and say to which it was done."""
+    from gridweave.site.job import OPEN
+
     if bool(texts) == all_jobs:
         raise OptionError(
             "JOB", "name the jobs, or give --all" if not texts else "are named, and --all is given as well"
@@ -285,17 +291,17 @@ def _change(
             wanted = [record.job_id async for record in grid.jobs(state=OPEN, user=user)]
         else:
             wanted = await named_jobs(grid, texts or (), open_only=True)
-        return wanted, await getattr(grid, verb)(wanted) if wanted else []
+        return wanted, await grid.wish(kind, wanted) if wanted else []
 
     wanted, done = with_grid(url, here, profile, work)
     if as_json:
         print_json({"job_ids": done})
         return
     if done:
-        typer.echo(f"{_DONE[verb]}: {ranges_text(done)}")
+        typer.echo(f"{_DONE[kind]}: {ranges_text(done)}")
     left = sorted(set(wanted) - set(done))
     if left and not all_jobs:
-        say(f"{ranges_text(left)}: {_NOT_DONE[verb]} no such job of yours")
+        say(f"{ranges_text(left)}: {_NOT_DONE[kind]} no such job of yours")
     elif not wanted:
         say("there are no such jobs")
 
@@ -323,10 +329,3 @@ def logs(
             sys.stdout.buffer.flush()
 
     with_grid(url, here, profile, work)
-
-
-def states() -> tuple[str, ...]:
-    """Return all states of jobs."""
-    from gridweave.site.job import State
-
-    return get_args(State)

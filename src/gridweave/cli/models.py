@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import print_json, say
+from gridweave.cli.output import counted, print_json, say
 from gridweave.errors import InputError, OptionError
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.generators.moments import Moments
+    from gridweave.scenarios.generators.common import Moments, Scaling
     from gridweave.scenarios.workload.table import Workload
 
 DEFAULT_MODEL = "ctc-sp2"
@@ -22,7 +22,53 @@ _CSV_FILE = re.compile(r".\.csv(\.(gz|xz))?$", re.IGNORECASE)
 _DAY_MS = 86_400_000
 _MIX = "M1|M2|M3|CPU/NETWORK/DISK"
 
+File = Annotated[str, typer.Argument(metavar="FILE", help="Trace file (SWF or MuPSiE) or name of a known trace.")]
+Nodes = Annotated[int | None, typer.Option("--nodes", help="Nodes of the machine. \\[default: as the file says]")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Load = Annotated[
+    float | None,
+    typer.Option(
+        "--load", help="Offered load to reach by scaling interarrival times, before --shrink and --run-factor."
+    ),
+]
+Estimates = Annotated[
+    str,
+    typer.Option(
+        "--estimates", metavar="keep|perfect|omega:X|phi:X", help="Estimates: keep the model's, or draw them anew."
+    ),
+]
+Weibull = Annotated[
+    str | None,
+    typer.Option(
+        "--weibull",
+        metavar="fit|table:NAME",
+        help="Interarrival times of a histogram model: fitted, or as published, e.g. table:CTC.",
+    ),
+]
+WorkloadOut = Annotated[
+    str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
+]
+ModelName = Annotated[
+    str, typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learnt one.")
+]
+ModelNodes = Annotated[
+    int | None, typer.Option("--nodes", help="Nodes of the machine; no job is wider. \\[default: the model's]")
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option("--alpha", help="Lublin models: aarr of the gaps between jobs; below 10.23 raises the load."),
+]
+Mix = Annotated[
+    str | None,
+    typer.Option("--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."),
+]
+ResourcesOut = Annotated[
+    str | None,
+    typer.Option("--resources-out", metavar="FILE", help="File for --resources. \\[default: OUT.resources.csv]"),
+]
+Format = Annotated[
+    str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT. \\[default: by its suffix]")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,27 +85,17 @@ def register(app: typer.Typer) -> None:
 
 
 def learn(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace file (SWF or MuPSiE) or name of a known trace.")],
+    file: File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .json, optionally with .gz or .xz.")],
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Nodes of the machine. \\[default: as the file says]")
-    ] = None,
+    nodes: Nodes = None,
     model: Annotated[
         str, typer.Option("--model", metavar="histogram|hyper-erlang", help="Kind of model to learn.")
     ] = "histogram",
-    weibull: Annotated[
-        str | None,
-        typer.Option(
-            "--weibull",
-            metavar="fit|table:NAME",
-            help="Interarrival times of a histogram model: fitted, or as published, e.g. table:CTC.",
-        ),
-    ] = None,
+    weibull: Weibull = None,
     as_json: Json = False,
 ) -> None:
     """Learn a workload model from a trace and keep it as a small file."""
-    from gridweave.scenarios.generators.model_file import save_model
-    from gridweave.scenarios.generators.registry import GENERATORS
+    from gridweave.scenarios.generators.registry import GENERATORS, save_model
     from gridweave.scenarios.traces.load import load_workload
 
     entry = GENERATORS.get(model)
@@ -89,81 +125,35 @@ def learn(
 
 
 def generate(
-    out: Annotated[
-        str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
-    ],
-    model: Annotated[
-        str,
-        typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learnt one."),
-    ] = DEFAULT_MODEL,
+    out: WorkloadOut,
+    model: ModelName = DEFAULT_MODEL,
     jobs: Annotated[int, typer.Option("--jobs", help="Number of jobs.")] = 10_000,
     seed: Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same jobs.")] = 1,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Nodes of the machine; no job is wider. \\[default: the model's]")
-    ] = None,
-    load: Annotated[
-        float | None,
-        typer.Option(
-            "--load", help="Offered load to reach by scaling interarrival times, before --shrink and --run-factor."
-        ),
-    ] = None,
+    nodes: ModelNodes = None,
+    load: Load = None,
     shrink: Annotated[
         float, typer.Option("--shrink", help="Factor for interarrival times; below 1 raises the load.")
     ] = 1.0,
     run_factor: Annotated[float, typer.Option("--run-factor", help="Factor for run times and estimates.")] = 1.0,
-    estimates: Annotated[
-        str,
-        typer.Option(
-            "--estimates", metavar="keep|perfect|omega:X|phi:X", help="Estimates: keep the model's, or draw them anew."
-        ),
-    ] = "keep",
-    alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", help="Lublin models: aarr of the gaps between jobs; below 10.23 raises the load."),
-    ] = None,
-    mix: Annotated[
-        str | None,
-        typer.Option(
-            "--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."
-        ),
-    ] = None,
-    resources_out: Annotated[
-        str | None,
-        typer.Option("--resources-out", metavar="FILE", help="File for --resources. \\[default: OUT.resources.csv]"),
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT. \\[default: by its suffix]")
-    ] = None,
+    estimates: Estimates = "keep",
+    alpha: Alpha = None,
+    mix: Mix = None,
+    resources_out: ResourcesOut = None,
+    to: Format = None,
     as_json: Json = False,
 ) -> None:
     """Generate a workload from a model."""
-    import numpy as np
-
-    from gridweave.scenarios.generators.model_file import load_model
-    from gridweave.scenarios.generators.registry import generate as generate_from
-    from gridweave.scenarios.generators.registry import with_settings
     from gridweave.scenarios.traces.load import save_workload
     from gridweave.scenarios.traces.resources import write_resources
-    from gridweave.scenarios.workload.columns import assign_resources
-    from gridweave.scenarios.workload.estimates import with_estimates
 
     _check_seed(seed)
     if resources_out is not None and mix is None:
         raise OptionError("--resources-out", "there are no resources to write; say which with --resources")
     resources_out = resources_out or f"{out}.resources.csv"
     _check_csv("--resources-out", resources_out)
-    source = load_model(model)
-    # Streams of their own: the jobs do not change with the model of their estimates, nor with their resources.
-    for_jobs, for_estimates, for_resources = np.random.default_rng(seed).spawn(3)
+    scaling: Scaling = {"nodes": nodes, "load": load, "run_factor": run_factor, "interarrival_factor": shrink}
     with named_as_typed(interarrival_factor="--shrink", file_format="--to", mix="--resources"):
-        if alpha is not None:
-            source = with_settings(source, {"alpha": alpha})
-        workload = generate_from(
-            source, jobs, for_jobs, nodes=nodes, load=load, run_factor=run_factor, interarrival_factor=shrink
-        )
-        workload = with_estimates(workload, estimates, for_estimates)
-        if mix is not None:
-            workload = assign_resources(workload, mix, for_resources)
+        workload = _drawn(model, jobs, seed, alpha, scaling, estimates, mix)
         written = save_workload(workload, out, file_format=to)
     origin: dict[str, object] = {"model": model, "seed": seed}
     if mix is not None:
@@ -172,14 +162,31 @@ def generate(
     _tell(workload, out, written, origin, as_json)
 
 
+def _drawn(
+    model: str, jobs: int, seed: int, alpha: float | None, scaling: Scaling, estimates: str, mix: str | None
+) -> Workload:
+    """Return jobs drawn from a model, with their estimates and what they need."""
+    import numpy as np
+
+    from gridweave.scenarios.generators.registry import generate, load_model, with_settings
+    from gridweave.scenarios.workload.columns import assign_resources
+    from gridweave.scenarios.workload.estimates import with_estimates
+
+    source = load_model(model)
+    if alpha is not None:
+        source = with_settings(source, {"alpha": alpha})
+    # Streams of their own: the jobs do not change with the model of their estimates, nor with their resources.
+    for_jobs, for_estimates, for_resources = np.random.default_rng(seed).spawn(3)
+    workload = with_estimates(generate(source, jobs, for_jobs, **scaling), estimates, for_estimates)
+    return workload if mix is None else assign_resources(workload, mix, for_resources)
+
+
 def resources(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace file (SWF or MuPSiE) or name of a known trace.")],
+    file: File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .csv, optionally with .gz or .xz.")],
     mix: Annotated[str, typer.Option("--mix", metavar=_MIX, help="Mix of jobs bound by CPU, network or disk.")] = "M1",
     seed: Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same resources.")] = 1,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Nodes of the machine. \\[default: as the file says]")
-    ] = None,
+    nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
     """Draw what the jobs of a trace need of CPU, network, disk and memory."""
@@ -198,7 +205,7 @@ def resources(
         print_json({"out": out, "mix": mix, "seed": seed, "jobs": len(workload), "conversion": report.to_dict()})
         return
     say(str(report))
-    typer.echo(f"resources of {_counted(len(workload))} written to {out}")
+    typer.echo(f"resources of {counted(len(workload), 'job')} written to {out}")
 
 
 def _check_seed(seed: int) -> None:
@@ -212,13 +219,9 @@ def _check_csv(option: str, out: str) -> None:
         raise OptionError(option, f"{out}: resources are written as .csv, .csv.gz or .csv.xz; give such a name")
 
 
-def _counted(jobs: int) -> str:
-    return f"{jobs:,} job{'s' if jobs != 1 else ''}"
-
-
 def _tell(workload: Workload, out: str, written: str, origin: dict[str, object], as_json: bool) -> None:
     """Print what was generated."""
-    from gridweave.scenarios.generators.moments import measure
+    from gridweave.scenarios.generators.common import measure
 
     span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])
     load = measure(workload).offered_load if span_ms else None
@@ -228,6 +231,6 @@ def _tell(workload: Workload, out: str, written: str, origin: dict[str, object],
         return
     offered = f", offered load {load:.3f} on {workload.nodes:,} nodes" if load is not None else ""
     days = span_ms / _DAY_MS
-    typer.echo(f"{_counted(len(workload))} over {days:.1f} days{offered}, written to {out} ({written})")
+    typer.echo(f"{counted(len(workload), 'job')} over {days:.1f} days{offered}, written to {out} ({written})")
     if "resources_out" in origin:
         typer.echo(f"resources written to {origin['resources_out']}")

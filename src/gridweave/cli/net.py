@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import print_json, print_table, say
+from gridweave.cli.output import picture_kind, print_json, print_table, save_picture, say
 from gridweave.cli.run import problems_as_lines
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError
 
 if TYPE_CHECKING:
     from gridweave.netmodel.routing import Route
@@ -38,10 +38,12 @@ def show(
 
     Example: gridweave net show Geant2012.gml --out geant.png
     """
-    kind = _picture_kind(out) if out is not None else None
+    kind = picture_kind("--out", out) if out is not None else None
     table, topology = _read(file)
     if out is not None and kind is not None:
-        _save_picture(topology, out, kind)
+        from gridweave.netmodel.drawing import draw_topology
+
+        save_picture(draw_topology(topology), out, kind)
     if as_json:
         print_json(_as_plain(table, topology) | {"picture": out})
         return
@@ -194,25 +196,3 @@ def _route_as_plain(topology: Topology, route: Route) -> dict[str, Any]:
         "bandwidth_bps": None if math.isinf(route.bandwidth_bps) else route.bandwidth_bps,
         "loss": route.loss,
     }
-
-
-def _picture_kind(out: str) -> str:
-    """Return the kind of picture that the suffix of a file stands for."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    kind = Path(out).suffix.lower().removeprefix(".")
-    if kind not in FigureCanvasAgg.get_supported_filetypes():
-        raise OptionError("--out", f"{out} has no suffix of a picture; use .png, .svg or .pdf")
-    return kind
-
-
-def _save_picture(topology: Topology, out: str, kind: str) -> None:
-    """Draw a network into a file, whole or not at all."""
-    import io
-
-    from gridweave.netmodel.drawing import draw_topology
-    from gridweave.scenarios.traces.text import write_file
-
-    picture = io.BytesIO()
-    draw_topology(topology).savefig(picture, format=kind)
-    write_file(out, lambda stream: stream.write(picture.getvalue()))

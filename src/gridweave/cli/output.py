@@ -8,10 +8,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from gridweave.errors import OptionError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def say(text: str) -> None:
@@ -122,3 +126,29 @@ def check_folder(out: str) -> Path:
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise OptionError("--out", f"{out} cannot be written to")
     return folder
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things, such as ``1 job`` or ``2,000 jobs``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def picture_kind(option: str, out: str) -> str:
+    """Return the kind of picture that the suffix of a file stands for, before any work is done for it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kind = Path(out).suffix.lower().removeprefix(".")
+    if kind not in FigureCanvasAgg.get_supported_filetypes():
+        raise OptionError(option, f"{out} has no suffix of a picture; use .png, .svg or .pdf")
+    return kind
+
+
+def save_picture(figure: Figure, out: str, kind: str) -> None:
+    """Write a figure into a file, whole or not at all."""
+    import io
+
+    from gridweave.scenarios.traces.text import write_file
+
+    picture = io.BytesIO()
+    figure.savefig(picture, format=kind)
+    write_file(out, lambda stream: stream.write(picture.getvalue()))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.output import check_folder, print_json, print_table, say
+from gridweave.cli.output import check_folder, print_table, say
 from gridweave.cli.progress import delayed_progress
-from gridweave.cli.run_live import check_where, run_live
+from gridweave.cli.run_live import check_where, play_live, print_live_run, tell
 from gridweave.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -25,27 +25,31 @@ Overrides = Annotated[
 ]
 
 
+Where = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="simulation; or, with processes that sleep, beside the simulation: ray; URL of a grid that is up; "
+        "grid: the one that all commands find.",
+    ),
+]
+Speed = Annotated[
+    float | None,
+    typer.Option(
+        help="Live: seconds of the scenario in one. If left out: 1000 on ray; on a grid one at which starting "
+        "processes takes little."
+    ),
+]
+
+
 def run_scenario(
     scenario: Source,
     overrides: Overrides = None,
     out: Annotated[str | None, typer.Option(help="Write jobs.csv, summary.json and plots to this folder.")] = None,
     plots: Annotated[bool, typer.Option(help="Whether --out draws plots.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    on: Annotated[
-        str,
-        typer.Option(
-            metavar="WHERE",
-            help="simulation; or, with processes that sleep, beside the simulation: ray; URL of a grid that is up; "
-            "grid: the one that all commands find.",
-        ),
-    ] = "simulation",
-    speed: Annotated[
-        float | None,
-        typer.Option(
-            help="Live: seconds of the scenario in one. If left out: 1000 on ray; on a grid one at which starting "
-            "processes takes little."
-        ),
-    ] = None,
+    on: Where = "simulation",
+    speed: Speed = None,
     address: Annotated[
         str | None, typer.Option(help="With --on ray: Ray cluster to use, e.g. auto. \\[default: start one]")
     ] = None,
@@ -66,34 +70,22 @@ def run_scenario(
     live = check_where(on, speed=speed, address=address, jobs=jobs)
     if out is not None:
         check_folder(out)
-    if live:
-        with problems_as_lines():
-            run_live(
-                scenario,
-                overrides or [],
-                on=on,
-                speed=speed,
-                address=address,
-                jobs=jobs,
-                out=out,
-                plots=plots,
-                as_json=as_json,
-            )
-        return
+    with problems_as_lines():
+        if live:
+            played = play_live(scenario, overrides or [], on=on, speed=speed, address=address, jobs=jobs)
+            tell(played, print_live_run, out=out, plots=plots, as_json=as_json)
+        else:
+            tell(_simulated(scenario, overrides or []), _print, out=out, plots=plots, as_json=as_json)
+
+
+def _simulated(scenario: str, overrides: list[str]) -> GridRun:
     from gridweave.scenarios.scenario import run
 
-    with problems_as_lines(), delayed_progress("Reading") as report:
-        done = run.run_scenario(scenario, overrides=overrides or [], progress=report)
+    with delayed_progress("Reading") as report:
+        done = run.run_scenario(scenario, overrides=overrides, progress=report)
     for remark in done.remarks:
         say(remark)
-    if as_json:
-        print_json(done.summary())
-    else:
-        _print(done)
-    if out is not None:
-        with delayed_progress("Writing files"):
-            files = done.write(out, plots=plots)
-        say(f"wrote {len(files)} files to {out}")
+    return done
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -14,6 +14,7 @@ from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
     from gridweave.scenarios.live.compare import LiveRun
+    from gridweave.scenarios.results.grid import GridRun
 
 SPEED = 1000.0
 
@@ -49,19 +50,10 @@ def check_where(on: str, *, speed: float | None, address: str | None, jobs: int 
     return False
 
 
-def run_live(
-    scenario: str,
-    overrides: Sequence[str],
-    *,
-    on: str,
-    speed: float | None,
-    address: str | None,
-    jobs: int | None,
-    out: str | None,
-    plots: bool,
-    as_json: bool,
-) -> None:
-    """Play a scenario and print what became of it beside what the simulation says."""
+def play_live(
+    scenario: str, overrides: Sequence[str], *, on: str, speed: float | None, address: str | None, jobs: int | None
+) -> LiveRun:
+    """Play a scenario, and say what there is to remark."""
     with named_as_typed(url="--on", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"), delayed_progress("Reading") as report:
         if on == "ray":
             from gridweave.scenarios.live.play import run_on_ray
@@ -77,10 +69,18 @@ def run_live(
         say(remark)
     for warning in done.warnings():
         say(f"warning: {warning}")
+    return done
+
+
+Done = TypeVar("Done", "GridRun", "LiveRun")
+
+
+def tell(done: Done, show: Callable[[Done], None], *, out: str | None, plots: bool, as_json: bool) -> None:
+    """Print what became of a run, and write its files where that is asked for."""
     if as_json:
         print_json(done.summary())
     else:
-        print_live_run(done)
+        show(done)
     if out is not None:
         with delayed_progress("Writing files"):
             files = done.write(out, plots=plots)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from gridweave.cli.completion import complete_sites
 from gridweave.cli.grid_client import (
     Here,
     Json,
     Profile,
     Url,
+    complete_sites,
     named_jobs,
     plain,
     ranges_text,
@@ -51,93 +52,103 @@ class SubmitCommand(TyperCommand):
         return rest
 
 
+_Command = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[--] COMMAND...", help="A script on this computer, or -- and a command on the machines."),
+]
+_Nodes = Annotated[
+    int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="Number of nodes. \\[default: 1]")
+]
+_Time = Annotated[
+    str | None,
+    typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00. \\[default: 1h]"),
+]
+_Name = Annotated[
+    str | None,
+    typer.Option("--name", "-J", metavar="NAME", help="Name of the job. \\[default: that of the command or script]"),
+]
+_Site = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SITE", help="Submit directly to this site, as one of its own users.", autocompletion=complete_sites
+    ),
+]
+_Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", help="Set an environment variable; NAME alone copies its value from here. Repeatable."
+    ),
+]
+_Chdir = Annotated[str | None, typer.Option("--chdir", "-D", metavar="PATH", help="Working directory on the machines.")]
+_Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write standard output to this file on the machines."),
+]
+_Error = Annotated[
+    str | None,
+    typer.Option("--error", "-e", metavar="FILE", help="Write standard error to this file on the machines."),
+]
+_Hold = Annotated[bool | None, typer.Option("--hold/--no-hold", help="Hold the job until `gridweave release`.")]
+_After = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="JOB[:HAS]", help="Wait until these jobs have finished (or started, ended, failed). Repeatable."
+    ),
+]
+_Array = Annotated[
+    str | None,
+    typer.Option(
+        "--array", "-a", metavar="1-100%10", help="Submit an array: one job per index, at most 10 running at once."
+    ),
+]
+_Ranks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="each-node or first-node: one process per node, or only one. Scripts: first-node.",
+    ),
+]
+_Requeue = Annotated[
+    bool | None, typer.Option("--requeue/--no-requeue", help="Run the job again if a machine fails under it.")
+]
+_Priority = Annotated[float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")]
+_JobClass = Annotated[
+    str | None, typer.Option("--job-class", metavar="NAME", help="Class of the job, for `gridweave experience`.")
+]
+_User = Annotated[str | None, typer.Option(metavar="NAME", help="Submit for another user (operators only).")]
+_Key = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Idempotency key: submitting the same key again gives the same job."),
+]
+_Wait = Annotated[bool, typer.Option("--wait", "-W", help="Wait until the job ends; exit with status 4 if it fails.")]
+_IgnoreUnsupported = Annotated[
+    bool,
+    typer.Option("--ignore-unsupported", help="Warn about unsupported #SBATCH options instead of refusing them."),
+]
+
+
 def submit(
     ctx: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[--] COMMAND...", help="A script on this computer, or -- and a command on the machines."
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="Number of nodes. \\[default: 1]")
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00. \\[default: 1h]"),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", "-J", metavar="NAME", help="Name of the job. \\[default: that of the command or script]"
-        ),
-    ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SITE", help="Submit directly to this site, as one of its own users.", autocompletion=complete_sites
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Set an environment variable; NAME alone copies its value from here. Repeatable."
-        ),
-    ] = None,
-    chdir: Annotated[
-        str | None, typer.Option("--chdir", "-D", metavar="PATH", help="Working directory on the machines.")
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write standard output to this file on the machines."),
-    ] = None,
-    error: Annotated[
-        str | None,
-        typer.Option("--error", "-e", metavar="FILE", help="Write standard error to this file on the machines."),
-    ] = None,
-    hold: Annotated[
-        bool | None, typer.Option("--hold/--no-hold", help="Hold the job until `gridweave release`.")
-    ] = None,
-    after: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="JOB[:HAS]", help="Wait until these jobs have finished (or started, ended, failed). Repeatable."
-        ),
-    ] = None,
-    array: Annotated[
-        str | None,
-        typer.Option(
-            "--array", "-a", metavar="1-100%10", help="Submit an array: one job per index, at most 10 running at once."
-        ),
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHERE",
-            help="each-node or first-node: one process per node, or only one. Scripts: first-node.",
-        ),
-    ] = None,
-    requeue: Annotated[
-        bool | None, typer.Option("--requeue/--no-requeue", help="Run the job again if a machine fails under it.")
-    ] = None,
-    priority: Annotated[
-        float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")
-    ] = None,
-    job_class: Annotated[
-        str | None, typer.Option("--job-class", metavar="NAME", help="Class of the job, for `gridweave experience`.")
-    ] = None,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="Submit for another user (operators only).")] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Idempotency key: submitting the same key again gives the same job."),
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", "-W", help="Wait until the job ends; exit with status 4 if it fails.")
-    ] = False,
-    ignore_unsupported: Annotated[
-        bool,
-        typer.Option("--ignore-unsupported", help="Warn about unsupported #SBATCH options instead of refusing them."),
-    ] = False,
+    command: _Command = None,
+    nodes: _Nodes = None,
+    time: _Time = None,
+    name: _Name = None,
+    site: _Site = None,
+    env: _Env = None,
+    chdir: _Chdir = None,
+    output: _Output = None,
+    error: _Error = None,
+    hold: _Hold = None,
+    after: _After = None,
+    array: _Array = None,
+    ranks: _Ranks = None,
+    requeue: _Requeue = None,
+    priority: _Priority = None,
+    job_class: _JobClass = None,
+    user: _User = None,
+    key: _Key = None,
+    wait: _Wait = False,
+    ignore_unsupported: _IgnoreUnsupported = False,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
@@ -151,11 +162,23 @@ def submit(
 
     Example: gridweave submit --array 1-100%10 sweep.sh
     """
+    _submit(ctx, command or [], wait, ignore_unsupported, lambda work: with_grid(url, here, profile, work), as_json)
+
+
+def _submit(
+    ctx: typer.Context,
+    command: list[str],
+    wait: bool,
+    ignore_unsupported: bool,
+    at_grid: Callable[[Callable[[Client], Awaitable[None]]], None],
+    as_json: bool,
+) -> None:
+    """Hand in what the options of the command say."""
     from gridweave.cli.submit_options import SubmitOptions, check_name
 
     ignored: list[str] | None = [] if ignore_unsupported else None
     options = SubmitOptions.of(ctx.params)
-    work, said = _work(ctx, command or [], ignored)
+    work, said = _work(ctx, command, ignored)
     options = options.over(said)
     check_name(options.name or work.name)
     for line in ignored or ():
@@ -170,7 +193,7 @@ def submit(
         if wait:
             await _wait(jobs, as_json)
 
-    with_grid(url, here, profile, hand_in)
+    at_grid(hand_in)
 
 
 async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> tuple[list[JobRequest], str]:

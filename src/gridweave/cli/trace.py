@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gridweave.cli.options import named_as_typed, parse_time_ms
-from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import InputError, OptionError
+from gridweave.cli.output import counted, picture_kind, print_json, print_table, save_picture, say
+from gridweave.errors import InputError
 
 if TYPE_CHECKING:
     from gridweave.scenarios.traces.convert import ConversionReport
@@ -43,11 +42,13 @@ def info(
     """Show what is in a trace: widths, estimates, run times, interarrival times, load and dates."""
     from gridweave.scenarios.traces.info import describe
 
-    picture = _picture_kind(plot) if plot is not None else None
+    picture = picture_kind("--plot", plot) if plot is not None else None
     workload, report = _load(file, nodes)
     figures = describe(workload)
     if plot is not None and picture is not None:
-        _save_plot(workload, plot, picture)
+        from gridweave.scenarios.plots.traces import plot_trace
+
+        save_picture(plot_trace(workload), plot, picture)
     if as_json:
         print_json({**figures.to_dict(), "conversion": report.to_dict(), "plot": plot})
         return
@@ -215,27 +216,4 @@ def _save(
         print_json({**result, "conversion": report.to_dict()})
     else:
         say(str(report))
-        jobs = "1 job" if len(workload) == 1 else f"{len(workload):,} jobs"
-        typer.echo(f"{jobs} written to {out} ({written})")
-
-
-def _picture_kind(out: str) -> str:
-    """Return the kind of picture that the suffix of a file stands for."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    kind = Path(out).suffix.lower().removeprefix(".")
-    if kind not in FigureCanvasAgg.get_supported_filetypes():
-        raise OptionError("--plot", f"{out} has no suffix of a picture; use .png, .svg or .pdf")
-    return kind
-
-
-def _save_plot(workload: Workload, out: str, kind: str) -> None:
-    """Draw a workload into a file, whole or not at all."""
-    import io
-
-    from gridweave.scenarios.plots.traces import plot_trace
-    from gridweave.scenarios.traces.text import write_file
-
-    picture = io.BytesIO()
-    plot_trace(workload).savefig(picture, format=kind)
-    write_file(out, lambda stream: stream.write(picture.getvalue()))
+        typer.echo(f"{counted(len(workload), 'job')} written to {out} ({written})")

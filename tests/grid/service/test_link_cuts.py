@@ -123,7 +123,7 @@ async def test_a_cut_in_one_direction_neither_loses_nor_doubles_a_job(tmp_path: 
         for job_id in job_ids:
             assert (await in_state(grid.backend, job_id, "ended")).outcome == "finished"
         assert [len(ran(tmp_path, f"ran-{nodes}")) for nodes in (6, 1, 2)] == [6, 1, 2]
-        grid.grid.meta.driver_now().grid.check_invariants()
+        grid.grid.meta.desk_now().driver.grid.check_invariants()
 
 
 @pytest.mark.asyncio

@@ -15,11 +15,11 @@ from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.batch.shared import SharedResult, _prepare, read_slowdowns, simulate_shared
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind
-from gridweave.site.disciplines.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
-from gridweave.site.kernels.coscheduling_state import SharedSite, forget_changes, job_submitted, job_withdrawn
-from gridweave.site.kernels.lomarc import lomarc_pass
-from gridweave.site.kernels.slowdown import job_ended
+from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
+from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
+from gridweave.site.disciplines.sharing.kernels.state import SharedSite, forget_changes, job_submitted, job_withdrawn
+from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharingPolicy
+from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
 from gridweave.site.kernels.work import RATE_ONE, rate_of
 from reference.lomarc import simulate as simulate_reference
 from shared_jobs import (
@@ -84,7 +84,7 @@ def test_random_workloads_run_as_in_the_reference(variant: str, formula: str) ->
 def test_without_coscheduling_and_classes_it_is_the_plain_queue(backfill: str) -> None:
     """PSS with all jobs of one class gives the schedule of the queue discipline in FCFS order."""
     rng = np.random.default_rng(5)
-    policy = LomarcPolicy(coscheduling="none", short_up_to_ms=0, medium_up_to_ms=10**14, backfill=backfill)
+    policy = SharingPolicy(coscheduling="none", short_up_to_ms=0, medium_up_to_ms=10**14, backfill=backfill)
     for _ in range(20):
         workload = random_workload(rng, 8, coarse=True)
         plain = simulate(workload, 8, backfill=backfill)
@@ -94,7 +94,7 @@ def test_without_coscheduling_and_classes_it_is_the_plain_queue(backfill: str) -
 def test_without_coscheduling_and_classes_conservative_is_planning() -> None:
     """Reservations made anew in every pass are the plan of the planning discipline."""
     rng = np.random.default_rng(6)
-    policy = LomarcPolicy(coscheduling="none", short_up_to_ms=0, medium_up_to_ms=10**14, backfill="conservative")
+    policy = SharingPolicy(coscheduling="none", short_up_to_ms=0, medium_up_to_ms=10**14, backfill="conservative")
     for _ in range(20):
         workload = random_workload(rng, 8, coarse=True)
         plain = simulate(workload, 8, discipline="planning")
@@ -105,7 +105,7 @@ def test_without_coscheduling_and_classes_conservative_is_planning() -> None:
 
 
 def step_through(
-    workload: Workload, nodes: int, policy: LomarcPolicy, rng: np.random.Generator
+    workload: Workload, nodes: int, policy: SharingPolicy, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
     """Tell the kernels every event, those of one instant in any order; return starts and ends."""
     kinds, model = [NodeKind(count=nodes, cpu=policy.cpu)], SlowdownModel()
@@ -125,7 +125,7 @@ def step_through(
         for slot in rng.permutation(arriving):
             job_submitted(state, np.int64(slot))
         submitted += len(arriving)
-        lomarc_pass(state, arrays, codes, now_ms)
+        sharing_pass(state, arrays, codes, now_ms)
         for slot in state.started[: state.counters[0]["n_started"]].tolist():
             start[slot] = int(now_ms)
         for slot in state.changed[: state.counters[0]["n_changed"]].tolist():
@@ -166,7 +166,7 @@ def test_a_withdrawn_job_is_as_one_that_never_came() -> None:
     for slot in range(3):
         job_submitted(state, np.int64(slot))
     job_withdrawn(state, np.int64(0))
-    lomarc_pass(state, model.arrays(), policy.codes(kinds), np.int64(0))
+    sharing_pass(state, model.arrays(), policy.codes(kinds), np.int64(0))
     assert state.started[: state.counters[0]["n_started"]].tolist() == [1]
     assert int(state.counters[0]["waiting_width"]) == 1
 
@@ -215,7 +215,7 @@ def test_a_weakly_loaded_machine_shares_nothing() -> None:
     jobs = [CPU_JOB | {"width": 4}, DISK_JOB | {"width": 4}]
     assert simulate_shared(workload_of(jobs), 10).beside.tolist() == [0, 0]
     assert simulate_shared(workload_of(jobs), 9).beside.tolist() == [1, 1]
-    never = LomarcPolicy(load_threshold=0.0)
+    never = SharingPolicy(load_threshold=0.0)
     assert simulate_shared(workload_of(jobs), 8, never).beside.tolist() == [0, 0]
 
 
@@ -258,7 +258,7 @@ def test_max_slowdown_bounds_matches() -> None:
     """A pair with a slowdown of 1.4 shares up to that limit and not below it."""
     half = {"cpu": 0.6, "network": 0.4, "disk": 0.0}, {"cpu": 0.2, "network": 0.4, "disk": 0.4}
     for limit, joins in ((1.5, True), (1.4, False)):
-        result = simulate_shared(workload_of(half), 1, LomarcPolicy(heuristic="first", max_slowdown=limit))
+        result = simulate_shared(workload_of(half), 1, SharingPolicy(heuristic="first", max_slowdown=limit))
         assert (starts(result)[1] == 0) == joins
 
 
@@ -305,7 +305,7 @@ def test_long_jobs_age() -> None:
 def test_more_threads_take_more_jobs() -> None:
     """With three threads a core three jobs share, each slowed by both others."""
     jobs = [CPU_JOB, DISK_JOB | {"memory": 0.2}, {"cpu": 0.0, "network": 1.0, "disk": 0.0, "memory": 0.2}]
-    policy = LomarcPolicy(heuristic="first")
+    policy = SharingPolicy(heuristic="first")
     result = simulate_shared(workload_of(jobs), [NodeKind(count=1, threads=3)], policy)
     assert starts(result) == [0, 0, 0]
     # CPU with disk: 0.4 x 0.1; CPU with network: 0.1; disk with network: nothing in common.
@@ -389,7 +389,7 @@ def test_bad_sites_are_refused() -> None:
         simulate_shared(_jobs(), 0)
     kinds = [NodeKind(count=1, memory=0.3), NodeKind(count=1)]
     with pytest.raises(InputError, match=r"job 1: not all nodes have the cores and the memory"):
-        simulate_shared(_jobs(), kinds, LomarcPolicy(backfill="conservative"))
+        simulate_shared(_jobs(), kinds, SharingPolicy(backfill="conservative"))
 
 
 def test_more_work_than_64_bits_hold_is_refused() -> None:

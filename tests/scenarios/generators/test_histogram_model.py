@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.generators import model_file
+from gridweave.scenarios.generators import registry
+from gridweave.scenarios.generators.common import measure
 from gridweave.scenarios.generators.histogram import (
     MAX_EXACT_ESTIMATES,
     RUN_IS_ESTIMATE,
     RUN_OVERRAN,
+    WEIBULL_TABLE,
     HistogramModel,
+    Weibull,
     bin_edges,
     bin_of,
     generate_histogram,
     learn_histogram,
 )
-from gridweave.scenarios.generators.model_file import load_model, save_model
-from gridweave.scenarios.generators.moments import measure
-from gridweave.scenarios.generators.registry import generate
-from gridweave.scenarios.generators.weibull import WEIBULL_TABLE, Weibull
+from gridweave.scenarios.generators.registry import generate, load_model, save_model
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 
@@ -277,7 +277,7 @@ def test_the_shipped_model_generates_what_it_records() -> None:
 
 def test_the_shipped_model_is_small_and_of_the_published_machine() -> None:
     """The shipped model is a statistic of some tens of kilobytes, for the 430 nodes of the publications."""
-    path = Path(model_file.__file__).parent.parent / "data" / "ctc-sp2.json.gz"
+    path = Path(registry.__file__).parent.parent / "data" / "ctc-sp2.json.gz"
     assert path.stat().st_size < 40_000
     assert shipped().nodes == 430
     assert shipped().moments.jobs > 77_000

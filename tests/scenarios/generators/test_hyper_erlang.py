@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.generators.common import measure
 from gridweave.scenarios.generators.hyper_erlang import (
     HyperErlang,
     HyperErlangModel,
@@ -22,8 +23,7 @@ from gridweave.scenarios.generators.hyper_erlang import (
     learn_hyper_erlang,
     rescale,
 )
-from gridweave.scenarios.generators.model_file import load_model, save_model
-from gridweave.scenarios.generators.moments import measure
+from gridweave.scenarios.generators.registry import load_model, save_model
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp, spearmanr
 
 from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.generators.common import measure
 from gridweave.scenarios.generators.lublin import (
     BATCH_JOBS,
     DAY_S,
@@ -27,8 +28,7 @@ from gridweave.scenarios.generators.lublin import (
     lublin_model,
     with_alpha,
 )
-from gridweave.scenarios.generators.model_file import load_model, save_model
-from gridweave.scenarios.generators.moments import measure
+from gridweave.scenarios.generators.registry import load_model, save_model
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.table import Workload
 

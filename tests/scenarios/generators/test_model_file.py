@@ -12,10 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.scenarios.generators import model_file
+from gridweave.scenarios.generators import registry
 from gridweave.scenarios.generators.histogram import HistogramModel, learn_histogram
-from gridweave.scenarios.generators.model_file import load_model, model_names, save_model
-from gridweave.scenarios.generators.registry import GENERATORS, Generator, generate, kind_of
+from gridweave.scenarios.generators.registry import (
+    GENERATORS,
+    Generator,
+    generate,
+    kind_of,
+    load_model,
+    model_names,
+    save_model,
+)
 from gridweave.scenarios.workload.table import Workload
 
 
@@ -56,7 +63,7 @@ def test_models_survive_the_file(tmp_path: Path, name: str) -> None:
 
 def _spoilt(change: dict[str, object]) -> bytes:
     model = {**msgspec.json.decode(msgspec.json.encode(shipped())), **change}
-    return msgspec.json.encode({"format": model_file.FORMAT, "version": 1, "kind": "histogram", "model": model})
+    return msgspec.json.encode({"format": registry.FORMAT, "version": 1, "kind": "histogram", "model": model})
 
 
 @pytest.mark.parametrize(
@@ -67,9 +74,9 @@ def _spoilt(change: dict[str, object]) -> bytes:
         b"[1, 2]",
         b'{"format": "gridweave-workload-model"}',
         msgspec.json.encode({"format": "other", "version": 1, "kind": "histogram", "model": {}}),
-        msgspec.json.encode({"format": model_file.FORMAT, "version": 99, "kind": "histogram", "model": {}}),
-        msgspec.json.encode({"format": model_file.FORMAT, "version": 1, "kind": "oracle", "model": {}}),
-        msgspec.json.encode({"format": model_file.FORMAT, "version": 1, "kind": "histogram", "model": {}}),
+        msgspec.json.encode({"format": registry.FORMAT, "version": 99, "kind": "histogram", "model": {}}),
+        msgspec.json.encode({"format": registry.FORMAT, "version": 1, "kind": "oracle", "model": {}}),
+        msgspec.json.encode({"format": registry.FORMAT, "version": 1, "kind": "histogram", "model": {}}),
         b"\x1f\x8b" + b"not gzip",
         _spoilt({"counts": [1]}),
         _spoilt({"counts": []}),
@@ -131,7 +138,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch:
     """Reading stops at the size that no model has."""
     path = tmp_path / "big.json.gz"
     path.write_bytes(gzip.compress(b" " * 5000))
-    monkeypatch.setattr(model_file, "MAX_BYTES", 1000)
+    monkeypatch.setattr(registry, "MAX_BYTES", 1000)
     with pytest.raises(InputError, match="too large"):
         load_model(path)
 

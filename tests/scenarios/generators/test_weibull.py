@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gridweave.errors import InputError
-from gridweave.scenarios.generators.weibull import WEIBULL_TABLE, Weibull, fit_weibull
+from gridweave.scenarios.generators.histogram import WEIBULL_TABLE, Weibull, fit_weibull
 
 
 def test_published_parameters_have_the_means_of_the_formula() -> None:

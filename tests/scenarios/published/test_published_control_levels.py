@@ -10,8 +10,7 @@ import pytest
 from builders import to_workload
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.published.control_levels import LEVELS, OWNERS, OWNERS_RUNS, parties
 from gridweave.scenarios.published.control_levels import report as control_levels
 from gridweave.scenarios.published.report import Findings

@@ -30,7 +30,7 @@ from gridweave.scenarios.published.lomarc import (
 )
 from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.lomarc import VARIANTS
+from gridweave.site.disciplines.sharing.policy import VARIANTS
 
 JOBS = 60
 READING = "as printed"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
+from gridweave.scenarios.generators.common import Moments
 from gridweave.scenarios.generators.hyper_erlang import HyperErlang, HyperErlangModel, SizeClass, generate_hyper_erlang
-from gridweave.scenarios.generators.moments import Moments
 from gridweave.scenarios.plots.published import draw_zhang
 from gridweave.scenarios.published import zhang as claims
 from gridweave.scenarios.published.report import Verdict

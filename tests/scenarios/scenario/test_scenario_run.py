@@ -16,8 +16,7 @@ from gridweave.grid.config.tables import Site
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.batch.grid import simulate_grid
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.generators.model_file import load_model
-from gridweave.scenarios.generators.registry import generate
+from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable

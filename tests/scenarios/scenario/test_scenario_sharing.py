@@ -13,7 +13,7 @@ from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.traces.resources import write_resources
 from gridweave.scenarios.world.simulate import WorldResult
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.sharing.policy import SharedNodes
 
 NAME = "hyperthreaded-site"
 SMALL = ["workload.jobs=150"]

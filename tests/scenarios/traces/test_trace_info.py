@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError
 from gridweave.scenarios.plots.traces import plot_trace
-from gridweave.scenarios.traces.info import Spread, TraceInfo, describe
+from gridweave.scenarios.traces.info import MinAvgMax, TraceInfo, describe
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
 
@@ -39,11 +39,11 @@ def test_the_figures_of_a_small_workload() -> None:
     """Every figure is what its definition gives by hand."""
     info = describe(workload())
     assert (info.name, info.jobs, info.nodes, info.overran) == ("small", 3, 4, 1)
-    assert info.width == Spread(1, 2, 4)
-    assert info.estimate_s == Spread(10, 30, 60)
-    assert info.run_s == Spread(5, 15, 30)
+    assert info.width == MinAvgMax(1, 2, 4)
+    assert info.estimate_s == MinAvgMax(10, 30, 60)
+    assert info.run_s == MinAvgMax(5, 15, 30)
     assert info.over_estimation == 2
-    assert info.interarrival_s == Spread(0, 10, 20)
+    assert info.interarrival_s == MinAvgMax(0, 10, 20)
     assert info.area_node_s == 10 + 20 + 30
     assert info.offered_load == 60 / (4 * 20)
     assert (info.first_submit_s, info.last_submit_s, info.virtual_end_s) == (5, 25, 55)
@@ -142,11 +142,11 @@ def test_ctc_has_the_published_figures(trace_path: Any) -> None:
     """
     info = described(trace_path, "CTC-SP2-1996-3.1-cln", 430)
     assert info.jobs == 79_279 - 2_080 + 6
-    assert info.width == Spread(1, pytest.approx(10.72, rel=0.03), 336)
+    assert info.width == MinAvgMax(1, pytest.approx(10.72, rel=0.03), 336)
     assert (info.estimate_s.avg, info.estimate_s.max) == (pytest.approx(24_324, rel=0.03), 64_800)
     assert (info.run_s.avg, info.run_s.max) == (pytest.approx(10_961, rel=0.03), 64_800)
     assert info.over_estimation == pytest.approx(2.220, rel=0.03)
-    assert info.interarrival_s == Spread(0, pytest.approx(369, rel=0.03), 164_472)
+    assert info.interarrival_s == MinAvgMax(0, pytest.approx(369, rel=0.03), 164_472)
     assert info.last_submit_s == 29_299_062
     assert info.virtual_end_s == 29_301_671
     assert dated(info, "Etc/GMT+5") == "Wed, 26 Jun 96, 16:06:00"
@@ -178,9 +178,9 @@ def test_lanl_has_the_published_instants(trace_path: Any) -> None:
     """
     info = described(trace_path, "LANL-CM5-1994-4.1-cln", 1024)
     assert info.jobs == pytest.approx(122_305, rel=0.003)
-    assert info.width == Spread(32, pytest.approx(104.95, rel=0.04), 1_024)
+    assert info.width == MinAvgMax(32, pytest.approx(104.95, rel=0.04), 1_024)
     assert info.run_s.avg == pytest.approx(1_659, rel=0.03)
-    assert info.interarrival_s == Spread(0, pytest.approx(509, rel=0.003), 201_006)
+    assert info.interarrival_s == MinAvgMax(0, pytest.approx(509, rel=0.003), 201_006)
     assert info.last_submit_s == 62_288_828
     assert info.virtual_end_s == 62_292_428
     assert dated(info, "US/Mountain") == "Tue, 04 Oct 94, 07:01:12"

@@ -10,7 +10,7 @@ import pytest
 from builders import random_jobs, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import parse_network
@@ -33,7 +33,7 @@ links = [
 RING = list(PATTERNS).index("ring")
 
 
-def row_net(extra: str = "", changes: tuple[Change, ...] = (), **options: Any) -> GridNet:
+def row_net(extra: str = "", changes: tuple[CableChange, ...] = (), **options: Any) -> GridNet:
     """Return sites a, b and c in a row, with a node beside b; b and c are joined by a slow link."""
     table, topology = parse_network(ROW % extra, "row.toml", read_text=str, sites=("a", "b", "c"))
     timetable = Timetable.of(topology, changes) if changes else None
@@ -111,7 +111,7 @@ def test_the_grid_is_in_the_middle_if_nothing_is_said() -> None:
 
 def test_a_cut_link_parts_a_site_from_the_grid_and_its_return_joins_them() -> None:
     """While the link is down nothing gets through, and the site goes on by itself; then all that was said arrives."""
-    changes = (Change(50, "link", (1,), 0.0), Change(90_000, "link", (1,), 1.0))
+    changes = (CableChange(50, "link", (1,), 0.0), CableChange(90_000, "link", (1,), 1.0))
     net = row_net(changes=changes)
     only = [OwnerPolicy(grid_share=share) for share in (0.0, 0.0, 1.0)]
     workload = jobs((0, 2, 1_000), (10, 2, 1_000), (20_000, 2, 500))
@@ -147,7 +147,11 @@ def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
     ]
     """
     table, topology = parse_network(text, "three.toml", read_text=str, sites=("a", "b", "c"))
-    changes = [Change(10, "link", (0,), 0.1), Change(20, "link", (0,), 0.0), Change(30, "link", (0,), 1.0)]
+    changes = [
+        CableChange(10, "link", (0,), 0.1),
+        CableChange(20, "link", (0,), 0.0),
+        CableChange(30, "link", (0,), 1.0),
+    ]
     net = GridNet(NetworkModel.of_table(table, topology), Timetable.of(topology, changes))
     routes = Routes(Network(), np.random.default_rng(0), net, 0)
     assert not routes.keeps_order
@@ -160,7 +164,7 @@ def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
 
 def test_a_site_that_is_cut_off_for_ever_is_refused() -> None:
     """What runs there would never be heard of; and so is one of whose way back alone nothing is left."""
-    net = row_net(changes=(Change(50, "link", (1,), 0.0),))
+    net = row_net(changes=(CableChange(50, "link", (1,), 0.0),))
     with pytest.raises(InputError, match="site c has no path to the grid, which is at b, and back, from 50 ms on, for"):
         check_reach(net, 1)
     with pytest.raises(InputError, match="for ever"):
@@ -171,8 +175,8 @@ def test_a_site_that_is_cut_off_for_ever_is_refused() -> None:
 def test_of_two_timetables_the_worse_counts() -> None:
     """Merged, each cable has at every instant the lesser of what the two leave it."""
     topology = row_net().model.topology
-    one = Timetable.of(topology, [Change(10, "link", (0,), 0.5), Change(30, "link", (0,), 1.0)])
-    other = Timetable.of(topology, [Change(20, "x", (0, 1), 0.2), Change(30, "x", (1,), 0.0)])
+    one = Timetable.of(topology, [CableChange(10, "link", (0,), 0.5), CableChange(30, "link", (0,), 1.0)])
+    other = Timetable.of(topology, [CableChange(20, "x", (0, 1), 0.2), CableChange(30, "x", (1,), 0.0)])
     both = merged(one, other)
     assert both.instants_ms.tolist() == [10, 20, 30]
     assert both.factors[:, :2].tolist() == [[1, 1], [0.5, 1], [0.2, 0.2], [0.2, 0.0]]
@@ -186,7 +190,7 @@ def ring_jobs(*rows: tuple[int, int, int]) -> Workload:
 
 def test_a_job_stands_still_while_its_link_is_down() -> None:
     """Under dynamic contention a split job goes on when its link is back, and is not killed at its limit for that."""
-    changes = (Change(5_000, "link", (0,), 0.0), Change(205_000, "link", (0,), 1.0))
+    changes = (CableChange(5_000, "link", (0,), 0.0), CableChange(205_000, "link", (0,), 1.0))
     net = row_net(changes=changes, contention="dynamic")
     whole = row_net(contention="dynamic")
     policy = GridPolicy(mode="multi-site")
@@ -205,14 +209,14 @@ def test_a_job_stands_still_while_its_link_is_down() -> None:
 
 def test_a_job_whose_link_never_comes_back_is_named() -> None:
     """Where a job would stand still for ever the run is refused with its name, as in the batch driver."""
-    net = row_net(changes=(Change(5_000, "link", (0,), 0.0),), contention="dynamic")
+    net = row_net(changes=(CableChange(5_000, "link", (0,), 0.0),), contention="dynamic")
     with pytest.raises(InputError, match="job 1 runs on several sites and gets nothing over the links from 5000 ms on"):
         simulate_world(ring_jobs((0, 4, 10_000)), [2, 2, 1], GridPolicy(mode="multi-site"), net=net)
 
 
 def test_a_job_that_the_links_forbid_is_refused_also_when_it_is_tried_again() -> None:
     """A job that could be split only while the link was there is refused when it is lost with a site after that."""
-    net = row_net(changes=(Change(5_000, "link", (0,), 0.0),))
+    net = row_net(changes=(CableChange(5_000, "link", (0,), 0.0),))
     policy = GridPolicy(mode="multi-site")
     late = simulate_world(ring_jobs((6_000, 4, 10_000)), [2, 2, 1], policy, net=net)
     assert [job_id for job_id, _ in late.refused] == [1]

@@ -14,8 +14,8 @@ from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.disciplines.lomarc import VARIANTS, NodeKind, SharedNodes
-from gridweave.site.disciplines.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 NODES = 16
 

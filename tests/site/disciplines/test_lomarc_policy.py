@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines.lomarc import VARIANTS, LomarcPolicy, NodeKind, kind_array
-from gridweave.site.kernels.pairing import FIRST, LOMARC, U1
+from gridweave.site.disciplines.sharing.kernels.pairing import FIRST, MATCHING, U1
+from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharingPolicy, kind_array
 from gridweave.site.kernels.state import NEVER_MS
 
 
@@ -21,9 +21,9 @@ def test_variants_are_called_as_in_the_paper() -> None:
 
 def test_a_label_tells_what_is_changed() -> None:
     """What is not as in the paper stands behind the name."""
-    policy = LomarcPolicy(heuristic="response", max_slowdown=1.5, backfill="conservative")
+    policy = SharingPolicy(heuristic="response", max_slowdown=1.5, backfill="conservative")
     assert policy.label == "L-R max_slowdown=1.5 backfill=conservative"
-    assert LomarcPolicy(heuristic="first", cpu="standard").label == "L-FM standard"
+    assert SharingPolicy(heuristic="first", cpu="standard").label == "L-FM standard"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_label_tells_what_is_changed() -> None:
 def test_a_bad_policy_is_refused(options: dict[str, Any], problem: str) -> None:
     """The error names the option and what it may be."""
     with pytest.raises(OptionError, match=problem):
-        LomarcPolicy(**options)
+        SharingPolicy(**options)
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,18 @@ def test_bad_nodes_are_refused(options: dict[str, Any], problem: str) -> None:
 
 def test_what_compiled_code_reads() -> None:
     """The names become codes, T_age its milliseconds, and partners follow the threads of the largest node."""
-    codes = LomarcPolicy().codes([NodeKind(count=1)])
-    assert (codes.coscheduling, codes.heuristic, codes.age_ms, codes.partners) == (LOMARC, U1, 0, 1)
+    codes = SharingPolicy().codes([NodeKind(count=1)])
+    assert (codes.coscheduling, codes.heuristic, codes.age_ms, codes.partners) == (MATCHING, U1, 0, 1)
     assert codes.load_part == 0.8
     kinds = [NodeKind(count=1), NodeKind(count=1, cores=2, threads=4)]
-    assert LomarcPolicy().codes(kinds).partners == 7
-    assert LomarcPolicy(partners=2).codes(kinds).partners == 2
-    assert LomarcPolicy(aging_ms=float("inf")).codes(kinds).age_ms == NEVER_MS
+    assert SharingPolicy().codes(kinds).partners == 7
+    assert SharingPolicy(partners=2).codes(kinds).partners == 2
+    assert SharingPolicy(aging_ms=float("inf")).codes(kinds).age_ms == NEVER_MS
     assert VARIANTS["AM"].codes(kinds).heuristic == FIRST
     assert kind_array(kinds)["hyperthreaded"].tolist() == [1, 1]
 
 
 def test_a_policy_can_be_written_down_and_read() -> None:
     """JSON keeps a policy as it is."""
-    policy = LomarcPolicy(heuristic="u2", aging_ms=5_000.0)
-    assert msgspec.json.decode(msgspec.json.encode(policy), type=LomarcPolicy) == policy
+    policy = SharingPolicy(heuristic="u2", aging_ms=5_000.0)
+    assert msgspec.json.decode(msgspec.json.encode(policy), type=SharingPolicy) == policy

@@ -6,7 +6,7 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.lomarc import LomarcPolicy, NodeKind, SharedNodes
+from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, SharingPolicy
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
@@ -81,7 +81,7 @@ def test_the_limit_is_one_on_work() -> None:
 
 def test_a_job_of_which_nothing_is_known_shares_with_none() -> None:
     """A job without resources has its nodes alone, even where there is nothing else to wait for."""
-    for policy in (LomarcPolicy(heuristic="first"), LomarcPolicy(coscheduling="always")):
+    for policy in (SharingPolicy(heuristic="first"), SharingPolicy(coscheduling="always")):
         core = SiteCore(2, SharedNodes(sharing=policy))
         commands = step(core, 0, submitted(1, 2, None), submitted(2, 2, ON_DISK))
         assert [type(command) for command in commands] == [StartJob]
@@ -90,7 +90,7 @@ def test_a_job_of_which_nothing_is_known_shares_with_none() -> None:
 
 def test_a_waiting_job_can_be_cancelled_and_what_runs_is_killed() -> None:
     """A cancelled job leaves the queue, or its nodes when its end is told."""
-    core = SiteCore(2, SharedNodes(sharing=LomarcPolicy(coscheduling="none")))
+    core = SiteCore(2, SharedNodes(sharing=SharingPolicy(coscheduling="none")))
     step(core, 0, submitted(1, 2, ON_CPU), submitted(2, 2, ON_DISK))
     assert step(core, 5, JobCancelled(2)) == []
     assert step(core, 6, JobCancelled(1)) == [KillJob(1, "cancelled")]
@@ -123,7 +123,7 @@ def test_what_can_never_run_is_refused_with_a_reason() -> None:
     assert [type(c) for c in step(core, 0, submitted(2, 1, wide))] == [StartJob]
     (command,) = step(core, 0, submitted(3, 1, Resources(cpu_kind=7)))
     assert command == RefuseJob(3, "its kind of CPU work is 7; this site knows 0 to 1")
-    planned = SiteCore(2, SharedNodes(sharing=LomarcPolicy(backfill="conservative"), kinds=kinds))
+    planned = SiteCore(2, SharedNodes(sharing=SharingPolicy(backfill="conservative"), kinds=kinds))
     (command,) = step(planned, 0, submitted(1, 1, wide))
     assert "conservative backfilling needs that" in str(command)
 
@@ -183,7 +183,7 @@ def test_a_site_says_what_it_could_offer() -> None:
 
 def test_nothing_is_offered_that_delays_the_head() -> None:
     """While a job waits at the head, others may have idle nodes only until it is to start."""
-    core = SiteCore(4, SharedNodes(sharing=LomarcPolicy(coscheduling="none")))
+    core = SiteCore(4, SharedNodes(sharing=SharingPolicy(coscheduling="none")))
     step(core, 0, submitted(1, 3, ON_CPU), submitted(2, 4, ON_DISK))
     assert core.startable(0, HOUR_MS) == 1
     assert core.startable(0, HOUR_MS + 1) == 0

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.site.disciplines.lomarc import NodeKind, kind_array
-from gridweave.site.disciplines.slowdown_tables import TABLE_3, SlowdownModel
-from gridweave.site.kernels.coscheduling_state import SharedSite, empty_site
-from gridweave.site.kernels.nodes import has_room, put, take_off
-from gridweave.site.kernels.slowdown import node_slowdown
+from gridweave.site.disciplines.sharing.kernels.nodes import has_room, put, take_off
+from gridweave.site.disciplines.sharing.kernels.slowdown import node_slowdown
+from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
+from gridweave.site.disciplines.sharing.policy import NodeKind, kind_array
+from gridweave.site.disciplines.sharing.slowdown_tables import TABLE_3, SlowdownModel
 
 Parts = tuple[float, float, float]
 

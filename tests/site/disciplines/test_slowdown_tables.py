@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.disciplines.slowdown_tables import (
+from gridweave.site.disciplines.sharing.slowdown_tables import (
     CPU_KINDS,
     TABLE_1,
     TABLE_2,

@@ -1,4 +1,4 @@
-"""The impact of a match on response times (docs/lomarc.md, "Profit: response"; the paper, Figure 5).
+"""The impact of a match on response times (docs/sharing.md, "Profit: response"; the paper, Figure 5).
 
 Nothing here walks over the queue for a single candidate: what a search needs is summed up once.
 """

@@ -1,26 +1,25 @@
-"""The disciplines whose decisions are kernels, stepped event by event: queue, conservative, planning.
+"""The queue, stepped event by event: the arrays of a site, which kernels decide on (docs/disciplines.md, "Queue").
 
-This class owns the arrays, gives every job a slot in them, and makes them larger when they are full. It decides
-nothing.
+A planning site is stepped the same way, with other kernels (planning.py).
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.jit import prepared
+from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.dispatch import (
     job_arrived,
     job_ended,
-    job_started_alone,
     job_withdrawn,
     pass_and_outlook,
 )
@@ -38,10 +37,9 @@ from gridweave.site.kernels.state import (
     empty_plan,
     empty_state,
 )
-from gridweave.site.policy import SitePolicy
+from gridweave.site.policy import BACKFILLS, SitePolicy
 from gridweave.site.times import rough_span_text, when_text
 
-_FIRST_SLOTS = 64
 _NEVER = int(NEVER_MS)
 
 
@@ -54,35 +52,27 @@ class ArrayDiscipline:
         Nodes of the site.
     week_offset_ms : int
         Local time of instant zero, from Monday 00:00.
-
-    Attributes
-    ----------
-    first_end_ms : int
-        The first end by estimate of a running job; ``NEVER_MS`` if none runs.
     """
 
     def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
         self._nodes = nodes
         self._policy = policy
         self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
-        self._state = empty_state(nodes, slots=_FIRST_SLOTS)
-        self._plan = self._empty_plan(_FIRST_SLOTS)
+        self._state = empty_state(nodes, slots=FIRST_SLOTS)
+        self._plan = self._empty_plan(FIRST_SLOTS)
         self._discipline = policy.kernel_arguments(self._plan, self._limits)
         self._scratch: Plan | None = None
-        self._jobs: dict[int, Job] = {}
-        self._slot: dict[int, int] = {}
+        self._slots = JobSlots()
         self._end_ms: dict[int, int] = {}
         # What the last pass has seen; ends in between are taken out as they come.
-        self.first_end_ms = self._next_start_ms = _NEVER
+        self._first_end_ms = self._next_start_ms = _NEVER
         self._whys: dict[tuple[int, int], str | None] = {}
-        self._unused = list(range(_FIRST_SLOTS - 1, -1, -1))
         self._order = ORDERS[policy.order]
         self._name_numbers()
         state, kinds, number = self._state, self._discipline, 0
         self._arrive = prepared(job_arrived, state, kinds.queue, number, 0.0, *(number,) * 5)
         self._depart = prepared(job_ended, state, *kinds, number, number, number)
         self._decide = prepared(pass_and_outlook, state, *kinds, number)
-        self._start_alone = prepared(job_started_alone, state, *(number,) * 5)
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
@@ -101,14 +91,6 @@ class ArrayDiscipline:
             return None
         return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=reservations)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether a job for which there is room starts where nobody waits: in a queue without limits.
-
-        What is made of this class may decide otherwise, so it is not plain unless it says so itself.
-        """
-        return type(self) is ArrayDiscipline and self._plan is None and not self._policy.limits
-
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
         about = job.width, self._mask(job)
@@ -118,30 +100,15 @@ class ArrayDiscipline:
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
-        if not self._unused:
+        if self._slots.is_full:
             self._grow()
-        slot = self._unused.pop()
+        slot = self._slots.enter(job)
         job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
         if job.behind:
             key = math.inf
         else:
             key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
-        self._jobs[job_id] = job
-        self._slot[job_id] = slot
         self._arrive(self._state, self._queue, slot, key, now_ms, job_id, width, estimate_ms, self._mask(job))
-
-    def start_alone(self, now_ms: int, job: Job) -> None:
-        """Start a job for which there is room, where nobody waits."""
-        if not self._unused:
-            self._grow()
-        slot = self._unused.pop()
-        job_id, estimate_ms = job.job_id, job.estimate_ms
-        self._jobs[job_id] = job
-        self._slot[job_id] = slot
-        self._end_ms[job_id] = end_ms = now_ms + estimate_ms
-        start = self._start_alone
-        start(self._state, slot, now_ms, job_id, job.width, estimate_ms)
-        self.first_end_ms = min(self.first_end_ms, end_ms)
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
@@ -149,25 +116,24 @@ class ArrayDiscipline:
         depart = self._depart
         found = depart(self._state, self._queue, self._promises, self._planning, end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
-        if end_ms == self.first_end_ms:
-            self.first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
-        self._unused.append(self._slot.pop(job_id))
-        del self._jobs[job_id]
+        if end_ms == self._first_end_ms:
+            self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
+        self._slots.leave(job_id)
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
         """Expect a running job to end at another instant."""
         running = self._state.running[: self._state.counters[0]["n_running"]]
-        place = np.flatnonzero(running["slot"] == self._slot[job_id])
+        place = np.flatnonzero(running["slot"] == self._slots.of[job_id])
         running["end_ms"][place] = self._end_ms[job_id] = end_ms
         ids = self._job_ids[running["slot"]]
         running[:] = running[np.lexsort((ids, running["end_ms"]))]
-        self.first_end_ms = self._running_end_ms.item(0)
+        self._first_end_ms = self._running_end_ms.item(0)
         self._state.counters["stale"] = REPLAN
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
         job_withdrawn(self._state, self._discipline.promises, np.int64(self._place(job_id)))
-        self._forget(job_id)
+        self._slots.leave(job_id)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
@@ -211,19 +177,18 @@ class ArrayDiscipline:
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start now; return these jobs, in the order in which they were started."""
-        if self._plan is None and len(self._slot) == len(self._end_ms):
+        if self._plan is None and len(self._slots.of) == len(self._end_ms):
             # Nobody waits.
             return []
-        count, self.first_end_ms, self._next_start_ms = self._decide(
+        count, self._first_end_ms, self._next_start_ms = self._decide(
             self._state, self._queue, self._promises, self._planning, now_ms
         )
         if not count:
             return []
         slots, started = self._state.started, []
         for number in range(count):
-            job_id = self._job_ids.item(slots.item(number))
-            job = self._jobs[job_id]
-            self._end_ms[job_id] = now_ms + job.estimate_ms
+            job = self._slots.jobs[slots.item(number)]
+            self._end_ms[job.job_id] = now_ms + job.estimate_ms
             started.append(job)
         return started
 
@@ -261,18 +226,18 @@ class ArrayDiscipline:
 
     def next_end_ms(self) -> int | None:
         """Return the first end by estimate of a running job."""
-        return self.first_end_ms if self._end_ms else None
+        return self._first_end_ms if self._end_ms else None
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""
         for entry in self._state.running[: self._state.counters[0]["n_running"]]:
-            job = self._jobs[int(self._state.jobs[entry["slot"]]["job_id"])]
+            job = self._slots.jobs[int(entry["slot"])]
             yield Running(job, int(entry["end_ms"]) - job.estimate_ms, int(entry["end_ms"]))
 
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any."""
         for place, slot in enumerate(self._waiting_slots()):
-            job = self._jobs[int(self._state.jobs[slot]["job_id"])]
+            job = self._slots.jobs[slot]
             if self._plan is not None:
                 yield job, int(self._state.jobs[slot]["promised_ms"])
             else:
@@ -281,8 +246,8 @@ class ArrayDiscipline:
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier."""
         place = self._place(job_id)
-        job = self._jobs[job_id]
-        promised_ms = int(self._state.jobs[self._slot[job_id]]["promised_ms"])
+        job = self._slots.job(job_id)
+        promised_ms = int(self._state.jobs[self._slots.of[job_id]]["promised_ms"])
         if self._plan is not None:
             start_ms: int | None = promised_ms
             reason = self._why_planned_then(job, place, promised_ms, now_ms)
@@ -327,7 +292,7 @@ class ArrayDiscipline:
         if job.width > free:
             need = f"it needs {nodes_text(job.width)}, and {free_text(free)}"
             return f"{need}; {ahead_text(place)} would be offered them before it"
-        head = self._jobs[int(self._state.jobs[self._state.waiting[0]]["job_id"])]
+        head = self._slots.jobs[int(self._state.waiting[0])]
         limit_ms = int(self._state.counters[0]["limit_ms"])
         extra = int(free_at(self._state, np.int64(limit_ms))) - head.width
         return (
@@ -347,25 +312,19 @@ class ArrayDiscipline:
         return [int(slot) for slot in self._state.waiting[: self._state.counters[0]["n_waiting"]]]
 
     def _place(self, job_id: int) -> int:
-        return self._waiting_slots().index(self._slot[job_id])
-
-    def _forget(self, job_id: int) -> None:
-        self._unused.append(self._slot.pop(job_id))
-        del self._jobs[job_id]
+        return self._waiting_slots().index(self._slots.of[job_id])
 
     def _grow(self) -> None:
         """Move into arrays of twice the size."""
         old, plan = self._state, self._plan
-        slots = 2 * len(old.jobs)
-        self._state = empty_state(self._nodes, slots=slots)
-        _copy_into(self._state, old)
+        self._state = empty_state(self._nodes, slots=self._slots.double())
+        copy_into(self._state, old)
         if plan is not None:
             larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
-            _copy_into(larger, plan)
+            copy_into(larger, plan)
             self._plan = larger
             self._discipline = self._policy.kernel_arguments(larger, self._limits)
         self._name_numbers()
-        self._unused.extend(range(slots - 1, len(old.jobs) - 1, -1))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -374,7 +333,8 @@ class ArrayDiscipline:
         waiting = self._waiting_slots()
         held = int(jobs["width"][running["slot"]].sum())
         assert counters["free"] == self._nodes - held >= 0, "free nodes and running jobs do not add up"
-        assert sorted([*waiting, *running["slot"].tolist()]) == sorted(self._slot.values()), "a slot is lost or doubled"
+        slots = [*waiting, *running["slot"].tolist()]
+        assert sorted(slots) == sorted(self._slots.of.values()), "a slot is lost or doubled"
         assert sorted(self._end_ms) == sorted(jobs["job_id"][running["slot"]].tolist()), "running jobs differ"
         ranks = [tuple(jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
         assert ranks == sorted(ranks), "the queue is out of order"
@@ -390,6 +350,19 @@ class ArrayDiscipline:
                 assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
 
 
-def _copy_into(new: Iterable[npt.NDArray[np.generic]], old: Iterable[npt.NDArray[np.generic]]) -> None:
-    for target, source in zip(new, old, strict=True):
-        target[tuple(slice(length) for length in source.shape)] = source
+def read_policy(discipline: str, given: Options, usual: Options) -> SitePolicy:
+    """Return the policy of a queue or of a planning site."""
+    known = SitePolicy.__struct_fields__
+    refuse_unknown(given, known, f"is for another discipline, and this site has {discipline!r}")
+    values = {name: value for name, value in usual.items() if name in known}
+    values |= {name: value for name, value in given.items() if value is not None}
+    return SitePolicy(**values | {"discipline": discipline})
+
+
+ENTRY = Entry(
+    name="queue",
+    about="jobs stand in a queue, and those behind the head may be backfilled",
+    make=ArrayDiscipline,
+    read=lambda nodes, given, usual: read_policy("queue", given, usual),
+    backfills=BACKFILLS["queue"],
+)

@@ -1,11 +1,11 @@
-"""Who sits on which hardware thread of which node (docs/lomarc.md, "Nodes")."""
+"""Who sits on which hardware thread of which node (docs/sharing.md, "Nodes")."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.coscheduling_state import EMPTY, MIXED, NO_CELL
+from gridweave.site.disciplines.sharing.kernels.state import EMPTY, MIXED, NO_CELL
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"

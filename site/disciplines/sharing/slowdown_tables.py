@@ -1,4 +1,4 @@
-"""Slowdown models and measured slowdowns: the paper's tables as data, and the user's own (docs/lomarc.md, "Slowdown").
+"""Slowdown models and measured slowdowns: the paper's tables as data, and the user's own (docs/sharing.md, "Slowdown").
 
 Source: Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: the paper), sections 4.1,
 4.2 and 6.1.
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.kernels.slowdown import MEASURED, PRINTED, WHOLE, SlowdownArrays
+from gridweave.site.disciplines.sharing.kernels.slowdown import MEASURED, PRINTED, WHOLE, SlowdownArrays
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridweave.site.contract import ContractCore
-from gridweave.site.disciplines.lomarc import SharedNodes
+from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE, work_of
 from gridweave.site.messages import (

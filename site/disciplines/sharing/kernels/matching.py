@@ -1,26 +1,26 @@
-"""Which match is best, among the waiting and among the running jobs (docs/lomarc.md; the paper, Figure 4)."""
+"""Which match is best, among the waiting and among the running jobs (docs/sharing.md; the paper, Figure 4)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.impact import ms_left, response_profit, running_work, sum_up
-from gridweave.site.kernels.pairing import (
+from gridweave.site.disciplines.sharing.kernels.impact import ms_left, response_profit, running_work, sum_up
+from gridweave.site.disciplines.sharing.kernels.pairing import (
     ADJACENT,
     ALWAYS,
     BEARABLE,
     CONSERVATIVE,
     FIRST,
     FITS,
-    LOMARC,
     MATCHABLE,
+    MATCHING,
     RESPONSE,
     U2,
     may_share,
     try_match,
 )
-from gridweave.site.kernels.promises import keeps_promises, nodes_late
+from gridweave.site.disciplines.sharing.kernels.promises import keeps_promises, nodes_late
 from gridweave.site.kernels.state import GONE, NO_PLACE
 
 # Numba infers the types of kernels; their docstrings say them.
@@ -58,7 +58,7 @@ def match_waiting(state, model, codes, host, first, backfills, now_ms):
     ----------
     state : SharedSite
     model : SlowdownArrays
-    codes : LomarcCodes
+    codes : SharingCodes
     host : int
         Slot of the job that has started.
     first : int
@@ -70,7 +70,7 @@ def match_waiting(state, model, codes, host, first, backfills, now_ms):
     counters, searches = state.counters[0], state.searches[0]
     best, best_profit, passed, rank = NO_PLACE, 0.0, 0, 0
     searches.searches += 1
-    if codes.heuristic == RESPONSE and codes.coscheduling == LOMARC:
+    if codes.heuristic == RESPONSE and codes.coscheduling == MATCHING:
         a = state.jobs[host]
         sum_up(state, ms_left(a, now_ms) * a.width / len(state.used))
         counters.packed_running = 0
@@ -127,7 +127,7 @@ def may_join(state, codes, job):
 @kernel_part
 def searches_running(codes):
     """Whether waiting jobs may join running ones at all."""
-    return codes.coscheduling in (LOMARC, ALWAYS)
+    return codes.coscheduling in (MATCHING, ALWAYS)
 
 
 @kernel_part

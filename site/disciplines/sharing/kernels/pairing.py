@@ -1,13 +1,13 @@
-"""Whether two jobs may share nodes (docs/lomarc.md, "Matching", tests 1 to 5; the paper, Figure 4)."""
+"""Whether two jobs may share nodes (docs/sharing.md, "Matching", tests 1 to 5; the paper, Figure 4)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.coscheduling_state import CPU, DISK, NO_CELL, SHORT, UNKNOWN_ROW
-from gridweave.site.kernels.nodes import has_room, is_first_cell, put, skip_node, take_off
-from gridweave.site.kernels.slowdown import SERIAL, collect, cpu_factor, forget_tried, node_slowdown
+from gridweave.site.disciplines.sharing.kernels.nodes import has_room, is_first_cell, put, skip_node, take_off
+from gridweave.site.disciplines.sharing.kernels.slowdown import SERIAL, collect, cpu_factor, forget_tried, node_slowdown
+from gridweave.site.disciplines.sharing.kernels.state import CPU, DISK, NO_CELL, SHORT, UNKNOWN_ROW
 
 # Numba infers the types of kernels; their docstrings say them.
 # mypy: disable-error-code="no-untyped-def"
@@ -15,7 +15,7 @@ from gridweave.site.kernels.slowdown import SERIAL, collect, cpu_factor, forget_
 U1, U2, RESPONSE, FIRST = 0, 1, 2, 3
 """Heuristics."""
 
-ALONE, LOMARC, ALWAYS, ADJACENT = 0, 1, 2, 3
+ALONE, MATCHING, ALWAYS, ADJACENT = 0, 1, 2, 3
 """Who shares nodes with whom."""
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
@@ -24,7 +24,7 @@ NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
 REFUSED, FITS, MATCHABLE, BEARABLE = 0, 1, 2, 3
 
 
-class LomarcCodes(NamedTuple):
+class SharingCodes(NamedTuple):
     """The policy as compiled code reads it.
 
     Attributes

@@ -1,4 +1,4 @@
-"""By how much jobs that share nodes slow each other (docs/lomarc.md, "Slowdown"; the paper, section 4.1)."""
+"""By how much jobs that share nodes slow each other (docs/sharing.md, "Slowdown"; the paper, section 4.1)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.coscheduling_state import NO_CELL, enter_running, leave_running, note_change
-from gridweave.site.kernels.nodes import (
+from gridweave.site.disciplines.sharing.kernels.nodes import (
     MEMORY_SLACK,
     chain,
     has_room,
@@ -20,6 +19,7 @@ from gridweave.site.kernels.nodes import (
     release,
     skip_node,
 )
+from gridweave.site.disciplines.sharing.kernels.state import NO_CELL, enter_running, leave_running, note_change
 from gridweave.site.kernels.work import rate_of, set_rate
 
 # Numba infers the types of kernels; their docstrings say them.

@@ -1,4 +1,4 @@
-"""The arrays of a site whose nodes are shared, and how jobs enter, wait and leave (docs/lomarc.md).
+"""The arrays of a site whose nodes are shared, and how jobs enter, wait and leave (docs/sharing.md).
 
 A node has *cells*: one for each hardware thread, core after core. A job that runs holds cells, chained in ascending
 order, and a job's *slot* is its row in the table of jobs, as everywhere.
@@ -113,7 +113,7 @@ class SharedSite(NamedTuple):
     queue : numpy.ndarray of int64, shape (slots,)
         Slots in the order of the queue, made in each pass; ``GONE`` where a job has started in it.
     packed_ms, relief : numpy.ndarray of float64, shape (slots,)
-        For each place of the queue R and the running sum of 1/R (docs/lomarc.md, "Profit").
+        For each place of the queue R and the running sum of 1/R (docs/sharing.md, "Profit").
     running : numpy.ndarray of int64, shape (capacity,)
         Slots, in the order in which they were started.
     started : numpy.ndarray of int64, shape (capacity,)

@@ -1,12 +1,12 @@
-"""What a site with shared nodes can offer a job that is not in its queue (docs/lomarc.md, "Quotes")."""
+"""What a site with shared nodes can offer a job that is not in its queue (docs/sharing.md, "Quotes")."""
 
 from __future__ import annotations
 
 from gridweave.jit import kernel
-from gridweave.site.kernels.coscheduling_state import EMPTY, average_wait_ms, order_queue
-from gridweave.site.kernels.lomarc import reserve
-from gridweave.site.kernels.matching import NO_HOST, match_running, may_join
-from gridweave.site.kernels.pairing import EASY, NO_BACKFILL, try_match
+from gridweave.site.disciplines.sharing.kernels.matching import NO_HOST, match_running, may_join
+from gridweave.site.disciplines.sharing.kernels.pairing import EASY, NO_BACKFILL, try_match
+from gridweave.site.disciplines.sharing.kernels.sharing_pass import reserve
+from gridweave.site.disciplines.sharing.kernels.state import EMPTY, average_wait_ms, order_queue
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
 from gridweave.site.kernels.state import GONE
 
@@ -21,7 +21,7 @@ def idle_to_spare(state, codes, step_ms, step_free, now_ms, length_ms):
     Parameters
     ----------
     state : SharedSite
-    codes : LomarcCodes
+    codes : SharingCodes
     step_ms, step_free : numpy.ndarray of int64, shape (steps,)
         Room for a profile, of the length that `empty_site` gives one that plans.
     now_ms, length_ms : int

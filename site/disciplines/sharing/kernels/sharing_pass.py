@@ -1,10 +1,9 @@
-"""The scheduling pass of a site whose nodes are shared (docs/lomarc.md, "The pass"; the paper, Figure 1)."""
+"""The scheduling pass of a site whose nodes are shared (docs/sharing.md, "The pass"; the paper, Figure 1)."""
 
 from __future__ import annotations
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.coscheduling_state import average_wait_ms, drop_gone, order_queue
-from gridweave.site.kernels.matching import (
+from gridweave.site.disciplines.sharing.kernels.matching import (
     BEHIND,
     FREELY,
     NO_HOST,
@@ -14,9 +13,16 @@ from gridweave.site.kernels.matching import (
     newest_open,
     searches_running,
 )
-from gridweave.site.kernels.nodes import count_idle, is_usable
-from gridweave.site.kernels.pairing import ALWAYS, CONSERVATIVE, EASY, counts_memory, may_share, try_match
-from gridweave.site.kernels.promises import (
+from gridweave.site.disciplines.sharing.kernels.nodes import count_idle, is_usable
+from gridweave.site.disciplines.sharing.kernels.pairing import (
+    ALWAYS,
+    CONSERVATIVE,
+    EASY,
+    counts_memory,
+    may_share,
+    try_match,
+)
+from gridweave.site.disciplines.sharing.kernels.promises import (
     hold_alone,
     hold_match,
     node_free_ms,
@@ -26,7 +32,8 @@ from gridweave.site.kernels.promises import (
     promise,
     take_back,
 )
-from gridweave.site.kernels.slowdown import join, start_idle
+from gridweave.site.disciplines.sharing.kernels.slowdown import join, start_idle
+from gridweave.site.disciplines.sharing.kernels.state import average_wait_ms, drop_gone, order_queue
 from gridweave.site.kernels.state import GONE, NO_PLACE, TAKE
 
 # Numba infers the types of kernels; their docstrings say them.
@@ -34,7 +41,7 @@ from gridweave.site.kernels.state import GONE, NO_PLACE, TAKE
 
 
 @kernel
-def lomarc_pass(state, model, codes, now_ms):
+def sharing_pass(state, model, codes, now_ms):
     """Run the one scheduling pass of an instant.
 
     ``state.started`` then lists the jobs that started, and ``state.changed`` those that started or whose rate may have
@@ -44,7 +51,7 @@ def lomarc_pass(state, model, codes, now_ms):
     ----------
     state : SharedSite
     model : SlowdownArrays
-    codes : LomarcCodes
+    codes : SharingCodes
     now_ms : int
     """
     counters = state.counters[0]

@@ -1,15 +1,15 @@
-"""What the head, or every waiting job, has been promised, and what would break it (docs/lomarc.md, "The pass")."""
+"""What the head, or every waiting job, has been promised, and what would break it (docs/sharing.md, "The pass")."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.coscheduling_state import NO_CELL
-from gridweave.site.kernels.nodes import has_room, is_usable, skip_node
-from gridweave.site.kernels.pairing import counts_memory, is_alike
+from gridweave.site.disciplines.sharing.kernels.nodes import has_room, is_usable, skip_node
+from gridweave.site.disciplines.sharing.kernels.pairing import counts_memory, is_alike
+from gridweave.site.disciplines.sharing.kernels.slowdown import forget_tried
+from gridweave.site.disciplines.sharing.kernels.state import NO_CELL
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
-from gridweave.site.kernels.slowdown import forget_tried
 from gridweave.site.kernels.state import GIVE_BACK, GONE, TAKE, UNPLACED_MS
 from gridweave.site.kernels.work import rate_of, work_done_ms, work_left, work_of
 

@@ -1,0 +1,19 @@
+"""The planning site: every job that waits has a planned start (docs/disciplines.md, "Planning").
+
+It is stepped as a queue is (queue.py), with kernels of its own (`gridweave.site.kernels.planning`).
+"""
+
+from __future__ import annotations
+
+from gridweave.site.disciplines.protocol import Entry
+from gridweave.site.disciplines.queue import ArrayDiscipline, read_policy
+from gridweave.site.policy import BACKFILLS
+
+ENTRY = Entry(
+    name="planning",
+    about="every job that waits has a planned start, and nodes can be reserved in advance",
+    make=ArrayDiscipline,
+    read=lambda nodes, given, usual: read_policy("planning", given, usual),
+    backfills=BACKFILLS["planning"],
+    keeps_reservations=True,
+)

@@ -1,0 +1,182 @@
+"""What a discipline is: what a `SiteCore` asks of one, and what everybody else has to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, runtime_checkable
+
+import msgspec
+
+from gridweave.errors import OptionError
+from gridweave.site.explain import SiteReason
+from gridweave.site.job import Job, NodeIntervals, Running
+
+
+class Discipline(Protocol):
+    """Which job starts when, on a number of nodes: what `SiteCore` asks of a discipline.
+
+    Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
+    ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
+    `ChoosesNodes`, or one that `ChangesRates`, or both.
+    """
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job that shares its nodes with none to end at another instant, after now."""
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Reserve nodes; return the earliest start at which they could be had: ``start_ms`` if they now are.
+
+        None if this discipline makes no reservations, or these never fit.
+        """
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Give back a reservation, or what is left of it."""
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Start what may start now; return these jobs, in the order in which they were started."""
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length, submitted now, could have at once."""
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return the next instant at which there is to be a pass though nothing happens; None: there is none."""
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job."""
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any."""
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job will start, and why not earlier; nodes of the site and free ones are filled in."""
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+
+
+@runtime_checkable
+class ChoosesNodes(Protocol):
+    """What `SiteCore` asks besides of a discipline that says on which nodes a job runs.
+
+    Its jobs may share nodes. To the jobs of all other disciplines the site gives nodes of their own, the lowest first.
+    """
+
+    @property
+    def threads_per_node(self) -> int:
+        """Hardware threads of the largest node: what ``place_of`` counts on with from node to node."""
+
+    @property
+    def free(self) -> int:
+        """Nodes on which no job is."""
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the nodes and the hardware threads of a running job."""
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
+
+
+@runtime_checkable
+class ChangesRates(Protocol):
+    """What `SiteCore` asks besides of a discipline under which a job may run slower, pause and go on."""
+
+    def take_rates(self) -> list[tuple[int, int]]:
+        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id.
+
+        A job starts at `gridweave.site.kernels.work.RATE_ONE`; at rate 0 it pauses.
+        """
+
+
+class Policy(Protocol):
+    """How a site schedules: of any discipline, a frozen struct."""
+
+    @property
+    def discipline(self) -> str:
+        """The name of the discipline, a key of `gridweave.site.disciplines.dictionary.DISCIPLINES`."""
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call it; it tells apart any two that schedule differently."""
+
+
+Options = Mapping[str, Any]
+"""Options of a site by name; one that is None was left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A discipline, as the dictionary has it.
+
+    Attributes
+    ----------
+    name : str
+        What policies, scenario files and commands call it.
+    about : str
+        What it does, in one line.
+    make : callable
+        Takes the nodes, the policy, and the local time of instant zero from Monday 00:00 in ms; returns a `Discipline`.
+    read : callable
+        Takes the nodes, the options that were given for the site, and those that hold where nothing else was said;
+        returns the `Policy`. Of the first it refuses what it does not know (`refuse_unknown`); the others it passes
+        over.
+    backfills : tuple of str
+        The backfillings that it knows, the default first.
+    table : type of msgspec.Struct, optional
+        What else a scenario may say of such a site: the keys of a table at the site, called ``table_key``, and handed
+        to ``read`` under that name.
+    shares_nodes : bool
+        Whether several jobs may be on a node. They then tell what they need of it: the columns of a workload
+        `gridweave.scenarios.workload.columns.RESOURCE_COLUMNS`, the field ``resources`` of a `Job`.
+    keeps_reservations : bool
+        Whether nodes can be reserved in advance.
+    """
+
+    name: str
+    about: str
+    make: Callable[[int, Any, int], Discipline]
+    read: Callable[[int, Options, Options], Policy]
+    backfills: tuple[str, ...] = ("easy", "none")
+    table: type[msgspec.Struct] | None = None
+    table_key: str = ""
+    shares_nodes: bool = False
+    keeps_reservations: bool = False
+
+
+def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:
+    """Refuse options that a discipline does not know.
+
+    Parameters
+    ----------
+    why : str
+        What is said of such an option, behind its value.
+
+    Raises
+    ------
+    OptionError
+        For the first of them.
+    """
+    for name, value in given.items():
+        if value is not None and name not in known:
+            raise OptionError(name, f"{value!r} {why}")

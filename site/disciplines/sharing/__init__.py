@@ -1,0 +1,1 @@
+"""Sites whose nodes are shared by jobs that do not disturb each other (docs/sharing.md)."""

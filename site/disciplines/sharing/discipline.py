@@ -1,0 +1,302 @@
+"""The discipline of a site whose nodes are shared, stepped event by event (docs/sharing.md).
+
+This owns the arrays, and gives every job a slot in them; kernels decide.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+
+from gridweave.site.disciplines.sharing.kernels.quote import idle_to_spare, slowdown_offered, start_behind_queue
+from gridweave.site.disciplines.sharing.kernels.sharing_pass import reserve, sharing_pass
+from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
+from gridweave.site.disciplines.sharing.kernels.state import (
+    NO_CELL,
+    UNKNOWN_ROW,
+    SharedSite,
+    average_wait_ms,
+    empty_site,
+    forget_changes,
+    job_submitted,
+    job_withdrawn,
+    order_queue,
+)
+from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, kind_array
+from gridweave.site.disciplines.sharing.slowdown_tables import IntArray, SlowdownModel
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, copy_into
+from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
+from gridweave.site.job import Job, NodeIntervals, Resources, Running
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE, work_of
+from gridweave.site.times import when_text
+
+
+class SharedDiscipline:
+    """A site's jobs and hardware threads in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    week_offset_ms : int
+        Of no concern here.
+    """
+
+    def __init__(self, nodes: int, policy: SharedNodes, week_offset_ms: int = 0) -> None:
+        self._policy = policy.sharing
+        self._kinds = policy.kinds_of(nodes)
+        self._codes = self._policy.codes(self._kinds)
+        self._model = SlowdownModel(policy.formula)
+        self._arrays = self._model.arrays()
+        self._n_factors = len(self._model.cpu_factors.labels)
+        self._lanes = max(kind.cores for kind in self._kinds) * max(kind.threads for kind in self._kinds)
+        self._state = self._empty(FIRST_SLOTS)
+        self._slots = JobSlots()
+        # What the driver was told of each running job.
+        self._rate: dict[int, int] = {}
+
+    def _empty(self, slots: int) -> SharedSite:
+        return empty_site(kind_array(self._kinds), [kind.count for kind in self._kinds], slots=slots, plans=True)
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+        twin = copy.copy(self)
+        twin._state = SharedSite._make(array.copy() for array in self._state)
+        twin._slots = self._slots.copy()
+        return twin
+
+    @property
+    def threads_per_node(self) -> int:
+        """Hardware threads of the largest node: what `place_of` counts on with from node to node."""
+        return self._lanes
+
+    @property
+    def free(self) -> int:
+        """Nodes on which no job is."""
+        return int(self._state.counters["idle"][0])
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        needs = _resources(job, self._kinds)
+        if not 0 <= needs.cpu_kind < self._n_factors:
+            return f"its kind of CPU work is {needs.cpu_kind}; this site knows 0 to {self._n_factors - 1}"
+        usable = sum(kind.count for kind in self._kinds if kind.is_usable(needs.cores, needs.memory))
+        if job.width > usable:
+            return f"it needs {job.width} nodes; {usable} of this site are usable for it"
+        if self._policy.backfill == "conservative" and usable < sum(kind.count for kind in self._kinds):
+            return "not all nodes have the cores and the memory for it, and conservative backfilling needs that"
+        return None
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        if self._slots.is_full:
+            self._grow()
+        slot = self._slots.enter(job)
+        self._fill(slot, now_ms, job)
+        job_submitted(self._state, np.int64(slot))
+
+    def _fill(self, slot: int, now_ms: int, job: Job) -> None:
+        """Enter what is known of a job at its submission."""
+        needs = _resources(job, self._kinds)
+        row = self._state.jobs[slot]
+        row["submit_ms"], row["job_id"] = now_ms, job.job_id
+        row["width"], row["estimate_ms"] = job.width, job.estimate_ms
+        for name in ("cpu", "network", "disk", "memory", "cores"):
+            row[name] = getattr(needs, name)
+        for name, values in self._model.sorts_of(_columns(needs)).items():
+            row[name] = values[0]
+        row["job_class"] = self._policy.classes([job.estimate_ms])[0]
+        if job.resources is None:
+            row["row"] = UNKNOWN_ROW
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+        job_ended(self._state, self._arrays, np.int64(self._slots.of[job_id]), np.int64(now_ms))
+        del self._rate[job_id]
+        self._slots.leave(job_id)
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job, one that has its nodes alone, to end at another instant."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        row["left"], row["since_ms"], row["end_ms"] = work_of(end_ms - now_ms), now_ms, end_ms
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        job_withdrawn(self._state, np.int64(self._slots.of[job_id]))
+        self._slots.leave(job_id)
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Make no reservation: this discipline has none."""
+        return None
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Have nothing to give back."""
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Start what may start now; return these jobs, in the order in which they were started."""
+        if not self._state.counters["waiting_width"][0]:
+            return []
+        sharing_pass(self._state, self._arrays, self._codes, np.int64(now_ms))
+        slots = self._state.started[: self._state.counters["n_started"][0]].tolist()
+        started = [self._slots.jobs[slot] for slot in slots]
+        self._rate.update((job.job_id, RATE_ONE) for job in started)
+        return started
+
+    def take_rates(self) -> list[tuple[int, int]]:
+        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
+        slots = self._state.changed[: self._state.counters["n_changed"][0]].tolist()
+        forget_changes(self._state)
+        told = []
+        for slot in slots:
+            job = self._slots.jobs.get(slot)
+            rate = int(self._state.jobs["rate"][slot])
+            if job is not None and self._rate.get(job.job_id, rate) != rate:
+                self._rate[job.job_id] = rate
+                told.append((job.job_id, rate))
+        return sorted(told)
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the nodes and the hardware threads of a running job."""
+        cells = []
+        cell = int(self._state.jobs["first_cell"][self._slots.of[job_id]])
+        while cell != NO_CELL:
+            cells.append(cell)
+            cell = int(self._state.next_cell[cell])
+        return _intervals(sorted({cell // self._lanes for cell in cells})), _intervals(sorted(cells))
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes of its own a job of this length, submitted now, could have at once."""
+        room = self._state.step_ms, self._state.step_free
+        return int(idle_to_spare(self._state, self._codes, *room, np.int64(now_ms), np.int64(length_ms)))
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start alone, if estimates held and nothing else came; None: never."""
+        if width > sum(kind.count for kind in self._kinds):
+            return None
+        if width <= self.startable(now_ms, length_ms):
+            return now_ms
+        room = self._state.step_ms, self._state.step_free
+        times = np.int64(now_ms), np.int64(width), np.int64(length_ms)
+        start_ms = int(start_behind_queue(self._state, self._codes, *room, *times))
+        return None if start_ms == NEVER_MS else start_ms
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
+        if self.why_never(job) is not None:
+            return None
+        if self._slots.is_full:
+            self._grow()
+        slot = self._slots.next_free
+        self._fill(slot, now_ms, job)
+        slowdown = float(slowdown_offered(self._state, self._arrays, self._codes, np.int64(slot), np.int64(now_ms)))
+        return slowdown if slowdown > 0 else None
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return None: nothing starts here but when something happens."""
+        return None
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job, at the rates of now."""
+        slots = self._running_slots()
+        return int(self._state.jobs["end_ms"][slots].min()) if len(slots) else None
+
+    def _running_slots(self) -> IntArray:
+        slots: IntArray = self._state.running[: self._state.counters["n_running"][0]]
+        return slots
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+        table = self._state.jobs
+        slots = sorted(self._running_slots().tolist(), key=lambda slot: (table["end_ms"][slot], table["job_id"][slot]))
+        for slot in slots:
+            yield Running(self._slots.jobs[slot], int(table["start_ms"][slot]), int(table["end_ms"][slot]))
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of the queue at the last pass; none has a promised start."""
+        levels = self._state.jobs["job_class"]
+        for kind in range(len(self._state.n_waiting)):
+            for slot in self._state.waiting[kind, : self._state.n_waiting[kind]].tolist():
+                assert levels[slot] == kind, "a job waits in another class than its own"
+                yield self._slots.jobs[slot], None
+
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job will start, and why not earlier."""
+        state, codes = self._state, self._codes
+        age_ms = average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms
+        order_queue(state, np.int64(age_ms), np.int64(now_ms))
+        queue = state.queue[: state.counters["n_queue"][0]].tolist()
+        place = queue.index(self._slots.of[job_id])
+        job = self._slots.job(job_id)
+        reserve(state, np.int64(queue[0]), np.int64(now_ms))
+        limit_ms = int(state.counters["limit_ms"][0])
+        start_ms = max(limit_ms, now_ms) if place == 0 else None
+        head_due = when_text(max(limit_ms, now_ms), now_ms)
+        if place == 0:
+            reason = (
+                f"it is first in the queue; it needs {nodes_text(job.width)} without jobs, which are there {head_due}"
+            )
+        else:
+            reason = (
+                f"it needs {nodes_text(job.width)}, and {free_text(self.free)}; {ahead_text(place)} would be offered "
+                f"them before it, and job {self._slots.jobs[queue[0]].job_id} at the head, which is to start "
+                f"{head_due}, must not be delayed"
+            )
+        return SiteReason(
+            start_ms=start_ms,
+            ahead=place,
+            waits_for=()
+            if start_ms is None
+            else tuple(running.job.job_id for running in self.running() if running.end_by_estimate_ms <= start_ms),
+            reason=f"{reason}; and no running job matches it",
+        )
+
+    def _grow(self) -> None:
+        """Move into arrays of twice the size."""
+        old = self._state
+        self._state = self._empty(self._slots.double())
+        copy_into(self._state, old)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        state = self._state
+        running = self._running_slots().tolist()
+        waiting = [self._slots.of[job.job_id] for job, _ in self.waiting()]
+        assert sorted([*running, *waiting]) == sorted(self._slots.of.values()), "a slot is lost or doubled"
+        held = dict.fromkeys(running, 0)
+        for row in state.occupant.tolist():
+            for slot in {slot for slot in row if slot >= 0}:
+                assert slot in held, "a job that does not run holds a thread"
+                held[slot] += 1
+        for slot, nodes in held.items():
+            assert nodes == state.jobs["width"][slot], "a job has not its nodes"
+        assert self.free == sum(all(slot < 0 for slot in row) for row in state.occupant.tolist()), "idle nodes differ"
+        assert set(self._rate) == {int(state.jobs["job_id"][slot]) for slot in running}, "a rate is lost"
+
+
+def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
+    """Return what a job needs; all of a node where nothing is known, so that nobody shares it."""
+    return job.resources or Resources(memory=max(kind.memory for kind in kinds))
+
+
+def _columns(needs: Resources) -> dict[str, np.ndarray[tuple[int], np.dtype[Any]]]:
+    """Return what a job needs as the columns of a workload of one job."""
+    columns = {f"{name}_fraction": np.array([getattr(needs, name)]) for name in ("cpu", "network", "disk")}
+    columns |= {"cpu_kind": np.array([needs.cpu_kind]), "cache_bytes": np.array([needs.cache_bytes])}
+    if needs.message_bytes is not None:
+        columns["message_bytes"] = np.array([needs.message_bytes])
+    return columns
+
+
+def _intervals(numbers: list[int]) -> NodeIntervals:
+    """Return ascending numbers as half-open intervals."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number:
+            found[-1] = found[-1][0], number + 1
+        else:
+            found.append((number, number + 1))
+    return tuple(found)

@@ -1,0 +1,83 @@
+"""Shared nodes as an entry of the dictionary: the options of such a site, and its policy from them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gridweave.errors import OptionError
+from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
+from gridweave.site.disciplines.sharing.policy import (
+    BACKFILLS,
+    CPUS,
+    MAX_LANES,
+    NAME,
+    VARIANTS,
+    NodeKind,
+    SharedNodes,
+)
+from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS
+
+
+def _one_of(names: tuple[str, ...], description: str) -> Meta:
+    return Meta(description=description, extra_json_schema={"enum": list(names)})
+
+
+class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``.
+
+    Attributes
+    ----------
+    variant : str
+        A variant of docs/sharing.md: who shares nodes, and which match is best.
+    cores, threads : int
+        Cores of a node, and hardware threads of a core.
+    memory : float
+        Of a node, in units of the memory that the jobs' fractions are parts of.
+    cpu : str, optional
+        That of the variant if left out.
+    max_slowdown : float
+        No match may slow a job more.
+    formula : str
+        Of the slowdown.
+    """
+
+    variant: Annotated[str, _one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
+    cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
+    threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
+    memory: Annotated[float, Meta(gt=0)] = 1.0
+    cpu: Annotated[str, _one_of(CPUS, "Kind of CPU.")] | None = None
+    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6
+    formula: Annotated[str, _one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
+
+
+def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:
+    """Return the policy of a site whose nodes are shared: ``sharing`` and ``backfill`` are its options."""
+    refuse_unknown(given, ("sharing", "backfill"), f"is not for a {NAME} site: jobs stand there by class and age")
+    table: SharingTable = given.get("sharing") or SharingTable()
+    if table.variant not in VARIANTS:
+        raise OptionError("variant", f"{table.variant!r} is not known; one of {', '.join(VARIANTS)}")
+    variant = VARIANTS[table.variant]
+    sharing = msgspec.structs.replace(
+        variant,
+        backfill=given.get("backfill") or usual.get("backfill") or variant.backfill,
+        max_slowdown=table.max_slowdown,
+        cpu=table.cpu or variant.cpu,
+    )
+    kind = NodeKind(count=nodes, cores=table.cores, threads=table.threads, memory=table.memory, cpu=sharing.cpu)
+    return SharedNodes(sharing=sharing, kinds=(kind,), formula=table.formula)
+
+
+ENTRY = Entry(
+    name=NAME,
+    about="jobs that do not disturb each other run on the same nodes",
+    make=SharedDiscipline,
+    read=read_policy,
+    backfills=tuple(BACKFILLS),
+    table=SharingTable,
+    table_key="sharing",
+    shares_nodes=True,
+)

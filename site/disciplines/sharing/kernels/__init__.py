@@ -1,0 +1,1 @@
+"""Who shares nodes with whom, and by how much that slows them: docs/sharing.md, compiled."""

@@ -1,0 +1,284 @@
+"""How a site whose nodes are shared schedules, as its operator writes it down (docs/sharing.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError
+from gridweave.site.disciplines.sharing.kernels.nodes import MEMORY_SLACK
+from gridweave.site.disciplines.sharing.kernels.pairing import (
+    ADJACENT,
+    ALONE,
+    ALWAYS,
+    CONSERVATIVE,
+    EASY,
+    FIRST,
+    MATCHING,
+    NO_BACKFILL,
+    RESPONSE,
+    U1,
+    U2,
+    SharingCodes,
+)
+from gridweave.site.disciplines.sharing.kernels.state import KIND, LONG, MEDIUM, SHORT
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
+from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
+from gridweave.site.kernels.state import NEVER_MS
+
+NAME = "lomarc"
+"""Of the discipline."""
+
+HEURISTICS = {"u1": U1, "u2": U2, "response": RESPONSE, "first": FIRST}
+COSCHEDULING = {"none": ALONE, "lomarc": MATCHING, "always": ALWAYS, "adjacent": ADJACENT}
+BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
+CPUS = ("hyperthreaded", "standard")
+
+MAX_LANES = 64
+"""Hardware threads of a node."""
+
+
+def _check_name(option: str, value: str, known: Sequence[str] | dict[str, int]) -> None:
+    if value not in known:
+        raise OptionError(option, f"{value!r} is not known; known are {', '.join(known)}")
+
+
+def _check_number(option: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise OptionError(option, f"is {value:g}; a number from {low:,.6g} to {high:,.15g}")
+
+
+class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that are alike.
+
+    Attributes
+    ----------
+    count : int
+        How many there are.
+    cores : int
+    threads : int
+        Hardware threads of a core; on a standard CPU the jobs that may take turns on it.
+    memory : float
+        In units of the memory that the jobs' fractions are parts of.
+    cpu : {"hyperthreaded", "standard"}
+
+    Raises
+    ------
+    OptionError
+        If a value is impossible.
+    """
+
+    count: int
+    cores: int = 1
+    threads: int = 2
+    memory: float = 1.0
+    cpu: str = "hyperthreaded"
+
+    def __post_init__(self) -> None:
+        _check_number("count", self.count, 1, MAX_WIDTH)
+        _check_number("cores", self.cores, 1, MAX_LANES)
+        _check_number("threads", self.threads, 1, MAX_LANES)
+        _check_number("cores x threads", self.cores * self.threads, 1, MAX_LANES)
+        _check_number("memory", self.memory, 1e-6, 1e6)
+        _check_name("cpu", self.cpu, CPUS)
+
+    def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Return whether a job, or each of several, that needs so many cores and so much memory can use such a node.
+
+        Returns
+        -------
+        numpy.ndarray of bool
+        """
+        return np.asarray((np.asarray(cores) <= self.cores) & (np.asarray(memory) <= self.memory + MEMORY_SLACK))
+
+
+class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The discipline of a site whose nodes are shared.
+
+    Attributes
+    ----------
+    coscheduling : {"lomarc", "none", "always", "adjacent"}
+        Who shares nodes: who matches; nobody (PSS); always two (AC); neighbours in the queue that match (AM).
+    heuristic : {"u1", "u2", "response", "first"}
+        Which match is best: L-U1, L-U2, L-R, L-FM. Counts under "lomarc" alone.
+    cpu : {"hyperthreaded", "standard"}
+        Of the nodes, where only their number is given.
+    max_slowdown : float
+        MAX_SLOWDOWN, 1 or more.
+    short_up_to_ms, medium_up_to_ms : int
+        The longest estimate of a short and of a medium job.
+    aging_ms : float or None
+        T_age; None for the average wait so far, infinity for no aging.
+    load_threshold : float
+        The machine is weakly loaded while the waiting jobs ask for less than the idle nodes by this part of them.
+    partners : int or None
+        With how many jobs one may share its nodes; None for the threads of a node less one.
+    backfill : {"easy", "none", "conservative"}
+
+    Raises
+    ------
+    OptionError
+        If a name is unknown or a number out of its bounds.
+
+    Examples
+    --------
+    >>> SharingPolicy(heuristic="response").label
+    'L-R'
+    >>> SharingPolicy(max_slowdown=0.9)
+    Traceback (most recent call last):
+    gridweave.errors.OptionError: max_slowdown: is 0.9; a number from 1 to 1,000,000
+    """
+
+    coscheduling: str = "lomarc"
+    heuristic: str = "u1"
+    cpu: str = "hyperthreaded"
+    max_slowdown: float = 1.6
+    short_up_to_ms: int = 60_000
+    medium_up_to_ms: int = 3_600_000
+    aging_ms: float | None = None
+    load_threshold: float = 0.2
+    partners: int | None = None
+    backfill: str = "easy"
+
+    def __post_init__(self) -> None:
+        _check_name("coscheduling", self.coscheduling, COSCHEDULING)
+        _check_name("heuristic", self.heuristic, HEURISTICS)
+        _check_name("backfill", self.backfill, BACKFILLS)
+        _check_name("cpu", self.cpu, CPUS)
+        _check_number("max_slowdown", self.max_slowdown, 1, 1e6)
+        _check_number("short_up_to_ms", self.short_up_to_ms, 0, MAX_TIME_MS)
+        _check_number("medium_up_to_ms", self.medium_up_to_ms, self.short_up_to_ms, MAX_TIME_MS)
+        _check_number("load_threshold", self.load_threshold, 0, 1)
+        if self.aging_ms is not None:
+            _check_number("aging_ms", self.aging_ms, 1, float("inf"))
+        if self.partners is not None:
+            _check_number("partners", self.partners, 1, MAX_LANES)
+
+    @property
+    def label(self) -> str:
+        """The paper's name of this variant, with what is not as there."""
+        name = {"none": "PSS", "always": "AC", "adjacent": "AM"}.get(self.coscheduling)
+        if name is None:
+            name = {"u1": "L-U1", "u2": "L-U2", "response": "L-R", "first": "L-FM"}[self.heuristic]
+            if self.cpu == "standard":
+                name = "L-N" if self.heuristic == "u1" else f"{name} standard"
+        plain = SharingPolicy(coscheduling=self.coscheduling, heuristic=self.heuristic, cpu=self.cpu)
+        fields = (*self.__struct_fields__[3:],)
+        changed = [f"{one}={getattr(self, one)}" for one in fields if getattr(self, one) != getattr(plain, one)]
+        return " ".join([name, *changed])
+
+    def codes(self, kinds: Sequence[NodeKind]) -> SharingCodes:
+        """Return the policy as compiled code reads it.
+
+        Parameters
+        ----------
+        kinds : sequence of NodeKind
+            The nodes of the site.
+        """
+        age_ms = 0 if self.aging_ms is None else int(min(self.aging_ms, float(NEVER_MS)))
+        most = max(kind.cores * kind.threads for kind in kinds) - 1
+        return SharingCodes(
+            coscheduling=COSCHEDULING[self.coscheduling],
+            heuristic=HEURISTICS[self.heuristic] if self.coscheduling == "lomarc" else FIRST,
+            backfill=BACKFILLS[self.backfill],
+            max_slowdown=float(self.max_slowdown),
+            age_ms=age_ms,
+            load_part=1.0 - self.load_threshold,
+            partners=most if self.partners is None else self.partners,
+        )
+
+    def classes(self, estimate_ms: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the class of jobs with these estimates: 0 short, 1 medium, 2 long.
+
+        Parameters
+        ----------
+        estimate_ms : array_like of int, shape (n,)
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (n,)
+
+        Examples
+        --------
+        >>> SharingPolicy().classes([60_000, 60_001, 3_600_001]).tolist()
+        [0, 1, 2]
+        """
+        estimate = np.asarray(estimate_ms, np.int64)
+        longer = np.where(estimate <= self.medium_up_to_ms, MEDIUM, LONG)
+        return np.where(estimate <= self.short_up_to_ms, SHORT, longer).astype(np.int64)
+
+
+VARIANTS: dict[str, SharingPolicy] = {
+    "PSS": SharingPolicy(coscheduling="none"),
+    "AC": SharingPolicy(coscheduling="always"),
+    "AM": SharingPolicy(coscheduling="adjacent"),
+    "L-U1": SharingPolicy(heuristic="u1"),
+    "L-U2": SharingPolicy(heuristic="u2"),
+    "L-R": SharingPolicy(heuristic="response"),
+    "L-FM": SharingPolicy(heuristic="first"),
+    "L-N": SharingPolicy(heuristic="u1", cpu="standard"),
+}
+"""The paper's variants by name."""
+
+
+def kind_array(kinds: Sequence[NodeKind]) -> npt.NDArray[np.void]:
+    """Return kinds of nodes as compiled code reads them.
+
+    Returns
+    -------
+    numpy.ndarray of KIND, shape (k,)
+    """
+    rows = [(kind.cores, kind.threads, kind.cpu == "hyperthreaded", kind.memory) for kind in kinds]
+    return np.array(rows, KIND)
+
+
+class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """How a site schedules on nodes that jobs share: the policy of the discipline ``lomarc``.
+
+    Attributes
+    ----------
+    sharing : SharingPolicy
+    kinds : tuple of NodeKind
+        Together the nodes of the site; if empty, all have one core with two threads, on the CPU of the policy.
+    formula : str
+        Of the slowdown: a name in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`.
+
+    Raises
+    ------
+    OptionError
+        If there is no such formula.
+    """
+
+    sharing: SharingPolicy = SharingPolicy()
+    kinds: tuple[NodeKind, ...] = ()
+    formula: str = "whole"
+
+    def __post_init__(self) -> None:
+        SlowdownModel(self.formula)
+
+    @property
+    def discipline(self) -> str:
+        """The name of the discipline."""
+        return NAME
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call this policy."""
+        return self.sharing.label
+
+    def kinds_of(self, nodes: int) -> tuple[NodeKind, ...]:
+        """Return the kinds of a site's nodes.
+
+        Raises
+        ------
+        OptionError
+            If they are not so many together.
+        """
+        kinds = self.kinds or (NodeKind(count=nodes, cpu=self.sharing.cpu),)
+        count = sum(kind.count for kind in kinds)
+        if count != nodes:
+            raise OptionError("kinds", f"have {count} nodes together, and the site has {nodes}")
+        return kinds

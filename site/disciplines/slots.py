@@ -1,0 +1,86 @@
+"""Which row of an owner's arrays each job has: its *slot*. The owner makes them longer when all slots are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy.typing as npt
+
+from gridweave.site.job import Job
+
+FIRST_SLOTS = 64
+"""Slots of an owner that has had no job yet."""
+
+
+class JobSlots:
+    """The jobs that somebody has, and the slot of each.
+
+    Of the free slots the one that was left last is taken first, and those never taken in ascending order; so slots
+    depend on nothing but the sequence of calls.
+
+    Attributes
+    ----------
+    of : dict from int to int
+        Job id to slot.
+    jobs : dict from int to Job
+        Slot to job.
+
+    Examples
+    --------
+    >>> slots = JobSlots()
+    >>> slots.enter(Job(job_id=7, width=1, estimate_ms=10)), slots.enter(Job(job_id=8, width=1, estimate_ms=10))
+    (0, 1)
+    >>> slots.leave(7).width, slots.of
+    (1, {8: 1})
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self.jobs: dict[int, Job] = {}
+        self._free = list(range(FIRST_SLOTS - 1, -1, -1))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all slots are taken, so that `double` goes before the next `enter`."""
+        return not self._free
+
+    @property
+    def next_free(self) -> int:
+        """The slot that the next job will have; the slots must not be full."""
+        return self._free[-1]
+
+    def job(self, job_id: int) -> Job:
+        """Return a job that is here."""
+        return self.jobs[self.of[job_id]]
+
+    def enter(self, job: Job) -> int:
+        """Give a job a slot; return that."""
+        slot = self._free.pop()
+        self.of[job.job_id] = slot
+        self.jobs[slot] = job
+        return slot
+
+    def leave(self, job_id: int) -> Job:
+        """Take a job out; its slot is free again."""
+        slot = self.of.pop(job_id)
+        self._free.append(slot)
+        return self.jobs.pop(slot)
+
+    def double(self) -> int:
+        """Have twice as many slots; return how many that are."""
+        count = len(self.of) + len(self._free)
+        self._free[:0] = range(2 * count - 1, count - 1, -1)
+        return 2 * count
+
+    def copy(self) -> Self:
+        """Return slots of the same state; neither sees what is done to the other."""
+        twin = type(self)()
+        twin.of, twin.jobs, twin._free = self.of.copy(), self.jobs.copy(), self._free.copy()
+        return twin
+
+
+def copy_into(new: Iterable[npt.NDArray[Any]], old: Iterable[npt.NDArray[Any]]) -> None:
+    """Copy arrays into others that are as long or longer, each to the beginning."""
+    for target, source in zip(new, old, strict=True):
+        target[tuple(slice(length) for length in source.shape)] = source
