@@ -5,7 +5,7 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
-from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
@@ -35,9 +35,9 @@ def drawn_timetable(rng: np.random.Generator, model: NetworkModel, until_ms: int
     changes = []
     for _ in range(4):
         at_ms, cable = int(rng.integers(0, until_ms)), int(rng.integers(0, cables))
-        changes.append(Change(at_ms, "link", (cable,), float(rng.choice((0.0, 0.2)))))
-        changes.append(Change(at_ms + int(rng.integers(1, until_ms + 1)), "link", (cable,), 1.0))
-    changes += [Change(3 * until_ms, "link", (cable,), 1.0) for cable in range(cables)]
+        changes.append(CableChange(at_ms, "link", (cable,), float(rng.choice((0.0, 0.2)))))
+        changes.append(CableChange(at_ms + int(rng.integers(1, until_ms + 1)), "link", (cable,), 1.0))
+    changes += [CableChange(3 * until_ms, "link", (cable,), 1.0) for cable in range(cables)]
     return Timetable.of(model.topology, changes)
 
 

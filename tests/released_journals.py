@@ -20,7 +20,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.channel import Packet
 from gridweave.site.job import After, DescribeJob, JobRequest, Program
-from gridweave.site.launch import Usage
+from gridweave.site.launch import Used
 from gridweave.site.messages import Agent, Ended, HoldNodes, RunEnded, RunStarted, SiteChanged, Started
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -111,7 +111,7 @@ async def live_at_site(place: Path) -> dict[str, Any]:
     asked = DescribeJob(7, 1, grids, 5000, 0, 1, ("north",)), HoldNodes(7, 1, 1, 5000)
     await turn(driver, *asked, peer=GRID)
     compact(driver, driver.site)
-    await turn(driver, RunEnded("n0", own, 0, "finished", used=Usage(cpu_s=1.5, peak_memory_bytes=1000)))
+    await turn(driver, RunEnded("n0", own, 0, "finished", used=Used(cpu_s=1.5, peak_memory_bytes=1000)))
     await turn(driver, DescribeJob(8, 1, grids, 5000, 0, 1, ("north",)), HoldNodes(8, 1, 1, 5000), peer=GRID, first=2)
     found = known(driver, [GRID])
     await driver.close()
