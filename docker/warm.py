@@ -2,11 +2,11 @@
 
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.service.warming import warm_up as warm_up_grid
+from gridweave.grid.service.driver import warm_up as warm_up_grid
 from gridweave.site.messages import Agent
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
-from gridweave.site.service.warming import warm_up as warm_up_site
+from gridweave.site.service.site_driver import warm_up as warm_up_site
 
 SITES = (("alpha", 8), ("beta", 6), ("gamma", 4))
 

@@ -11,28 +11,27 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-# What desks of sites tell as well.
+# What desks are asked and tell as well.
+from gridweave.site.desk_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
-from gridweave.site.desk_messages import LinkStatus
+from gridweave.site.desk_messages import JobId as JobId  # noqa: PLC0414
+from gridweave.site.desk_messages import JobPage as JobPage  # noqa: PLC0414
+from gridweave.site.desk_messages import JobQuery as JobQuery  # noqa: PLC0414
+from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
+from gridweave.site.desk_messages import SiteInfo as SiteInfo  # noqa: PLC0414
 from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
 from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
-from gridweave.site.job import JobRecord, JobRequest, State
+from gridweave.site.job import JobRequest
 
 Role = Literal["read", "submit", "operate"]
 """What a token may do: see the sites, the queue and its user's jobs; hand in and change these as well; all."""
 
-MOST_LISTED = 1_000
-"""So many jobs are in one page at most."""
-
 Count = Annotated[int, Meta(ge=0)]
-JobId = Annotated[int, Meta(ge=1, le=2**62)]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
-
-Answers = Annotated[int, Meta(ge=1, le=MOST_LISTED)]
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,49 +81,6 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     answers: list[SubmitAnswer]
 
 
-class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs are asked for; the newest first.
-
-    Attributes
-    ----------
-    own : str
-        Jobs of the own users of this site; empty: those of the grid.
-    user, name, array, site : str, optional
-        Only jobs of this user, of this name, of this array, with a part at this site.
-    state : tuple of str
-        Only jobs in one of these states; empty: all.
-    outcome : tuple of str
-        Only jobs that have ended so.
-    below : int, optional
-        Only jobs with smaller numbers: where the next page begins.
-    limit : int
-    """
-
-    own: str = ""
-    user: str | None = None
-    name: str | None = None
-    array: str | None = None
-    site: str | None = None
-    state: tuple[State, ...] = ()
-    outcome: tuple[str, ...] = ()
-    below: JobId | None = None
-    limit: Answers = 100
-
-
-class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some jobs, the newest first.
-
-    Attributes
-    ----------
-    jobs : list of JobRecord
-    below : int, optional
-        With which the next page is asked for; None: there is none.
-    """
-
-    jobs: list[JobRecord]
-    below: int | None = None
-
-
 class JobIds(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs, by their numbers."""
 
@@ -168,60 +124,6 @@ class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: Literal["slow", "revoked", "stopping"]
     after: int
-
-
-class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine of a site.
-
-    Attributes
-    ----------
-    name, host : str
-    nodes : int
-    here : bool
-        Whether its agent answers.
-    problem : str
-        Why it can start nothing now; empty if it can, as far as it has said.
-    """
-
-    name: str
-    host: str = ""
-    nodes: int = 0
-    here: bool = True
-    problem: str = ""
-
-
-class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site is.
-
-    Attributes
-    ----------
-    name : str
-    answers : bool
-        Whether its actor does; the numbers are those last known if not.
-    nodes, for_grid, free : int
-        Nodes in all, how many of them the grid may have, and how many are free.
-    waiting, running : int
-        Jobs there, of the grid and of its own users.
-    draining : bool
-        Whether it takes nothing new of the grid.
-    machines : tuple of MachineInfo
-    policy : str
-        How it schedules by itself, in words that tell apart any two policies; empty: not known.
-    uplink : LinkStatus, optional
-        How it reaches the grid, by its own word, if it does so over HTTP.
-    """
-
-    name: str
-    answers: bool = True
-    nodes: int = 0
-    for_grid: int = 0
-    free: int = 0
-    waiting: int = 0
-    running: int = 0
-    draining: bool = False
-    machines: tuple[MachineInfo, ...] = ()
-    policy: str = ""
-    uplink: LinkStatus | None = None
 
 
 class Sites(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,46 +1,62 @@
-"""What desks answer; whoever asks them need not load the cores for it."""
+"""What desks are asked and answer; whoever asks them need not load the cores for it."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from gridweave.site.job import JobRecord, State
 
+MOST_LISTED = 1_000
+"""So many jobs are in one page at most."""
 
-class JobList(msgspec.Struct, frozen=True):
-    """Some jobs, those with the highest numbers first.
+JobId = Annotated[int, Meta(ge=1, le=2**62)]
+Answers = Annotated[int, Meta(ge=1, le=MOST_LISTED)]
+
+
+class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs are asked for; the newest first.
+
+    Attributes
+    ----------
+    own : str
+        Jobs of the own users of this site; empty: those of the grid.
+    user, name, array, site : str, optional
+        Only jobs of this user, of this name, of this array, with a part at this site.
+    state : tuple of str
+        Only jobs in one of these states; empty: all.
+    outcome : tuple of str
+        Only jobs that have ended so.
+    below : int, optional
+        Only jobs with smaller numbers: where the next page begins.
+    limit : int
+    """
+
+    own: str = ""
+    user: str | None = None
+    name: str | None = None
+    array: str | None = None
+    site: str | None = None
+    state: tuple[State, ...] = ()
+    outcome: tuple[str, ...] = ()
+    below: JobId | None = None
+    limit: Answers = 100
+
+
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some jobs, the newest first.
 
     Attributes
     ----------
     jobs : list of JobRecord
     below : int, optional
-        What the next page is below; None: there is none.
+        With which the next page is asked for; None: there is none.
     """
 
     jobs: list[JobRecord]
     below: int | None = None
-
-
-class MachineStatus(msgspec.Struct, frozen=True):
-    """A machine of a site.
-
-    Attributes
-    ----------
-    name : str
-    host : str
-        By which it is reached.
-    nodes : int
-    here : bool
-        Whether it answers.
-    problem : str
-        Why it can start nothing now; empty if it can, as far as it has said.
-    """
-
-    name: str
-    host: str
-    nodes: int
-    here: bool
-    problem: str = ""
 
 
 class LinkStatus(msgspec.Struct, frozen=True):
@@ -71,33 +87,56 @@ class LinkStatus(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class SiteStatus(msgspec.Struct, frozen=True):
+class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of a site.
+
+    Attributes
+    ----------
+    name, host : str
+    nodes : int
+    here : bool
+        Whether its agent answers.
+    problem : str
+        Why it can start nothing now; empty if it can, as far as it has said.
+    """
+
+    name: str
+    host: str = ""
+    nodes: int = 0
+    here: bool = True
+    problem: str = ""
+
+
+class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a site is.
 
     Attributes
     ----------
     name : str
+    answers : bool
+        Whether its actor does; the numbers are those last known if not.
     nodes, for_grid, free : int
         Nodes in all, how many of them the grid may have, and how many are free.
     waiting, running : int
-        Jobs in its queue, and jobs that have nodes.
+        Jobs there, of the grid and of its own users.
     draining : bool
-        Whether it takes in nothing new for the grid.
-    machines : tuple of MachineStatus
+        Whether it takes nothing new of the grid.
+    machines : tuple of MachineInfo
     policy : str
-        How it schedules by itself, in words.
+        How it schedules by itself, in words that tell apart any two policies; empty: not known.
     uplink : LinkStatus, optional
-        How the way to the grid is, if it is one over HTTP.
+        How it reaches the grid, by its own word, if it does so over HTTP.
     """
 
     name: str
-    nodes: int
-    for_grid: int
-    free: int
-    waiting: int
-    running: int
+    answers: bool = True
+    nodes: int = 0
+    for_grid: int = 0
+    free: int = 0
+    waiting: int = 0
+    running: int = 0
     draining: bool = False
-    machines: tuple[MachineStatus, ...] = ()
+    machines: tuple[MachineInfo, ...] = ()
     policy: str = ""
     uplink: LinkStatus | None = None
 

@@ -81,29 +81,8 @@ class Gateway:
         self._certificate: Certificate | None = None
         if settings.cert is not None and settings.key is not None:
             self._certificate = Certificate(settings.cert, settings.key, settings.client_ca)
-        tokens: AsyncTokens | None = None
-        if settings.tokens is not None:
-            tokens = AsyncTokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
-        hub = EventHub(
-            backend,
-            usable=None if tokens is None else tokens.usable,
-            backlog=settings.backlog,
-            check_s=settings.check_tokens_s,
-        )
-        streams = Slots(settings.max_streams, "too-many-streams", "streams")
-        self._parts = Parts(
-            settings=settings,
-            backend=backend,
-            tokens=tokens,
-            hub=hub,
-            open_jobs=OpenJobs(backend, settings.max_open_jobs),
-            metrics=GatewayMetrics(watchers=lambda: hub.watchers, streams=streams.total),
-            rates=Rates(settings.requests_per_s, settings.burst, now_s),
-            at_once=Slots(settings.max_at_once, "too-many-at-once", "requests"),
-            streams=streams,
-            memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
-            random_bytes=random_bytes,
-        )
+        self._parts = _parts(backend, settings, now_ms, now_s, random_bytes)
+        hub = self._parts.hub
         if link is not None:
             self._parts.metrics.watch_links(links or {}, link.sites, link.heard_s)
         hub.listeners += [self._parts.metrics.heard, self._parts.open_jobs.heard]
@@ -332,6 +311,35 @@ class Gateway:
                 problem=problem,
             )
         )
+
+
+def _parts(
+    backend: Backend,
+    settings: GatewaySettings,
+    now_ms: Callable[[], int],
+    now_s: Callable[[], float],
+    random_bytes: Callable[[int], bytes],
+) -> Parts:
+    """Return what the handlers of a gateway share."""
+    tokens: AsyncTokens | None = None
+    if settings.tokens is not None:
+        tokens = AsyncTokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
+    usable = None if tokens is None else tokens.usable
+    hub = EventHub(backend, usable=usable, backlog=settings.backlog, check_s=settings.check_tokens_s)
+    streams = Slots(settings.max_streams, "too-many-streams", "streams")
+    return Parts(
+        settings=settings,
+        backend=backend,
+        tokens=tokens,
+        hub=hub,
+        open_jobs=OpenJobs(backend, settings.max_open_jobs),
+        metrics=GatewayMetrics(watchers=lambda: hub.watchers, streams=streams.total),
+        rates=Rates(settings.requests_per_s, settings.burst, now_s),
+        at_once=Slots(settings.max_at_once, "too-many-at-once", "requests"),
+        streams=streams,
+        memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
+        random_bytes=random_bytes,
+    )
 
 
 def _cut(request: web.BaseRequest) -> None:

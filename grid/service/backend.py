@@ -29,10 +29,10 @@ from gridweave.grid.api import (
     StoryEntry,
 )
 from gridweave.grid.explain.delegated import with_site_answer
-from gridweave.site.desk_messages import JobList, SiteNames, SiteStatus
+from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast
 from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, WishKind
-from gridweave.site.journal.records import JobFilter, Note
+from gridweave.site.journal.records import Note
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.service.calls import (
     CALL_S,
@@ -165,18 +165,7 @@ class LiveBackend:
     async def jobs(self, query: JobQuery) -> JobPage:
         """Return the jobs that are asked for, the newest first."""
         actor = GRID_ACTOR if not query.own else await self._site(query.own)
-        wanted = JobFilter(
-            user=query.user,
-            name=query.name,
-            array=query.array,
-            site=query.site,
-            states=query.state,
-            outcomes=query.outcome,
-            below=query.below,
-            limit=query.limit,
-        )
-        found = await self._ask(actor, "jobs", JobList, wanted)
-        return JobPage(jobs=found.jobs, below=found.below)
+        return await self._ask(actor, "jobs", JobPage, query)
 
     async def story(self, job_id: int) -> list[StoryEntry]:
         """Return what happened to a job at the grid and at its sites, by time.
@@ -291,11 +280,11 @@ class LiveBackend:
     async def sites(self) -> list[SiteInfo]:
         """Return how the sites are, also of one that does not answer."""
         names = await self._sites()
-        asked = (self._ask(site_actor(site.name), "status", SiteStatus, timeout_s=LOOK_S) for site in names)
+        asked = (self._ask(site_actor(site.name), "status", SiteInfo, timeout_s=LOOK_S) for site in names)
         told = await asyncio.gather(*(_or_none(each) for each in asked))
         for site, status in zip(names, told, strict=True):
             if status is not None:
-                self._last[site.name] = _info_of(status)
+                self._last[site.name] = status
             else:
                 away = tuple(MachineInfo(name=name, here=False) for name in site.machines)
                 last = self._last.get(site.name) or SiteInfo(name=site.name, for_grid=site.for_grid, machines=away)
@@ -345,24 +334,6 @@ def _site_of_rank(record: JobRecord, rank: int) -> str:
             return site
         first += count
     raise InputError(f"job {record.job_id} has no rank {rank}; it has 0 to {first - 1}")
-
-
-def _info_of(status: SiteStatus) -> SiteInfo:
-    machines = tuple(
-        MachineInfo(name=m.name, host=m.host, nodes=m.nodes, here=m.here, problem=m.problem) for m in status.machines
-    )
-    return SiteInfo(
-        name=status.name,
-        nodes=status.nodes,
-        for_grid=status.for_grid,
-        free=status.free,
-        waiting=status.waiting,
-        running=status.running,
-        draining=status.draining,
-        machines=machines,
-        policy=status.policy,
-        uplink=status.uplink,
-    )
 
 
 class RayBackend(LiveBackend):

@@ -162,7 +162,6 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         Where journals, jobs and their output are, on every machine.
     sites : tuple of SitePlan
     policy : GridPolicy
-    clock : Clock
     namespace : str
         Of its actors.
     labelled : bool
@@ -186,7 +185,6 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     sites: tuple[SitePlan, ...]
     policy: GridPolicy
-    clock: Clock = Clock()
     namespace: str = NAMESPACE
     labelled: bool = True
     journal: str = ""
@@ -391,9 +389,9 @@ def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(agent.name for agent in plan.site_settings(n).agents) for n in range(len(plan.sites)))
-    what = (plan.settings(), journal, plan.clock, plan.namespace, machines)
+    what = (plan.settings(), journal, Clock(), plan.namespace, machines)
     grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host)
-    place = Place(folder=plan.folder, clock=plan.clock, labelled=plan.labelled)
+    place = Place(folder=plan.folder, labelled=plan.labelled)
     for number, site in enumerate(plan.sites):
         make_site(grid, site, plan.site_settings(number), place, machine=machine, probing=plan.probing(number))
     return grid
@@ -404,14 +402,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    folder, clock, labelled
+    folder, labelled
         As for `GridPlan`.
     host : str
         By which name other sites reach a machine; empty: that which Ray has.
     """
 
     folder: str
-    clock: Clock = Clock()
     labelled: bool = True
     host: str = ""
 
@@ -442,13 +439,13 @@ def make_site(
     folder = Path(place.folder) / site.name
     for agent in settings.agents:
         probes = probing if agent is settings.agents[0] else (None, ())
-        what = (site.name, agent, str(folder / agent.name), found.namespace, site.virtual, *probes, place.clock)
+        what = (site.name, agent, str(folder / agent.name), found.namespace, site.virtual, *probes, Clock())
         labels = _labels(place.labelled, site, agent.name)
         named: dict[str, Any] = {"host": place.host} if place.host else {}
         found.make(machine, agent_actor(site.name, agent.name), labels, *what, **named)
     journal = site.journal or str(folder / "site.journal")
     labels = _labels(place.labelled, site, settings.agents[0].name)
-    found.make(SiteActor, site_actor(site.name), labels, settings, journal, place.clock, found.namespace, **options)
+    found.make(SiteActor, site_actor(site.name), labels, settings, journal, Clock(), found.namespace, **options)
 
 
 def _labels(labelled: bool, site: SitePlan, machine: str) -> dict[str, str]:

@@ -1,44 +1,328 @@
-"""A local grid's gateway as a process: ``python -m gridweave.grid.service.gateway_process``, told by standard input."""
+"""A gateway in a process: its tokens, serving until a signal, and the one of a local grid as a process of its own.
+
+As a program, ``python -m gridweave.grid.service.gateway_process``, it is told by standard input what to serve.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import getpass
+import logging
+import os
+import signal
+import ssl
+import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gridweave.errors import GridweaveError
-from gridweave.grid.service.local_gateway import GatewayTask
-from gridweave.grid.service.ray import connected
+from gridweave.errors import GridweaveError, OptionError, UnavailableError
+from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.gateway.settings import DEFAULT_PORT, GatewaySettings
+from gridweave.grid.service.ray import connected, free_port, token_environment, watch_ray
+from gridweave.grid.service.state import (
+    GATEWAY,
+    LOGS,
+    MARKER_VARIABLE,
+    TOKEN,
+    TOKENS,
+    LocalGridState,
+    LocalProcess,
+    make_private,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    from gridweave.grid.config.tables import GatewayTable
+    from gridweave.grid.gateway.server import Gateway
+
+Say = Callable[[str], None]
+"""Hears what is going on, line by line."""
+
+READY_S = 60.0
+LOG = "gateway.log"
+_LOOK_EVERY_S = 0.05
+
+
+def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
+    """See to it that there is an operator's token; return where tokens are kept.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Closed to other users.
+
+    Raises
+    ------
+    OptionError
+        If the file with the operator's token cannot be used.
+    """
+    place = str(make_private(folder) / TOKENS)
+    if not plan.tokens:
+        return place
+    with contextlib.closing(TokenStore(place)) as store:
+        if plan.operator_token_file is not None:
+            _adopt(store, plan.operator_token_file)
+        else:
+            make_token(store, folder / TOKEN)
+    return place
+
+
+def _adopt(store: TokenStore, file: str) -> None:
+    try:
+        text = Path(file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "is no ASCII"
+        raise OptionError("gateway.operator_token_file", f"{file}: {problem}; name a file with a token") from None
+    try:
+        store.adopt(text, "operator", "operate")
+    except OptionError as error:
+        raise OptionError("gateway.operator_token_file", f"{file}: {error.problem}") from None
+
+
+def make_token(store: TokenStore, file: Path) -> None:
+    """Make a token for the user of this process that may do everything, unless there is one that still can be used.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+        For the token; closed to other users.
+    """
+    if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
+        return
+    write_private(file, store.create(getpass.getuser(), "operate").token + "\n")
+
+
+async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:
+    """Serve until INT or TERM, or until a work fails; at HUP the certificate is read again.
+
+    Parameters
+    ----------
+    works : sequence of awaitable
+        What goes on besides; one that comes to an end without an error is no reason to end.
+
+    Raises
+    ------
+    GridweaveError
+        Of a work.
+    OptionError
+        If the gateway cannot listen.
+    """
+    loop = asyncio.get_running_loop()
+    is_over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, is_over.set)
+    loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
+    waiting: set[asyncio.Future[object]] = {asyncio.ensure_future(is_over.wait())}
+    waiting |= {asyncio.ensure_future(_nothing(work)) for work in works}
+    try:
+        await gateway.start()
+        try:
+            say(f"the gateway listens at {gateway.url}")
+            if gateway.settings.tokens is None:
+                say("there are no tokens: everybody on this machine is an operator, and nobody else can reach it")
+            while not is_over.is_set():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            say("told to end")
+        finally:
+            await gateway.stop()
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _nothing(work: Awaitable[None]) -> object:
+    await work
+    return None
+
+
+def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str], None]) -> None:
+    """Serve a grid on the Ray cluster that this process is connected to, until a signal (INT or TERM) ends it.
+
+    When that Ray is gone the process ends with status 3: whoever keeps it going starts one that joins the next.
+
+    Parameters
+    ----------
+    namespace : str
+        Of the actors of the grid.
+    say : callable
+        Told where it listens.
+
+    Raises
+    ------
+    OptionError
+        If a setting cannot be used.
+    """
+    from gridweave.grid.gateway.server import Gateway
+    from gridweave.grid.service.backend import RayBackend
+
+    def lost() -> None:
+        say("gridweave: the Ray that was joined is gone; start it and the gateway again")
+        logging.shutdown()
+        os._exit(UnavailableError.exit_status)  # to leave it in order would be to wait for it
+
+    async def serve() -> None:
+        await serve_gateway(Gateway(RayBackend(namespace), settings), [], say)
+
+    log_requests()
+    watch_ray(lost)
+    asyncio.run(serve())
+
+
+def log_requests() -> None:
+    """Have the lines of requests, and what the gateway has to say, written to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    requests = logging.getLogger("gridweave.gateway.requests")
+    requests.handlers, requests.propagate = [handler], False
+    requests.setLevel(logging.INFO)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+
+
+class GatewayTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of a gateway is told by its standard input.
+
+    Attributes
+    ----------
+    settings : GatewaySettings
+    address : str
+        Of Ray.
+    namespace : str
+        Of the actors of the grid.
+    token : str
+        The file for the token of the user who starts it.
+    """
+
+    settings: GatewaySettings
+    address: str
+    namespace: str
+    token: str
+
+
+def start_gateway(
+    plan: GatewayTable, state: LocalGridState, folder: Path, ray_token: Path | None
+) -> tuple[LocalProcess, str]:
+    """Start the gateway of a grid; it looks for the actors by itself.
+
+    Parameters
+    ----------
+    state : LocalGridState
+        Its ``url`` is where it listened before, if it did.
+    folder : pathlib.Path
+        Of the state.
+    ray_token : pathlib.Path, optional
+        The file of the token of Ray.
+
+    Returns
+    -------
+    LocalProcess, str
+        The process, and the URL at which it will answer.
+    """
+    before = int(state.url.rpartition(":")[2]) if state.url else DEFAULT_PORT
+    port = free_port(plan.host, before if plan.port is None else plan.port)
+    if plan.port and port != plan.port:
+        raise UnavailableError(f"gateway.port: something else listens at {plan.host}:{plan.port}; name another port")
+    settings = msgspec.structs.replace(plan.settings(str(folder / TOKENS)), port=port)
+    task = GatewayTask(settings=settings, address=state.address, namespace=state.namespace, token=str(folder / TOKEN))
+    environment = dict(os.environ) | {MARKER_VARIABLE: state.marker}
+    if ray_token is not None:
+        environment = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
+        environment |= token_environment(ray_token)
+    if "PYTHONPATH" in environment:
+        paths = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+    with (folder / LOGS / LOG).open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gridweave.grid.service.gateway_process", state.name],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    assert child.stdin is not None
+    with child.stdin as orders:
+        orders.write(msgspec.json.encode(task))
+    process = LocalProcess.of_pid(GATEWAY, child.pid)
+    assert process is not None, "a child that was not waited for has a number"
+    return process, url_of(settings)
+
+
+def url_of(settings: GatewaySettings) -> str:
+    """Return at which URL a gateway is reached from this machine.
+
+    Examples
+    --------
+    >>> url_of(GatewaySettings(host="0.0.0.0", tokens="t"))
+    'http://127.0.0.1:8765'
+    >>> url_of(GatewaySettings(host="::1", port=443, cert="c", key="k"))
+    'https://[::1]:443'
+    """
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
+    scheme = "http" if settings.cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def wait_until_ready(url: str, process: LocalProcess, logs: Path) -> None:
+    """Wait until a gateway answers for the grid behind it.
+
+    Raises
+    ------
+    UnavailableError
+        If it ends before, or takes too long.
+    """
+    until = time.monotonic() + READY_S
+    while not answers(url):
+        if not process.is_alive:
+            raise UnavailableError(f"the gateway has ended: {last_words(logs / LOG)}")
+        if time.monotonic() > until:
+            raise UnavailableError(f"the gateway is not ready after {READY_S:.0f} s; see {logs / LOG}")
+        time.sleep(_LOOK_EVERY_S)
+
+
+def answers(url: str, *, timeout_s: float = 5.0) -> bool:
+    """Return whether a gateway answers for the grid behind it."""
+    # Nothing secret is sent, and who answers is not asked: the certificate may be for another name of this machine.
+    anybody = ssl._create_unverified_context()
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s, context=anybody) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def last_words(log: Path) -> str:
+    """Return the last line that a process has written."""
+    try:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return lines[-1].strip() if lines else f"nothing is told; see {log}"
 
 
 def main() -> int:
-    """Serve until a signal ends it."""
+    """Serve as standard input says, until a signal ends it."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=GatewayTask)
     try:
-        serve(task)
+        if task.settings.tokens is not None:
+            with contextlib.closing(TokenStore(task.settings.tokens)) as store:
+                make_token(store, Path(task.token))
+        with connected(task.address):
+            run_gateway(task.settings, namespace=task.namespace, say=lambda text: print(text, file=sys.stderr))
     except GridweaveError as error:
         print(f"gridweave: {error}", file=sys.stderr)
         return error.exit_status
     return 0
-
-
-def serve(task: GatewayTask) -> None:
-    """Make sure that the user who starts it has a token, and serve."""
-    from gridweave.grid.gateway.access import TokenStore
-    from gridweave.grid.gateway.running import run_gateway
-    from gridweave.grid.service.serve import make_token
-
-    plan = task.plan
-    if plan.tokens:
-        store = TokenStore(task.tokens)
-        try:
-            make_token(store, Path(task.token))
-        finally:
-            store.close()
-    settings = plan.settings(task.tokens)
-    with connected(task.address):
-        run_gateway(settings, namespace=task.namespace, say=lambda text: print(text, file=sys.stderr))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ How commands join a Ray cluster: quietly, and without waiting minutes for one th
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import logging
@@ -25,11 +26,24 @@ from typing import Any
 
 import msgspec
 
-from gridweave.errors import UnavailableError
-from gridweave.grid.service.ending import MARKER_VARIABLE
+from gridweave.errors import UnavailableError, not_installed
 from gridweave.grid.service.ray_nodes import Launched, Launching, RayNode
 from gridweave.grid.service.signals import postponed, uninterrupted
-from gridweave.grid.service.state import HEAD, LocalProcess, node_of, write_private
+from gridweave.grid.service.state import (
+    HEAD,
+    LOGS,
+    MARKER_VARIABLE,
+    RAY_TOKEN,
+    LocalProcess,
+    count_running,
+    end_jobs,
+    end_marked,
+    end_processes,
+    make_private,
+    node_of,
+    write_private,
+)
+from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import MACHINE_LABEL, SITE_LABEL
 
 RAY_ERRORS = (ConnectionError, TimeoutError, ValueError, RuntimeError, AssertionError)
@@ -145,6 +159,11 @@ MOST_NODES = 8
 FIRST_WITH_TOKENS = (2, 52)
 """The first release of Ray that asks who connects for a token."""
 
+STORE_BYTES = 80 << 20
+
+_NODES_S, _JOBS_S = 4.0, 6.0
+"""So long its nodes, and then the jobs, have to end by themselves."""
+
 _JOIN_S = 180.0
 _TRIES = 3
 _LOOK_EVERY_S = 0.05
@@ -152,7 +171,7 @@ _LONGEST_PATH = 30
 """Ray makes sockets far below its folder, and the path of a socket has 107 bytes at most."""
 
 
-class Machine(msgspec.Struct, frozen=True):
+class RayMachine(msgspec.Struct, frozen=True):
     """A machine of a site, for which there is to be a Ray node.
 
     Attributes
@@ -175,10 +194,6 @@ class Machine(msgspec.Struct, frozen=True):
     def labels(self) -> dict[str, str]:
         """The labels of its Ray node."""
         return {SITE_LABEL: self.site} | ({} if self.alone else {MACHINE_LABEL: self.name})
-
-
-Told = Callable[[LocalProcess], None]
-"""Hears of each process at once when it is started."""
 
 
 class Launcher:
@@ -232,36 +247,88 @@ class Launcher:
         return untold
 
 
-class LocalRay:
-    """A Ray of one's own, as it is to be or as it runs.
+class RayState(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs of a Ray of one's own.
+
+    Attributes
+    ----------
+    boot : str
+        The start of the machine in which it was started.
+    port : int
+        Of its head.
+    temp : str
+        Folder of its sockets and logs.
+    processes : tuple of LocalProcess
+    """
+
+    boot: str = ""
+    port: int = 0
+    temp: str = ""
+    processes: tuple[LocalProcess, ...] = ()
+
+
+class OwnRay:
+    """A Ray of one's own on this machine, as it is to be or as it runs.
 
     Parameters
     ----------
-    temp : str
-        Folder of its sockets and logs.
-    port : int
-        Of its head.
-    token : pathlib.Path
-        The file of its token.
-    logs : pathlib.Path
-        Folder for what its processes say beyond Ray's own logs.
+    folder : pathlib.Path
+        For its token, and for what its processes say beyond Ray's own logs; closed to other users.
+    machines : sequence of RayMachine
+        Those that get a Ray node each; without any there is the head alone.
     marker : str
         For the environment of its processes.
     store_bytes : int
         Memory of each node for objects.
+    port : int
+        Of its head, when it is started; 0: any that is free.
+    state : RayState
+        What runs of it.
+    changed : callable, optional
+        Told at once of what has become of the state: whoever comes after this process must find all of it.
+    end_with : int
+        The number of a process with which all of it ends; 0: it outlives who starts it.
     """
 
-    def __init__(self, temp: str, port: int, token: Path, logs: Path, marker: str, store_bytes: int) -> None:
-        self._temp, self._port, self._token, self._logs = temp, port, token, logs
-        self._marker, self._store_bytes = marker, store_bytes
+    def __init__(
+        self,
+        folder: Path,
+        machines: Sequence[RayMachine],
+        *,
+        marker: str,
+        store_bytes: int = STORE_BYTES,
+        port: int = 0,
+        state: RayState | None = None,
+        changed: Callable[[RayState], None] | None = None,
+        end_with: int = 0,
+    ) -> None:
+        self._folder, self._machines, self._marker, self._store_bytes = folder, machines, marker, store_bytes
+        self._wanted_port, self._changed, self._end_with = port, changed, end_with
+        self.state = RayState() if state is None else state
+
+    @property
+    def labelled(self) -> bool:
+        """Whether its nodes say which machine they are."""
+        return bool(self._machines)
 
     @property
     def address(self) -> str:
         """Where its head answers."""
-        return f"{LOOPBACK}:{self._port}"
+        return f"{LOOPBACK}:{self.state.port}"
 
-    def launch(self, machines: Sequence[Machine], told: Told, *, head: bool, launcher: Launcher | None = None) -> None:
-        """Start the head, unless it runs, and nodes for machines; return when they are on their way.
+    def process(self, name: str) -> LocalProcess | None:
+        """Return its living process of this name, or None."""
+        if self.state.boot != boot_id():
+            return None
+        return next((one for one in self.state.processes if one.name == name and one.is_alive), None)
+
+    def _change(self, **changes: Any) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+        if self._changed is not None:
+            self._changed(self.state)
+
+    def start(self, launcher: Launcher | None = None) -> None:
+        """Start what does not run of it; return when it is on its way.
 
         Parameters
         ----------
@@ -273,67 +340,41 @@ class LocalRay:
         UnavailableError
             If the head does not come up.
         """
+        head = self.process(HEAD)
+        if head is None:
+            check_ray()
+            self.end_nodes()  # what is left without a head is of no use
+            make_ray_token(self._folder / RAY_TOKEN)
+            self._change(boot=boot_id(), port=free_port(wanted=self._wanted_port), temp=make_temp(), processes=())
+        make_private(self._folder / LOGS)
+        missing = [one for one in self._machines if self.process(one.node) is None]
+        if missing or head is None:
+            self._launch(missing, head=head is None, launcher=launcher)
+
+    def _launch(self, machines: Sequence[RayMachine], *, head: bool, launcher: Launcher | None = None) -> None:
+        """Start the head, or not, and nodes for machines."""
         task = Launching(
             host=LOOPBACK,
-            port=self._port,
+            port=self.state.port,
             head=self._head() if head else None,
             nodes=tuple(self._node(machine) for machine in machines),
+            end_with=self._end_with,
         )
         try:
             if launcher is None:
                 with uninterrupted():
-                    launcher = Launcher(self._token, self._marker)
+                    launcher = Launcher(self._folder / RAY_TOKEN, self._marker)
             for one in launcher.launch(task):
-                told(LocalProcess(one.name, one.pid, one.start_ticks))
+                self._started(one)
         finally:
             for one in launcher.close() if launcher is not None else ():
-                told(LocalProcess(one.name, one.pid, one.start_ticks))
+                self._started(one)
         if launcher.problem is not None:
             raise UnavailableError(f"Ray cannot be started on this machine: {self._last_words(HEAD, launcher.problem)}")
 
-    def wait_for(self, machines: Sequence[Machine], processes: dict[str, LocalProcess], told: Told) -> None:
-        """Wait until the nodes of all machines have joined; start anew those that have ended meanwhile.
-
-        Parameters
-        ----------
-        processes : dict from str to LocalProcess
-            As far as it was told of them; the caller adds those it hears of.
-
-        Raises
-        ------
-        UnavailableError
-            If one does not join.
-        """
-        import ray
-
-        tries: Counter[str] = Counter()
-        until = time.monotonic() + _JOIN_S
-        while missing := self._missing(ray, machines):
-            for machine in missing:
-                process = processes.get(machine.node)
-                if process is not None and process.is_alive:
-                    continue
-                # Ray gives up a node that is not there within half a minute, which happens on a busy machine.
-                tries[machine.node] += 1
-                if tries[machine.node] >= _TRIES:
-                    raise UnavailableError(
-                        f"the {machine.node} cannot be started on this machine: {self._last_words(machine.node)}"
-                    )
-                self.launch([machine], told, head=False)
-            if time.monotonic() > until:
-                raise UnavailableError(f"the {missing[0].node} has not joined within {_JOIN_S:.0f} s")
-            time.sleep(_LOOK_EVERY_S)
-
-    def missing(self, machines: Sequence[Machine]) -> list[Machine]:
-        """Return the machines that have no Ray node now."""
-        import ray
-
-        return self._missing(ray, machines)
-
-    @staticmethod
-    def _missing(ray: Any, machines: Sequence[Machine]) -> list[Machine]:
-        there = [node["Labels"] for node in ray.nodes() if node["Alive"]]
-        return [one for one in machines if not any(one.labels.items() <= labels.items() for labels in there)]
+    def _started(self, one: Launched) -> None:
+        others = tuple(other for other in self.state.processes if other.name != one.name)
+        self._change(processes=(*others, LocalProcess(one.name, one.pid, one.start_ticks)))
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
@@ -349,20 +390,89 @@ class LocalRay:
         UnavailableError
             If that fails.
         """
-        with _environment_of_this(token_environment(self._token)), connected(self.address) as ray:
+        with _environment_of_this(token_environment(self._folder / RAY_TOKEN)), connected(self.address) as ray:
             yield ray
+
+    def wait(self) -> None:
+        """Wait until the nodes of all machines have joined; start anew those that have ended meanwhile.
+
+        Raises
+        ------
+        UnavailableError
+            If one does not join.
+        """
+        tries: Counter[str] = Counter()
+        until = time.monotonic() + _JOIN_S
+        while missing := self._not_joined():
+            for machine in missing:
+                if self.process(machine.node) is not None:
+                    continue
+                # Ray gives up a node that is not there within half a minute, which happens on a busy machine.
+                tries[machine.node] += 1
+                if tries[machine.node] >= _TRIES:
+                    raise UnavailableError(
+                        f"the {machine.node} cannot be started on this machine: {self._last_words(machine.node)}"
+                    )
+                self._launch([machine], head=False)
+            if time.monotonic() > until:
+                raise UnavailableError(f"the {missing[0].node} has not joined within {_JOIN_S:.0f} s")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _not_joined(self) -> list[RayMachine]:
+        ray: Any = importlib.import_module("ray")
+        there = [node["Labels"] for node in ray.nodes() if node["Alive"]]
+        return [one for one in self._machines if not any(one.labels.items() <= labels.items() for labels in there)]
+
+    def mend(self) -> None:
+        """Start anew the nodes that have ended.
+
+        Raises
+        ------
+        UnavailableError
+            If the head has: without it nothing of it works.
+        """
+        if self.process(HEAD) is None:
+            raise UnavailableError("the head of Ray has ended; all of it is to be started anew")
+        self.start()
+
+    def end_nodes(self) -> None:
+        """End all of its processes, and remove their folder; jobs go on."""
+        if self.state.boot == boot_id():
+            end_processes(self.state.processes, patience_s=_NODES_S)
+            end_marked(self._marker, within=[process.pid for process in self.state.processes])
+        remove_temp(self.state.temp)
+        self._change(processes=(), temp="")
+
+    def end(self, jobs: Path, reason: str, *, keep_jobs: bool = False) -> int:
+        """End all of it; return how many parts of jobs were running.
+
+        Parameters
+        ----------
+        jobs : pathlib.Path
+            The folder of the grid, or site, that ran on it.
+        reason : str
+            Why, in one line, for the jobs that are ended.
+        keep_jobs : bool
+            Whether the processes of jobs go on; the next one finds them again.
+        """
+        self.end_nodes()
+        count = count_running(jobs)
+        if not keep_jobs:
+            end_jobs(jobs, reason, patience_s=_JOBS_S)
+            end_marked(self._marker)
+        return count
 
     def _head(self) -> RayNode:
         options = (
             "--head",
-            f"--port={self._port}",
+            f"--port={self.state.port}",
             "--no-monitor",
             "--include-dashboard=false",
             *([f"--ray-client-server-port={free_port()}"] if importlib.util.find_spec("grpc") else []),
         )
         return RayNode(HEAD, (*options, *self._common("h")), self._log(HEAD))
 
-    def _node(self, machine: Machine) -> RayNode:
+    def _node(self, machine: RayMachine) -> RayNode:
         labels = ",".join(f"{name}={value}" for name, value in machine.labels.items())
         options = (f"--address={self.address}", f"--labels={labels}")
         return RayNode(machine.node, (*options, *self._common(secrets.token_hex(2))), self._log(machine.node))
@@ -381,18 +491,18 @@ class LocalRay:
             "--dashboard-agent-listen-port=0",
             "--include-log-monitor=false",
             # Nodes that start at the same time in one folder would choose the same names for their sockets.
-            f"--temp-dir={self._temp}/{folder}",
+            f"--temp-dir={self.state.temp}/{folder}",
         )
 
     def _log(self, name: str) -> str:
-        return str(self._logs / f"{name.replace(' ', '-').replace('/', '-').lower()}.log")
+        return str(self._folder / LOGS / f"{name.replace(' ', '-').replace('/', '-').lower()}.log")
 
     def _last_words(self, name: str, said: str = "") -> str:
         """Return the last line that a process has said."""
         with contextlib.suppress(OSError):
             said = said.strip() or Path(self._log(name)).read_text(errors="replace")
         lines = [line for line in said.splitlines() if line.strip()]
-        return lines[-1].strip() if lines else f"nothing is told; see {self._logs}"
+        return lines[-1].strip() if lines else f"nothing is told; see {self._folder / LOGS}"
 
 
 def _environment_of_nodes(token: Path, marker: str) -> dict[str, str]:
@@ -414,10 +524,9 @@ def _environment_of_nodes(token: Path, marker: str) -> dict[str, str]:
 
 def check_ray() -> None:
     """Raise UnavailableError if there is no Ray, or one that knows no tokens."""
-    try:
-        version = importlib.metadata.version("ray")
-    except importlib.metadata.PackageNotFoundError:
-        raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
+    if importlib.util.find_spec("ray") is None:
+        raise not_installed("ray")
+    version = importlib.metadata.version("ray")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < FIRST_WITH_TOKENS:
         right = ".".join(map(str, FIRST_WITH_TOKENS))
@@ -497,7 +606,7 @@ def connected(address: str) -> Iterator[Any]:
         with quietly():
             import ray
     except ImportError:
-        raise UnavailableError("ray is not installed; run: pip install 'gridweave[live]'") from None
+        raise not_installed("ray") from None
     try:
         with quietly(), muted(), postponed():
             try:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 from typing import NoReturn
 
@@ -52,12 +54,15 @@ class Launching(msgspec.Struct, frozen=True, kw_only=True):
         None: it runs.
     nodes : tuple of RayNode
         Those that join it.
+    end_with : int
+        The number of a process with which they end; 0: none.
     """
 
     host: str
     port: int
     head: RayNode | None = None
     nodes: tuple[RayNode, ...] = ()
+    end_with: int = 0
 
 
 class Launched(msgspec.Struct, frozen=True):
@@ -78,15 +83,15 @@ def main() -> int:
     task = msgspec.json.decode(orders, type=Launching)
     head = None
     if task.head is not None:
-        head = _launch(task.head)
+        head = _launch(task.head, task.end_with)
         if not _answers(task.host, task.port, head):
             return 1
     for node in task.nodes:
-        _launch(node)
+        _launch(node, task.end_with)
     return 0
 
 
-def _launch(node: RayNode) -> int:
+def _launch(node: RayNode, end_with: int) -> int:
     """Fork a process that becomes a node; tell of it, and return its number."""
     # Whoever ends this process hears of all that it has started.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -94,7 +99,7 @@ def _launch(node: RayNode) -> int:
         pid = os.fork()
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            _become(node)
+            _become(node, end_with)
         stat = process_stat(pid)
         assert stat is not None, "a child that was not waited for has a number"
         sys.stdout.buffer.write(msgspec.json.encode(Launched(node.name, pid, stat.start_ticks)) + b"\n")
@@ -104,11 +109,13 @@ def _launch(node: RayNode) -> int:
     return pid
 
 
-def _become(node: RayNode) -> NoReturn:
+def _become(node: RayNode, end_with: int) -> NoReturn:
     """Be a node, for as long as it runs."""
     status = 1
     try:
         os.setsid()
+        if end_with:
+            threading.Thread(target=_end_with, args=(end_with,), daemon=True).start()
         with contextlib.suppress(OSError):
             control_process(PR_SET_NAME, b"gridweave-ray")
         empty = os.open(os.devnull, os.O_RDONLY)
@@ -127,6 +134,13 @@ def _become(node: RayNode) -> NoReturn:
             os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(status)
+
+
+def _end_with(pid: int) -> None:
+    """End this node when another process has ended."""
+    with contextlib.suppress(OSError):  # it is gone already
+        select.select([os.pidfd_open(pid)], [], [])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _answers(host: str, port: int, head: int) -> bool:

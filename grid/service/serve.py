@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import getpass
 import logging
 import os
-import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,19 +23,27 @@ import msgspec
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
-from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.link import LinkDoor
-from gridweave.grid.gateway.running import log_requests
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
 from gridweave.grid.live import GridSettings
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
-from gridweave.grid.service.ray import LOOPBACK, connected, knock
+from gridweave.grid.service.gateway_process import Say, log_requests, prepare_tokens, serve_gateway
+from gridweave.grid.service.local import MARKER, kept_secret
+from gridweave.grid.service.ray import (
+    LOOPBACK,
+    MOST_NODES,
+    STORE_BYTES,
+    OwnRay,
+    RayMachine,
+    RayState,
+    connected,
+    knock,
+)
 from gridweave.grid.service.signals import ended_in_order, signals_held
-from gridweave.grid.service.site_ray import SiteRay
-from gridweave.grid.service.state import TOKEN, TOKENS, make_private, write_private
-from gridweave.grid.service.up import MARKER, kept_secret
+from gridweave.grid.service.state import HEAD, make_private
+from gridweave.site.machine.folders import write_whole
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
 from gridweave.site.service.clock import Clock
@@ -46,9 +52,6 @@ from gridweave.site.service.link import Link, LinkEnd, Secrets
 if TYPE_CHECKING:
     from gridweave.grid.service.cluster import RunningActors, SitePlan
 
-
-Say = Callable[[str], None]
-"""Hears what is going on, line by line."""
 
 FIRST_PORT, PORTS_OF_A_SITE = 20_000, 1_000
 """From which port on the ranks of jobs meet, and how many ports are kept for each site."""
@@ -59,107 +62,11 @@ STOP_S = 3.0
 """So long requests may take to come to an end when the process is told to end."""
 
 
-def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
-    """See to it that there is an operator's token; return where tokens are kept.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Closed to other users.
-
-    Raises
-    ------
-    OptionError
-        If the file with the operator's token cannot be used.
-    """
-    place = str(make_private(folder) / TOKENS)
-    if not plan.tokens:
-        return place
-    store = TokenStore(place)
-    try:
-        if plan.operator_token_file is not None:
-            _adopt(store, plan.operator_token_file)
-        else:
-            make_token(store, folder / TOKEN)
-    finally:
-        store.close()
-    return place
-
-
-def _adopt(store: TokenStore, file: str) -> None:
-    try:
-        text = Path(file).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "is no ASCII"
-        raise OptionError("gateway.operator_token_file", f"{file}: {problem}; name a file with a token") from None
-    try:
-        store.adopt(text, "operator", "operate")
-    except OptionError as error:
-        raise OptionError("gateway.operator_token_file", f"{file}: {error.problem}") from None
-
-
-def make_token(store: TokenStore, file: Path) -> None:
-    """Make a token for the user of this process that may do everything, unless there is one that still can be used.
-
-    Parameters
-    ----------
-    file : pathlib.Path
-        For the token; closed to other users.
-    """
-    if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
-        return
-    write_private(file, store.create(getpass.getuser(), "operate").token + "\n")
-
-
 def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
     """Tell which secrets go over the network for all to read."""
     for end in ends:
         if end.url.startswith("http:") and not is_loopback(urlsplit(end.url).hostname or ""):
             say(f"warning: {end.url} is not encrypted: whoever is on the way can read the secret of its link")
-
-
-async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:
-    """Serve until INT or TERM, or until a work fails; at HUP the certificate is read again.
-
-    Parameters
-    ----------
-    works : sequence of awaitable
-        What goes on besides; one that comes to an end without an error is no reason to end.
-
-    Raises
-    ------
-    GridweaveError
-        Of a work.
-    OptionError
-        If the gateway cannot listen.
-    """
-    loop = asyncio.get_running_loop()
-    is_over = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, is_over.set)
-    loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
-    waiting: set[asyncio.Future[object]] = {asyncio.ensure_future(is_over.wait())}
-    waiting |= {asyncio.ensure_future(_nothing(work)) for work in works}
-    try:
-        await gateway.start()
-        try:
-            say(f"the gateway listens at {gateway.url}")
-            while not is_over.is_set():
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            say("told to end")
-        finally:
-            await gateway.stop()
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def _nothing(work: Awaitable[None]) -> object:
-    await work
-    return None
 
 
 logger = logging.getLogger("gridweave.serve")
@@ -196,7 +103,6 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
         Path or URL.
     password_file : str
         Of the password of its database; empty: there is none.
-    clock : Clock
     """
 
     folder: str
@@ -205,7 +111,6 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewayTable
     journal: str
     password_file: str = ""
-    clock: Clock = Clock()
 
 
 def grid_service(read: ReadGrid) -> GridService:
@@ -339,7 +244,7 @@ class GridSide:
         self.meta = calls.meta = MetaActor(
             service.settings,
             service.journal,
-            service.clock,
+            Clock(),
             "",
             tuple(site.machines for site in service.sites),
             calls=calls,
@@ -367,7 +272,7 @@ class GridSide:
             await link.close()
 
 
-_LOCK = "serve.lock"
+_LOCK, _RAY = "serve.lock", "ray.json"
 _LOOK_S = 1.0
 _ACTORS_S = 6.0
 """So long the actors on a cluster of others have to end."""
@@ -398,7 +303,6 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
         Of a Ray cluster that runs; None: it gets one of its own.
     ray_port, store_bytes : int
         Of its own.
-    clock : Clock
     """
 
     folder: str
@@ -412,8 +316,7 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     password_file: str = ""
     address: str | None = None
     ray_port: int = 0
-    store_bytes: int = 80 << 20
-    clock: Clock = Clock()
+    store_bytes: int = STORE_BYTES
 
 
 def site_service(read: ReadGrid) -> SiteService:
@@ -502,19 +405,37 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_jobs: bool) -> None:
-    ray = SiteRay(
-        Path(service.folder),
-        service.settings.name,
-        service.plan.machines,
-        marker=kept_secret(Path(service.folder), MARKER),
-        port=service.ray_port,
+def site_ray(service: SiteService) -> OwnRay:
+    """Return the Ray of a site, as it was left; a head alone, or with a node for each of several machines."""
+    folder, machines = Path(service.folder), service.plan.machines
+    place = folder / _RAY
+    try:
+        state = msgspec.json.decode(place.read_bytes(), type=RayState)
+    except FileNotFoundError:
+        state = RayState()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UnavailableError(f"{place}: cannot be read: {error}") from None
+    several = 1 < machines <= MOST_NODES
+    nodes = [RayMachine(service.settings.name, f"m{number}", alone=False) for number in range(machines)]
+    return OwnRay(
+        folder,
+        nodes if several else [],
+        marker=kept_secret(folder, MARKER),
         store_bytes=service.store_bytes,
+        port=service.ray_port,
+        state=state,
+        changed=lambda now: write_whole(place, msgspec.json.encode(now)),
     )
-    say("Ray runs already; looking at the actors" if ray.head is not None else "starting Ray")
+
+
+def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_jobs: bool) -> None:
+    ray = site_ray(service)
+    say("Ray runs already; looking at the actors" if ray.process(HEAD) is not None else "starting Ray")
     is_wanted = False
     try:
-        with ray.running():
+        ray.start()
+        with ray.connected():
+            ray.wait()
             own = service.host or own_address(service.uplink.url if service.uplink is not None else "")
             _make_actors(msgspec.structs.replace(service, host=own), ray.labelled, say)
             asyncio.run(_serve_site(service, settings, say, ray))
@@ -524,9 +445,10 @@ def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_
         raise
     finally:
         with signals_held():
-            count = ray.end(keep_jobs=keep_jobs or not is_wanted)
+            goes_on = keep_jobs or not is_wanted
+            count = ray.end(Path(service.folder), "the site was told to end", keep_jobs=goes_on)
             if count:
-                say(f"{count} parts of jobs {'go on' if keep_jobs or not is_wanted else 'were ended'}")
+                say(f"{count} parts of jobs {'go on' if goes_on else 'were ended'}")
 
 
 def own_address(url: str) -> str:
@@ -582,14 +504,14 @@ def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActor
 
     plan: SitePlan = service.plan
     found = RunningActors(service.namespace)
-    place = Place(folder=service.folder, clock=service.clock, labelled=labelled, host=service.host)
+    place = Place(folder=service.folder, labelled=labelled, host=service.host)
     make_site(found, plan, service.settings, place, uplink=service.uplink, password_file=service.password_file)
     say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
     found.wait()
     return found
 
 
-async def _serve_site(service: SiteService, settings: GatewaySettings, say: Say, ray: SiteRay | None) -> None:
+async def _serve_site(service: SiteService, settings: GatewaySettings, say: Say, ray: OwnRay | None) -> None:
     gateway = make_gateway(service, settings, Handles(service.namespace))
     await serve_gateway(gateway, [] if ray is None else [_look_after(ray)], say)
 
@@ -623,7 +545,7 @@ def make_gateway(service: SiteService, settings: GatewaySettings, calls: Any) ->
     return Gateway(SiteBackend(calls, name), settings, link=link)
 
 
-async def _look_after(ray: SiteRay) -> None:
+async def _look_after(ray: OwnRay) -> None:
     """See again and again that Ray runs."""
     while True:
         await asyncio.to_thread(ray.mend)

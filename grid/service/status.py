@@ -11,9 +11,16 @@ import msgspec
 
 from gridweave.errors import GridweaveError
 from gridweave.grid.api import Health, Queue, SiteInfo
-from gridweave.grid.service.ending import MARKER_VARIABLE, count_running
 from gridweave.grid.service.ray import MOST_NODES
-from gridweave.grid.service.state import GATEWAY, HEAD, LocalGridState, node_of, read_grid_state
+from gridweave.grid.service.state import (
+    GATEWAY,
+    HEAD,
+    MARKER_VARIABLE,
+    LocalGridState,
+    count_running,
+    node_of,
+    read_grid_state,
+)
 from gridweave.site.machine.processes import PROC, strays
 
 ASK_S = 10.0

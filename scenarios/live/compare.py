@@ -286,7 +286,6 @@ def live_run_of(
     simulated: GridRun,
     records: Sequence[JobRecord],
     *,
-    origin_ms: int,
     speed: float,
     remarks: Sequence[str] = (),
     where: str = "Ray",
@@ -300,8 +299,6 @@ def live_run_of(
         What was to be played.
     records : sequence of JobRecord
         What became of each job, in the order of the workload; times run as in the scenario.
-    origin_ms : int
-        What the clock of the records showed at time 0 of the scenario.
     speed : float
         How many ms of the scenario passed in one.
     tolerance : float
@@ -310,9 +307,9 @@ def live_run_of(
     return LiveRun(
         simulated=simulated,
         # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
-        live=replace(simulated, result=_schedule_of(built, records, origin_ms), shared=True),
+        live=replace(simulated, result=_schedule_of(built, records), shared=True),
         speed=speed,
-        submitted_ms=np.array([record.submit_ms for record in records], np.int64) - origin_ms,
+        submitted_ms=np.array([record.submit_ms for record in records], np.int64),
         outcomes=tuple(record.outcome or record.state for record in records),
         attempts=np.array([record.attempt for record in records], np.int64),
         remarks=tuple(remarks),
@@ -321,10 +318,10 @@ def live_run_of(
     )
 
 
-def _schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> GridResult:
+def _schedule_of(built: Built, records: Sequence[JobRecord]) -> GridResult:
     """Return what was played as the schedule that it is, in the time of the scenario."""
     numbers = {name: number for number, name in enumerate(built.site_names)}
-    spans = [_played_span_ms(record, origin_ms) for record in records]
+    spans = [_played_span_ms(record) for record in records]
     places = [record.places if span[0] != NEVER else () for record, span in zip(records, spans, strict=True)]
     counts = np.array([len(parts) for parts in places], np.int64)
     fragments = [(numbers[site], nodes) for parts in places for site, nodes in parts]
@@ -343,7 +340,7 @@ def _schedule_of(built: Built, records: Sequence[JobRecord], origin_ms: int) -> 
     )
 
 
-def _played_span_ms(record: JobRecord, origin_ms: int) -> tuple[int, int]:
+def _played_span_ms(record: JobRecord) -> tuple[int, int]:
     if record.start_ms is None or record.end_ms is None:
         return NEVER, NEVER
-    return record.start_ms - origin_ms, record.end_ms - origin_ms
+    return record.start_ms, record.end_ms

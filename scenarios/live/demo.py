@@ -5,7 +5,6 @@ The demonstration on a grid that is up: jobs handed in when their time has come,
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
@@ -13,7 +12,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,11 +22,11 @@ import numpy.typing as npt
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import Forecast
 from gridweave.grid.client.client import Client
-from gridweave.grid.service.down import begin_anew, take_down
+from gridweave.grid.service.local import begin_anew, take_down
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held, uninterrupted
 from gridweave.grid.service.state import LocalGridState, make_private, state_folder
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
-from gridweave.scenarios.live.plan import PlannedJob, submissions
+from gridweave.scenarios.live.play import Player
 from gridweave.scenarios.results.grid import GridRun
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import Progress, run_built
@@ -102,26 +100,13 @@ class Demo:
     built: Built
     source: str
 
-    @property
-    def submissions(self) -> list[PlannedJob]:
-        """The jobs as they are handed in."""
-        return submissions(self.built, 1.0)
-
     def simulated(self) -> GridRun:
         """Return what the simulation forecasts."""
         return run_built(self.built)
 
-    def compared(self, simulated: GridRun, records: Sequence[JobRecord], origin_ms: int) -> LiveRun:
-        """Return what became of the jobs beside the forecast.
-
-        Parameters
-        ----------
-        records : sequence of JobRecord
-            In the order of the workload.
-        origin_ms : int
-            What the clock showed at its time 0.
-        """
-        return live_run_of(self.built, simulated, records, origin_ms=origin_ms, speed=1.0)
+    def compared(self, simulated: GridRun, records: Sequence[JobRecord]) -> LiveRun:
+        """Return what became of the jobs, in the order of the workload, beside the forecast."""
+        return live_run_of(self.built, simulated, records, speed=1.0)
 
 
 def grid_text() -> str:
@@ -237,11 +222,7 @@ if __name__ == "__main__":
     sys.stdout.buffer.write(pickle.dumps(pickle.load(sys.stdin.buffer).simulated()))
 
 
-LEAD_MS = 300
-"""From when all is ready to the first job."""
-
 PATIENCE_S = 180.0
-_LOOK_EVERY_S = 0.5
 _PLAYED = "played-by"
 
 Tell = Callable[[str], None]
@@ -249,13 +230,11 @@ Tell = Callable[[str], None]
 
 
 @dataclass(kw_only=True)
-class Played:
+class Shown:
     """What was seen of the jobs.
 
     Attributes
     ----------
-    origin_ms : int
-        What the clock of the grid showed at time 0 of the demonstration.
     records : list of JobRecord
         Of all jobs in the order in which they were handed in, at the end.
     waiting : Forecast or None
@@ -264,7 +243,6 @@ class Played:
         What ran at that time.
     """
 
-    origin_ms: int
     records: list[JobRecord] = field(default_factory=list)
     waiting: Forecast | None = None
     running: list[JobRecord] = field(default_factory=list)
@@ -273,6 +251,15 @@ class Played:
     def split(self) -> list[JobRecord]:
         """The jobs that ran on several sites."""
         return [record for record in self.records if len(record.places) > 1]
+
+    async def look(self, grid: Client, there: list[JobRecord]) -> None:
+        """Ask once why a job waits, while the widest runs."""
+        running = [record for record in there if record.state == "running"]
+        if self.waiting is not None or not any(record.request.nodes == WIDE for record in running):
+            return
+        queue = await grid.queue(1)
+        if queue.jobs:
+            self.waiting, self.running = await grid.explain(queue.jobs[0].job_id), running
 
 
 @contextlib.contextmanager
@@ -308,7 +295,7 @@ def _remove(name: str, tell: Tell) -> None:
     begin_anew(name)
 
 
-def play(state: LocalGridState, demo: Demo, report: Progress) -> Played:
+def play(state: LocalGridState, demo: Demo, report: Progress) -> Shown:
     """Play the jobs of the demonstration to their ends.
 
     Parameters
@@ -323,57 +310,8 @@ def play(state: LocalGridState, demo: Demo, report: Progress) -> Played:
     UnavailableError
         If they do not come to an end.
     """
-    return run_in_order(_play(state, demo, report))
-
-
-async def _play(state: LocalGridState, demo: Demo, report: Progress) -> Played:
-    jobs = demo.submissions
-    played = Played(origin_ms=_now_ms() + LEAD_MS - jobs[0].submit_ms)
-    ids: list[int] = []
-
-    async with Client(state.url, token=state.token) as grid:
-
-        async def hand_in() -> None:
-            while len(ids) < len(jobs):
-                wait_ms = played.origin_ms + jobs[len(ids)].submit_ms - _now_ms()
-                await asyncio.sleep(max(0, wait_ms) / 1000)
-                now_ms = _now_ms() - played.origin_ms
-                due = [job for job in jobs[len(ids) :] if job.submit_ms <= now_ms] or [jobs[len(ids)]]
-                taken = await grid.submit_many([job.request for job in due], keys=[job.key for job in due])
-                ids.extend(job.id for job in taken)
-
-        handing_in = asyncio.ensure_future(hand_in())
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    await asyncio.sleep(_LOOK_EVERY_S)
-                    if handing_in.done():
-                        handing_in.result()
-                    records = {record.job_id: record async for record in grid.jobs()}
-                    over = sum(record.state in ("ended", "refused") for record in records.values())
-                    running = sum(record.state == "running" for record in records.values())
-                    report(over, len(jobs), f"{running} jobs run, {len(records) - over - running} wait, are over:")
-                    if played.waiting is None:
-                        await _ask_why(grid, records, played)
-                    if over == len(jobs):
-                        break
-        except TimeoutError:
-            raise UnavailableError(f"the jobs are not over after {PATIENCE_S:.0f} s") from None
-        finally:
-            handing_in.cancel()
-    played.records = [records[job_id] for job_id in ids]
-    return played
-
-
-async def _ask_why(grid: Client, records: dict[int, JobRecord], played: Played) -> None:
-    """Ask why a job waits, while the widest runs."""
-    if not any(record.request.nodes == WIDE and record.state == "running" for record in records.values()):
-        return
-    queue = await grid.queue(1)
-    if queue.jobs:
-        played.waiting = await grid.explain(queue.jobs[0].job_id)
-        played.running = [record for record in records.values() if record.state == "running"]
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+    shown = Shown()
+    player = Player(Client(state.url, token=state.token), demo.built, 1.0, PATIENCE_S, report, shown.look)
+    run_in_order(player.run())
+    shown.records = player.records
+    return shown

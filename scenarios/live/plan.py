@@ -1,32 +1,44 @@
-"""What a live run plays of a scenario: a grid to start, jobs that sleep, and when each is handed in."""
+"""What a live run plays of a scenario: jobs that sleep, at which speed, and on which grid."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
 from gridweave.errors import OptionError, ScenarioError
+from gridweave.grid.api import Scheduling, SiteInfo
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.cluster import GridPlan, SitePlan
 from gridweave.scenarios.batch.stepped import job_messages
 from gridweave.scenarios.scenario.build import Built
+from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.job import JobRequest, Program
-from gridweave.site.service.clock import Clock
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.owner import policy_label
 
-MARGIN_REAL_MS = 250
-RETRY_REAL_MS = 1_000
-RENDEZVOUS_REAL_MS = 30_000
-"""How long the actors may take for what takes them no longer when time is compressed: to agree on a start, to be asked
-again, and for the parts of a job to be there."""
+MARGIN_MS, RETRY_MS = 250, 1_000
+"""How long the actors may take to agree on a start, and until one that is silent is asked again."""
 
 SPEEDS = 0.001, 1_000_000.0
 """The lowest and the highest."""
 
 _OVERSLEEP_MS = 60_000
+
+START_REAL_MS = 100
+"""What it takes a job, roughly, to start its processes when it has its nodes, and to have their end heard."""
+
+SHARE_OF_STARTS = 0.01
+"""The chosen speed leaves jobs so long that this is no more than such a part of their work."""
+
+LIMIT_SLACK_REAL_MS = 1_000
+"""A limit that leaves less than this beyond the run time may end its job, if the machine is busy."""
+
+_STEPS = 5, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,7 @@ class PlannedJob:
     row : int
         Of the workload.
     submit_ms : int
+        Real time since the time 0 of the scenario.
     site : str or None
         Whose own user hands it in there; None: it is handed to the grid.
     request : JobRequest
@@ -47,11 +60,6 @@ class PlannedJob:
     submit_ms: int
     site: str | None
     request: JobRequest
-
-    @property
-    def key(self) -> str:
-        """The idempotency key."""
-        return f"row-{self.row}"
 
 
 def check_speed(speed: float) -> None:
@@ -135,59 +143,47 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
     return remarks
 
 
-def grid_plan(built: Built, speed: float, *, folder: str, namespace: str, labelled: bool, epoch_ms: int) -> GridPlan:
-    """Return the grid that plays a scenario: one virtual machine for each site.
+def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool) -> GridPlan:
+    """Return the grid of a scenario: one virtual machine for each site.
 
     Parameters
     ----------
-    speed : float
-        How many ms of the scenario pass in one.
     folder, namespace, labelled
         As for `GridPlan`.
-    epoch_ms : int
-        Unix time at which its clock shows 0.
-
-    Raises
-    ------
-    OptionError
-        If the speed is out of bounds.
     """
-    check_speed(speed)
-    clock = Clock(epoch_ms, speed)
     sites = tuple(
         SitePlan(name=name, nodes=nodes, policy=policy, owner=owner)
         for name, nodes, policy, owner in zip(
             built.site_names, built.nodes.tolist(), built.site_policies, built.owners, strict=True
         )
     )
-    # Under mode local the grid has nothing to do, and needs a policy all the same.
-    policy = built.policy if built.policy.mode != "local" else GridPolicy(mode="sharing")
     return GridPlan(
         folder=folder,
         sites=sites,
-        policy=policy,
-        clock=clock,
+        # Under mode local the grid has nothing to do, and needs a policy all the same.
+        policy=built.policy if built.policy.mode != "local" else GridPolicy(mode="sharing"),
         namespace=namespace,
         labelled=labelled,
         seed=built.scenario.header.seed,
-        margin_ms=_passing(MARGIN_REAL_MS, speed),
-        retry_ms=_passing(RETRY_REAL_MS, speed),
-        rendezvous_ms=_passing(RENDEZVOUS_REAL_MS, speed),
+        margin_ms=MARGIN_MS,
+        retry_ms=RETRY_MS,
     )
 
 
-def _passing(real_ms: int, speed: float) -> int:
-    """Return how much time of the scenario passes in a real time span."""
-    return max(1, round(real_ms * speed))
+def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
+    """Return the jobs of a scenario as they are handed in to a grid whose clock shows real time.
 
-
-def submissions(built: Built, speed: float) -> list[PlannedJob]:
-    """Return the jobs of a scenario as they are handed in.
+    Parameters
+    ----------
+    speed : float
+        How many ms of the scenario pass in one.
+    name : str
+        Of this run: the jobs are an array of that name.
 
     Returns
     -------
     list of PlannedJob
-        In the order of submission.
+        In the order of submission, whose times are real: ms from the time 0 of the scenario.
     """
     workload = built.workload
     found = []
@@ -207,13 +203,14 @@ def submissions(built: Built, speed: float) -> list[PlannedJob]:
         request = JobRequest(
             program=sleeping(sleep_ms, most, built.policy, speed),
             nodes=job.width,
-            limit_ms=job.estimate_ms,
+            limit_ms=max(1, round(job.estimate_ms / speed)),
             name=f"job {job.job_id}",
             user="" if job.user is None else str(job.user),
             priority=job.priority,
             weight=job.weight,
+            array=ArrayPlace(name=name, index=row),
         )
-        found.append(PlannedJob(row, submit_ms, None if to_grid else built.site_names[home], request))
+        found.append(PlannedJob(row, round(submit_ms / speed), None if to_grid else built.site_names[home], request))
     return found
 
 
@@ -252,29 +249,136 @@ def _seconds(span_ms: int, speed: float) -> str:
     return f"{span_ms / speed / 1000:.6f}".rstrip("0").rstrip(".")
 
 
-def warming(plan: GridPlan, targets: set[str | None]) -> list[tuple[str | None, JobRequest]]:
-    """Return jobs that have the cores load, or compile, all that they will use: one that fills, one that waits, others.
-
-    Parameters
-    ----------
-    targets : set of str or None
-        Sites whose own users hand in jobs, and None if the grid gets any.
+def suitable_speed(workload: Workload) -> float:
+    """Return a speed at which starts of processes take little beside the work of jobs.
 
     Returns
     -------
-    list of (str or None, JobRequest)
-        To whom, and what.
+    float
+        1, 2 or 5 times a power of ten; never below 1.
+
+    Examples
+    --------
+    >>> times = {"run_ms": [7_200_000, 3_600_000], "estimate_ms": [9_000_000, 9_000_000]}
+    >>> suitable_speed(Workload(job_id=[1, 2], submit_ms=[0, 0], width=[1, 3], **times))
+    200.0
     """
-    largest = max(site.owner.nodes_for_grid(site.nodes) for site in plan.sites)
-    total = sum(site.owner.nodes_for_grid(site.nodes) for site in plan.sites)
-    wanted: list[tuple[str | None, int]] = []
-    if None in targets and largest:
-        split = [largest + 1] if plan.policy.splits and total > largest else []
-        wanted += [(None, nodes) for nodes in (largest, largest, *split, 1, 1)]
-    for site in plan.sites:
-        if site.name in targets:
-            wanted += [(site.name, nodes) for nodes in (site.nodes, site.nodes, 1)]
-    program = Program(argv=("sleep", "0.1"), ranks="first-node")
-    limit_ms = _passing(600_000, plan.clock.speed)
-    request = JobRequest(program=program, limit_ms=limit_ms, name="warming up")
-    return [(site, msgspec.structs.replace(request, nodes=nodes)) for site, nodes in wanted]
+    work = float((workload.width * workload.run_ms).sum()) / float(workload.width.sum())
+    most = SHARE_OF_STARTS * work / START_REAL_MS
+    if most < 1:
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(most))
+    return next(step * unit for step in _STEPS if step * unit <= most)
+
+
+def check_grid(built: Built, sites: Sequence[SiteInfo], scheduling: Scheduling) -> list[str]:
+    """Check that a grid is that of a scenario; return what is to be said of it.
+
+    Parameters
+    ----------
+    scheduling : Scheduling
+        As its gateway says them.
+
+    Returns
+    -------
+    list of str
+        Remarks for people.
+
+    Raises
+    ------
+    ScenarioError
+        With all that differs.
+    """
+    there = [(site.name, site.nodes) for site in sites]
+    wanted = list(zip(built.site_names, built.nodes.tolist(), strict=True))
+    problems = []
+    if there != wanted:
+        problems.append(f"its sites are {_sites_text(there)}; the scenario has {_sites_text(wanted)}")
+    else:
+        problems += _site_differences(built, sites)
+    if built.policy.mode != "local":
+        problems += _policy_differences(built, scheduling)
+    problems += [f"its site {site.name} does not answer" for site in sites if not site.answers]
+    problems += [
+        f"its site {site.name} is drained; run: gridweave resume {site.name}" for site in sites if site.draining
+    ]
+    if problems:
+        name = built.scenario.header.name or "scenario"
+        raise ScenarioError([f"{name}: this grid is another: {problem}" for problem in problems])
+    if scheduling.links and built.policy.splits:
+        return ["the grid goes by the links between its sites: jobs that sleep send nothing, so a split costs nothing"]
+    return []
+
+
+def _sites_text(sites: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {nodes}" for name, nodes in sites) or "none"
+
+
+def _site_differences(built: Built, sites: Sequence[SiteInfo]) -> list[str]:
+    """Return what the sites would do otherwise than in the scenario, as far as it matters there."""
+    problems = []
+    own_queues = built.policy.control != "full" or not built.to_grid.all()
+    for site, policy, owner in zip(sites, built.site_policies, built.owners, strict=True):
+        for_grid = owner.nodes_for_grid(site.nodes)
+        if site.for_grid != for_grid and built.to_grid.any():
+            problems.append(f"its site {site.name} leaves the grid {site.for_grid} nodes, the scenario {for_grid}")
+        label = policy_label(policy, owner)
+        if own_queues and site.policy and site.policy != label:
+            problems.append(f"its site {site.name} schedules by {site.policy!r}, the scenario by {label!r}")
+    return problems
+
+
+def _policy_differences(built: Built, scheduling: Scheduling) -> list[str]:
+    policy = built.policy
+    wanted: dict[str, object] = {
+        "mode": policy.mode,
+        "control": policy.control,
+        "order": policy.order,
+        "backfill": policy.backfill,
+        "selection": policy.selection,
+    }
+    if policy.splits:
+        wanted |= {
+            "overhead": policy.overheads,
+            "lower_bound": policy.lower_bound,
+            "max_fragments": policy.max_fragments,
+        }
+    found = {name: getattr(scheduling, name) for name in wanted}
+    found["max_fragments"] = tuple((limit.width, limit.fragments) for limit in scheduling.max_fragments)
+    return [
+        f"its grid.{name} is {_value_text(found[name])}, the scenario has {_value_text(value)}"
+        for name, value in wanted.items()
+        if found[name] != value
+    ]
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{part:g}" if isinstance(part, float) else f"{part}" for part in value) or "unlimited"
+    return str(value)
+
+
+def short_limits(workload: Workload, speed: float) -> int:
+    """Return how many jobs have so little time between their work and their limit that a busy machine may end them."""
+    slack_ms = (workload.estimate_ms - workload.run_ms) / speed
+    return int(np.count_nonzero((slack_ms < LIMIT_SLACK_REAL_MS) & ~workload.overran))
+
+
+def expanded(record: JobRecord, origin_ms: int, speed: float) -> JobRecord:
+    """Return the record of a job with its times as those of the scenario.
+
+    Parameters
+    ----------
+    origin_ms : int
+        What the grid's clock showed at time 0 of the scenario.
+    """
+
+    def at(time_ms: int | None) -> int | None:
+        return None if time_ms is None else round((time_ms - origin_ms) * speed)
+
+    return msgspec.structs.replace(
+        record,
+        submit_ms=round((record.submit_ms - origin_ms) * speed),
+        start_ms=at(record.start_ms),
+        end_ms=at(record.end_ms),
+    )

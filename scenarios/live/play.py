@@ -1,46 +1,119 @@
-"""A scenario, played against real actors on Ray and real processes, with time compressed (docs/live-runs.md)."""
+"""A scenario, played in real processes on a live grid through its gateway, with time compressed (docs/live-runs.md).
+
+The grid is one that is up, or one on Ray that is started for the run alone, with a gateway in this process.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import sys
+import tempfile
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from gridweave.errors import UnavailableError
-from gridweave.grid.service.cluster import Answer, GridPlan, RunningGrid, find_actors, start_grid, stop_actors
-from gridweave.grid.service.signals import run_in_order
+from gridweave.errors import GridweaveError, NotFoundError, OptionError, UnavailableError
+from gridweave.grid.client.client import Client
+from gridweave.grid.client.transport import Patience
+from gridweave.grid.service.ray import MOST_NODES, OwnRay, RayMachine, check_ray, connected, knock, make_temp
+from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held
+from gridweave.grid.service.state import end_jobs
 from gridweave.scenarios.batch.grid import GridResult
-from gridweave.scenarios.live.compare import LiveRun, live_run_of
+from gridweave.scenarios.live.compare import MAKESPAN_TOLERANCE, LiveRun, live_run_of
 from gridweave.scenarios.live.plan import (
+    LIMIT_SLACK_REAL_MS,
     PlannedJob,
+    check_grid,
     check_playable,
     check_speed,
+    compressed,
+    expanded,
     first_jobs,
     grid_plan,
-    submissions,
-    warming,
+    short_limits,
+    suitable_speed,
 )
-from gridweave.scenarios.live.ray import ground_for
-from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.tables import Scenario
-from gridweave.site.job import Accepted, JobRecord, JobRequest
-from gridweave.site.service.calls import GRID_ACTOR, encode, site_actor
+from gridweave.site.job import OPEN, OWN_IDS, JobRecord, State
+from gridweave.site.service.calls import SITE_LABEL
+
+if TYPE_CHECKING:
+    from gridweave.grid.service.cluster import GridPlan, RunningGrid
 
 LEAD_REAL_MS = 300
 """From when all is ready to the first job."""
 
-_WARM_S = 300.0
-_ANSWER_S = 60.0
-_TRIES = 5
+TOLERANCE = 0.05
+"""The schedule of a grid over a network is as simulated if its makespan is no further off."""
+
+PLAYING = "Playing on the grid"
+
 _LOOK_EVERY_S = 0.5
-_ASKED_AT_ONCE = 500
-_PATIENCE, _LEAST_PATIENCE_S = 3.0, 120.0
+_PATIENCE = Patience(total_s=30.0, connect_s=5.0)
+_CANCEL_TRIES = 5
+_PATIENCE_FACTOR, _LEAST_PATIENCE_S = 3.0, 120.0
+_END_S = 15.0
+
+Look = Callable[[Client, list[JobRecord]], Awaitable[None]]
+"""Is shown now and then the jobs of a run that are not over."""
+
+
+# -- on a grid that is up, and on Ray ---------------------------------------------------------------------------------
+
+
+def run_on_gateway(
+    source: str | Path | Scenario,
+    url: str | None,
+    *,
+    overrides: Overrides = (),
+    speed: float | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> LiveRun:
+    """Run a scenario in simulation, and play it on a grid that is up.
+
+    Parameters
+    ----------
+    source, overrides
+        As for `gridweave.scenarios.scenario.run.run_scenario`.
+    url : str or None
+        Of the grid's gateway; None: the grid that the configuration names, or that `gridweave up` has started here.
+    speed : float, optional
+        How many ms of the scenario pass in one. Left out: one at which starting processes takes little beside the work.
+    jobs : int, optional
+        The first so many jobs only; all, if left out.
+    progress : callable, optional
+        Told now and then how far it is.
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong with the scenario, or cannot be played live, or in which the grid is another.
+    OptionError
+        If the address, the speed or the number of jobs makes no sense.
+    UnavailableError
+        If the grid does not answer, or the jobs do not come to an end.
+    """
+    if speed is not None:
+        check_speed(speed)
+    client = Client(url, patience=_PATIENCE)
+    task = _Task.of(source, overrides, jobs, speed, "the grid" if url is None else url, progress)
+    task.remarks[:0] = client.connection.warnings
+    simulated = task.simulated()
+    player = task.player(client, simulated)
+    run_in_order(player.run())
+    return task.compared(simulated, player, where=client.connection.url, tolerance=TOLERANCE)
 
 
 def run_on_ray(
@@ -52,22 +125,18 @@ def run_on_ray(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> LiveRun:
-    """Run a scenario in simulation, and play it on Ray.
+    """Run a scenario in simulation, and play it on a grid of its own on Ray.
 
     Parameters
     ----------
-    source, overrides
-        As for `gridweave.scenarios.scenario.run.run_scenario`.
+    source, overrides, jobs, progress
+        As for `run_on_gateway`.
     speed : float
         How many ms of the scenario pass in one: 0.001 to 1,000,000.
     address : str, optional
         Of a Ray cluster: ``auto``, ``host:6379``; a site is on the nodes with its name as the label
-        ``gridweave.io/site``. Without it a cluster is started on this machine, with a node for each site, and taken
-        down afterwards.
-    jobs : int, optional
-        The first so many jobs only; all, if left out.
-    progress : callable, optional
-        Told now and then how far it is.
+        ``gridweave.io/site``. Without it a Ray is started on this machine, with a node for each site, and taken down
+        afterwards. A process that is connected to Ray already stays so.
 
     Raises
     ------
@@ -79,32 +148,68 @@ def run_on_ray(
         If Ray is not installed, the cluster is not to be had, or the jobs do not come to an end.
     """
     check_speed(speed)
-    built = first_jobs(build_scenario(source, overrides), jobs)
-    remarks = [*built.remarks, *check_playable(built)]
-    count = len(built.workload)
-    tell = progress or (lambda done, total, what: None)
-    tell(0, count, "Simulating")
-    simulated = run_built(built)
-    with ground_for(built.site_names, address, lambda what: tell(0, count, what)) as ground:
-        plan = grid_plan(
-            built,
-            speed,
-            folder=ground.folder,
-            namespace=ground.namespace,
-            labelled=ground.labelled,
-            epoch_ms=int(time.time() * 1000),
+    if address is not None and not address.strip():
+        raise OptionError("address", "is empty; write auto, host:6379, or leave it out for this machine")
+    task = _Task.of(source, overrides, jobs, speed, "ray", progress)
+    simulated = task.simulated()
+    with ended_in_order(), _ground(task.built.site_names, address, task.say) as ground:
+        task.remarks.extend(ground.remarks)
+        plan = grid_plan(task.built, folder=ground.folder, namespace=ground.namespace, labelled=ground.labelled)
+        task.say("Starting sites")
+        with _grid_of(plan):
+            player = run_in_order(_behind_own_gateway(plan.namespace, lambda client: task.player(client, simulated)))
+    return task.compared(simulated, player, where="Ray", tolerance=MAKESPAN_TOLERANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is to be played."""
+
+    built: Built
+    speed: float
+    tell: Progress
+    remarks: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        source: str | Path | Scenario,
+        overrides: Overrides,
+        jobs: int | None,
+        speed: float | None,
+        on: str,
+        progress: Progress | None,
+    ) -> _Task:
+        """Build a scenario, and check that it can be played; ``on`` says what on, in the user's words."""
+        built = first_jobs(build_scenario(source, overrides), jobs)
+        remarks = [*built.remarks, *check_playable(built, on)]
+        speed = suitable_speed(built.workload) if speed is None else speed
+        if count := short_limits(built.workload, speed):
+            remarks.append(
+                f"at {speed:g} times real time the limits of {count:,} jobs leave less than "
+                f"{LIMIT_SLACK_REAL_MS / 1000:g} s beyond their work, and may end them; give a lower --speed"
+            )
+        return cls(built, speed, progress or (lambda done, total, what: None), remarks)
+
+    def say(self, what: str) -> None:
+        """Tell what is going on before the first job."""
+        self.tell(0, len(self.built.workload), what)
+
+    def simulated(self) -> GridRun:
+        """Return what the simulation says."""
+        self.say("Simulating")
+        return run_built(self.built)
+
+    def player(self, client: Client, simulated: GridRun) -> Player:
+        """Return who plays it."""
+        return Player(client, self.built, self.speed, patience_s(simulated.result, self.speed), self.tell)
+
+    def compared(self, simulated: GridRun, player: Player, *, where: str, tolerance: float) -> LiveRun:
+        """Return what was played beside what was simulated."""
+        remarks = (*self.remarks, *player.remarks)
+        return live_run_of(
+            self.built, simulated, player.records, speed=self.speed, remarks=remarks, where=where, tolerance=tolerance
         )
-        tell(0, count, "Starting sites")
-        grid = _started(plan)
-        try:
-            play = _Play(grid, submissions(built, speed), tell)
-            run_in_order(play.run(patience_s(simulated.result, speed)))
-        finally:
-            grid.stop()
-    records = [play.records[row] for row in range(count)]
-    return live_run_of(
-        built, simulated, records, origin_ms=play.origin_ms, speed=speed, remarks=(*remarks, *ground.remarks)
-    )
 
 
 def patience_s(simulated: GridResult, speed: float) -> float:
@@ -116,138 +221,322 @@ def patience_s(simulated: GridResult, speed: float) -> float:
         What is played.
     """
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())
-    return _LEAST_PATIENCE_S + _PATIENCE * span_ms / speed / 1000
+    return _LEAST_PATIENCE_S + _PATIENCE_FACTOR * span_ms / speed / 1000
 
 
-class _Play:
-    """Hands in jobs when their time has come, and sees how they end."""
+# -- playing ----------------------------------------------------------------------------------------------------------
 
-    def __init__(self, grid: RunningGrid, jobs: Sequence[PlannedJob], tell: Progress) -> None:
-        self._grid, self._jobs, self._tell = grid, jobs, tell
-        self._clock = grid.plan.clock
-        self._open: dict[str | None, dict[int, int]] = {}
+
+class Player:
+    """Hands in jobs when their time has come, and sees how they end.
+
+    Parameters
+    ----------
+    client : Client
+        Of the grid, not open yet.
+    speed : float
+        How many ms of the scenario pass in one.
+    patience_s : float
+        So long the jobs may take together.
+    tell : callable
+        Told how far it is.
+    look : callable, optional
+        Is shown now and then the jobs that are not over.
+
+    Attributes
+    ----------
+    origin_ms : int
+        What the clock of the grid showed at time 0 of the scenario.
+    records : list of JobRecord
+        Of all jobs, in the order of the workload, at the end; their times are the scenario's.
+    remarks : list of str
+        What was seen on the way, for people.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        built: Built,
+        speed: float,
+        patience_s: float,
+        tell: Progress,
+        look: Look | None = None,
+    ) -> None:
+        self._grid, self._built, self._speed, self._patience_s, self._tell = client, built, speed, patience_s, tell
+        self._look = look
+        self.name = f"run-{built.scenario.header.name or 'scenario'}-{uuid.uuid4().hex[:12]}"
+        self._jobs = compressed(built, speed, self.name)
+        self._ids: dict[int, int] = {}
+        # The newest job that was there before: of the grid (by an empty name) and of each site.
+        self._newest = dict.fromkeys(("", *built.site_names), 0)
         self.origin_ms = 0
-        self.records: dict[int, JobRecord] = {}
+        self.records: list[JobRecord] = []
+        self.remarks: list[str] = []
 
-    async def run(self, patience_s: float) -> None:
-        """Play all jobs to their ends."""
+    async def run(self) -> None:
+        """Play all jobs to their ends; if that is interrupted, or fails, none of them is left."""
+        async with self._grid:
+            await self._look_around()
+            ahead_ms = await self._clock_ahead_ms()
+            began_ms = _now_ms() + LEAD_REAL_MS - self._jobs[0].submit_ms
+            self.origin_ms = began_ms + ahead_ms
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await self._play(began_ms)
+            except TimeoutError:
+                raise UnavailableError(
+                    f"the jobs have not ended after {self._patience_s:,.0f} s; give a lower --speed, or see whether "
+                    "others use the grid"
+                ) from None
+            finally:
+                if not self.records:
+                    await self._cancel()
+            self.remarks += await self._others()
+
+    async def _play(self, began_ms: int) -> None:
+        """Hand in and watch."""
         targets: dict[str | None, list[PlannedJob]] = {}
         for job in self._jobs:
             targets.setdefault(job.site, []).append(job)
-        await self._warm_up(set(targets))
-        lead_ms = round(LEAD_REAL_MS * self._clock.speed)
-        self.origin_ms = self._clock.now_ms() + lead_ms - self._jobs[0].submit_ms
-        self._open = {target: {} for target in targets}
-        works = [self._hand_in(target, jobs) for target, jobs in targets.items()]
-        try:
-            async with asyncio.timeout(patience_s):
-                await _all_of(*works, self._watch())
-        except TimeoutError:
-            left = len(self._jobs) - len(self.records)
-            raise UnavailableError(
-                f"{left:,} of {len(self._jobs):,} jobs have not ended after {patience_s:,.0f} s; give a lower --speed"
-            ) from None
+        async with _together() as group:
+            for site, jobs in targets.items():
+                group.append(asyncio.ensure_future(self._hand_in(site, jobs, began_ms)))
+            while True:
+                for task in group:
+                    if task.done():
+                        task.result()
+                handed_in = all(task.done() for task in group)
+                there = await self._found(targets, OPEN)
+                left = {record.job_id for record in there}
+                self._tell(len(set(self._ids.values()) - left), len(self._jobs), PLAYING)
+                if self._look is not None:
+                    await self._look(self._grid, there)
+                if handed_in and not left:
+                    break
+                await asyncio.sleep(_LOOK_EVERY_S)
+        found = {record.job_id: record for record in await self._found(targets)}
+        missing = sorted(set(self._ids.values()) - found.keys())
+        if missing:
+            raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it begun anew meanwhile?")
+        ended = [found[self._ids[job.row]] for job in self._jobs]
+        self.records = [expanded(record, self.origin_ms, self._speed) for record in ended]
 
-    async def _warm_up(self, targets: set[str | None]) -> None:
-        """Have all cores load or compile what they use, before it counts."""
-        self._tell(0, len(self._jobs), "Warming up")
-        wanted = warming(self._grid.plan, targets)
-        left: dict[str | None, list[int]] = {}
-        for target in targets:
-            requests = [(f"warm-{n}", request) for n, (to, request) in enumerate(wanted) if to == target]
-            answers = await self._submit(target, requests, _WARM_S)
-            left[target] = [answer.job_id for answer in answers if isinstance(answer, Accepted)]
-        for target, job_ids in left.items():
-            until = time.monotonic() + _WARM_S
-            while any(record.state != "ended" for record in await self._records(target, job_ids, _WARM_S)):
-                if time.monotonic() > until:
-                    raise UnavailableError(f"{_called(target)} does not run the first jobs within {_WARM_S:.0f} s")
-                await asyncio.sleep(0.1)
-
-    async def _hand_in(self, target: str | None, jobs: Sequence[PlannedJob]) -> None:
+    async def _hand_in(self, site: str | None, jobs: Sequence[PlannedJob], began_ms: int) -> None:
         """Hand in jobs to the grid or to a site: all whose time has come, in their order, one call after the other."""
         done = 0
         while done < len(jobs):
-            wait_ms = self._clock.real_ms(self.origin_ms + jobs[done].submit_ms - self._clock.now_ms())
-            await asyncio.sleep(max(0, wait_ms) / 1000)
-            now_ms = self._clock.now_ms() - self.origin_ms
-            batch = [jobs[done]]
-            while done + len(batch) < len(jobs) and jobs[done + len(batch)].submit_ms <= now_ms:
-                batch.append(jobs[done + len(batch)])
-            answers = await self._submit(target, [(job.key, job.request) for job in batch], _ANSWER_S)
-            for job, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, Accepted):
-                    self._open[target][answer.job_id] = job.row
-                else:
-                    refused = JobRecord(job_id=-1, request=job.request, state="refused", submit_ms=now_ms)
-                    self.records[job.row] = msgspec.structs.replace(refused, reason=answer.reason)
-            done += len(batch)
+            await asyncio.sleep(max(0, began_ms + jobs[done].submit_ms - _now_ms()) / 1000)
+            now_ms = _now_ms() - began_ms
+            due = [job for job in jobs[done:] if job.submit_ms <= now_ms] or [jobs[done]]
+            # The keys are this run's own: a try whose answer was lost hands nothing in twice.
+            taken = await self._grid.submit_many(
+                [job.request for job in due], site=site, keys=[f"{self.name}-{job.row}" for job in due]
+            )
+            self._ids |= {job.row: handle.id for job, handle in zip(due, taken, strict=True)}
+            done += len(due)
 
-    async def _watch(self) -> None:
-        """Take note of ends until there are none to come."""
-        while len(self.records) < len(self._jobs):
-            await asyncio.sleep(_LOOK_EVERY_S)
-            for target, known in self._open.items():
-                asked = list(known)[:_ASKED_AT_ONCE]
-                for record in await self._records(target, asked, _ANSWER_S) if asked else ():
-                    row = known.pop(record.job_id)
-                    if record.state in ("ended", "refused"):
-                        self.records[row] = record
-                    else:
-                        known[record.job_id] = row  # behind those that were not asked for
-            self._tell(len(self.records), len(self._jobs), "Playing on Ray")
+    async def _found(self, sites: Iterable[str | None], states: Sequence[State] = ()) -> list[JobRecord]:
+        """Return the jobs of this run, at the grid (None) and at sites."""
+        found: list[JobRecord] = []
+        for site in sites:
+            found += [record async for record in self._grid.jobs(own=site or "", array=self.name, state=states)]
+        return found
 
-    async def _submit(
-        self, target: str | None, requests: list[tuple[str, JobRequest]], timeout_s: float
-    ) -> list[Answer]:
-        data = await self._call(target, "submit", encode(requests), timeout_s)
-        return msgspec.msgpack.decode(data, type=list[Answer])
+    # -- the grid before and after ------------------------------------------------------------------------------------
 
-    async def _records(self, target: str | None, job_ids: list[int], timeout_s: float) -> list[JobRecord]:
-        data = await self._call(target, "records", job_ids, timeout_s)
-        return msgspec.msgpack.decode(data, type=list[JobRecord])
+    async def _look_around(self) -> None:
+        """Check that this grid is the scenario's, and see whether others use it."""
+        self._tell(0, len(self._jobs), "Asking the grid")
+        sites = await self._grid.sites()
+        try:
+            scheduling = await self._grid.scheduling()
+        except NotFoundError:
+            raise UnavailableError(
+                f"{self._grid.connection.url} does not say how it schedules: it is the gateway of a site, or of an "
+                "earlier release"
+            ) from None
+        self.remarks += check_grid(self._built, sites, scheduling)
+        for name in ("", *self._built.site_names):
+            async for record in self._grid.jobs(own=name, limit=1):
+                self._newest[name] = record.job_id
+        queue = await self._grid.queue(0)
+        busy = [f"{site.nodes - site.free} nodes of {site.name}" for site in sites if site.free < site.nodes]
+        waiting = queue.waiting + sum(site.waiting for site in sites)
+        if busy or waiting:
+            what = [*busy, *([f"{waiting} jobs wait"] if waiting else [])]
+            self.remarks.append(f"warning: others used the grid at the start: {', '.join(what)}")
 
-    async def _call(self, target: str | None, method: str, argument: object, timeout_s: float) -> bytes:
-        """Call an actor; one that does not answer is asked again: both calls may be repeated."""
-        import ray
+    async def _others(self) -> list[str]:
+        """Return whether others have handed in jobs meanwhile: those that may be seen, and numbers between our own."""
+        own = set(self._ids.values())
+        strangers: set[int] = set()
+        for site in self._newest:
+            async for record in self._grid.jobs(own=site):
+                if record.job_id <= self._newest[site]:
+                    break
+                strangers.add(record.job_id)
+        for giver in {job_id // OWN_IDS for job_id in own}:
+            numbers = [job_id for job_id in own if job_id // OWN_IDS == giver]
+            strangers.update(range(min(numbers), max(numbers)))
+        strangers -= own
+        sites, queue = await self._grid.sites(), await self._grid.queue(0)
+        left = queue.waiting + queue.starting + queue.running + sum(site.waiting + site.running for site in sites)
+        if not strangers and not left:
+            return []
+        seen = [f"{len(strangers)} handed in meanwhile"] * bool(strangers) + [f"{left} there at the end"] * bool(left)
+        return [f"warning: jobs of others were on the grid ({', '.join(seen)}); the schedule is theirs as well"]
 
-        actor = self._grid.actors[GRID_ACTOR if target is None else site_actor(target)]
-        for attempt in range(1, _TRIES + 1):
-            try:
-                async with asyncio.timeout(timeout_s):
-                    answer: bytes = await _result(getattr(actor, method).remote(argument))
-            except (ray.exceptions.RayError, TimeoutError) as error:
-                if attempt == _TRIES:
-                    told = str(error).splitlines()[0] if str(error) else type(error).__name__
-                    raise UnavailableError(f"{_called(target)} does not answer: {told}") from None
-                await asyncio.sleep(0.2 * attempt)
-            else:
-                return answer
-        raise AssertionError("the last try returns or raises")
+    async def _clock_ahead_ms(self) -> int:
+        """Return how far the grid's clock is ahead of this machine's, if that can be told at all."""
+        best_ms, ahead_ms = float("inf"), 0.0
+        for _ in range(3):
+            began, began_ms = time.monotonic(), time.time() * 1000
+            now_ms = (await self._grid.scheduling()).now_ms
+            took_ms = (time.monotonic() - began) * 1000
+            if took_ms < best_ms:
+                best_ms, ahead_ms = took_ms, now_ms - (began_ms + took_ms / 2)
+        if abs(ahead_ms) <= best_ms / 2 + 1:
+            return 0
+        if abs(ahead_ms) > LEAD_REAL_MS:
+            self.remarks.append(f"the grid's clock is {ahead_ms / 1000:+,.1f} s from that of this machine")
+        return round(ahead_ms)
+
+    async def _cancel(self) -> None:
+        """End all jobs of this run, also those whose answer has not come."""
+        self._tell(0, len(self._jobs), "Cancelling the jobs")
+        sites = sorted({job.site or "" for job in self._jobs})  # that of the grid is empty
+        with contextlib.suppress(GridweaveError):
+            for _ in range(_CANCEL_TRIES):
+                left = await self._found(sites, OPEN)
+                if not left:
+                    break
+                await self._grid.cancel(record.job_id for record in left)
+                await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _result(reference: Any) -> Any:
-    return await reference
-
-
-async def _all_of(*works: Any) -> None:
-    """Do several things at once; if one fails, end the others."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+@contextlib.asynccontextmanager
+async def _together() -> AsyncIterator[list[asyncio.Future[None]]]:
+    """Yield a list for tasks, which are ended, and awaited, at the end."""
+    tasks: list[asyncio.Future[None]] = []
     try:
-        await asyncio.gather(*tasks)
+        yield tasks
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _called(target: str | None) -> str:
-    return "the grid" if target is None else f"site {target}"
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
-def _started(plan: GridPlan) -> RunningGrid:
-    """Start the grid; leave nothing of it if that fails, or is interrupted: actors outlive who made them."""
+# -- a grid on Ray for one run ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """The Ray that a run stands on: whether sites have nodes of their own, and a folder that is the same everywhere."""
+
+    labelled: bool
+    folder: str
+    remarks: Sequence[str] = ()
+
+    @property
+    def namespace(self) -> str:
+        """Of the actors of this run alone."""
+        return Path(self.folder).name
+
+
+@contextlib.contextmanager
+def _ground(sites: Sequence[str], address: str | None, say: Callable[[str], None]) -> Iterator[_Ground]:
+    """Connect this process to Ray, and take down afterwards what was put up."""
+    check_ray()
+    # Whether it asks for a token is settled for a process when it imports Ray: not before that of a Ray of its own.
+    imported = sys.modules.get("ray")
+    if imported is not None and imported.is_initialized():
+        with _guest(imported, sites) as ground:
+            yield ground
+    elif address is not None:
+        say("Joining Ray")
+        knock(address)
+        with connected(address) as ray, _guest(ray, sites) as ground:
+            yield ground
+    else:
+        say("Starting Ray")
+        with _own_ray(sites) as ground:
+            yield ground
+
+
+@contextlib.contextmanager
+def _guest(ray: Any, sites: Sequence[str]) -> Iterator[_Ground]:
+    """Use a cluster of others; on all of its machines the folder of the run goes in the end."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    labelled = {node["Labels"].get(SITE_LABEL) for node in nodes} - {None}
+    missing = [site for site in sites if site not in labelled]
+    if labelled and missing:
+        raise UnavailableError(f"no node of the Ray cluster has the label {SITE_LABEL}={missing[0]}; add such a node")
+    folder = str(Path(tempfile.gettempdir()) / f"gridweave-run-{uuid.uuid4().hex[:12]}")
+    remarks = [] if labelled else [f"no node has the label {SITE_LABEL}: the sites are put anywhere"]
     try:
-        return start_grid(plan)
-    except BaseException:
-        stop_actors(find_actors(plan.namespace, [(site.name, site.machines) for site in plan.sites]))
-        raise
+        yield _Ground(bool(labelled), folder, remarks)
+    finally:
+        remove = ray.remote(num_cpus=0, max_retries=0)(_remove)
+        by_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        places = [by_node(node["NodeID"], soft=False) for node in nodes]
+        with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+            ray.get([remove.options(scheduling_strategy=place).remote(folder) for place in places], timeout=_END_S)
+
+
+def _remove(folder: str) -> None:
+    """Remove the folder of a run on this machine, after the end of all that runs from it."""
+    end_jobs(Path(folder), "the run is over")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _own_ray(sites: Sequence[str]) -> Iterator[_Ground]:
+    """Start a Ray, with a labelled node for each site; end and remove all of it, also if this process is killed."""
+    root = Path(make_temp())
+    labelled = len(sites) <= MOST_NODES
+    remarks = (
+        [] if labelled else [f"{len(sites)} sites share one Ray node; more than {MOST_NODES} nodes are not started"]
+    )
+    machines = [RayMachine(site, "m0") for site in sites] if labelled else []
+    own = OwnRay(root, machines, marker=secrets.token_hex(16), end_with=os.getpid())
+    try:
+        own.start()
+        with own.connected():
+            own.wait()
+            yield _Ground(labelled, str(root / f"run-{root.name}"), remarks)
+    finally:
+        with signals_held():
+            own.end(root / f"run-{root.name}", "the run is over")
+            shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _grid_of(plan: GridPlan) -> Iterator[RunningGrid]:
+    """Start a grid; nothing of it is left afterwards: actors outlive who made them."""
+    from gridweave.grid.service.cluster import find_actors, start_grid, stop_actors
+
+    try:
+        yield start_grid(plan)
+    finally:
+        with signals_held():
+            stop_actors(find_actors(plan.namespace, [(site.name, site.machines) for site in plan.sites]))
+
+
+async def _behind_own_gateway(namespace: str, player_of: Callable[[Client], Player]) -> Player:
+    """Play through a gateway in this process, which nobody else knows of."""
+    from gridweave.grid.gateway.server import Gateway
+    from gridweave.grid.gateway.settings import GatewaySettings
+    from gridweave.grid.service.backend import RayBackend
+
+    gateway = Gateway(RayBackend(namespace), GatewaySettings(port=0, requests_per_s=1e6, burst=1e6))
+    await gateway.start()
+    try:
+        player = player_of(Client(gateway.url, patience=_PATIENCE))
+        await player.run()
+        return player
+    finally:
+        await gateway.stop()

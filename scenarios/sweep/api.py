@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import OptionError, not_installed
 from gridweave.scenarios.results.files import save_figure, write_all, write_json
 from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.tables import Scenario
@@ -358,4 +358,4 @@ def _write_parquet(frame: pandas.DataFrame, path: Path) -> None:
     try:
         frame.to_parquet(path, engine="pyarrow", index=False)
     except ImportError:
-        raise UnavailableError("pyarrow is not installed; run: pip install 'gridweave[sweep]'") from None
+        raise not_installed("pyarrow", "sweep") from None

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import OptionError, UnavailableError, not_installed
 from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, quietly
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import PlannedRun
@@ -86,8 +86,7 @@ def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]
         with quietly():
             import ray
     except ImportError:
-        hint = "pip install 'gridweave[sweep]', or give --workers 1 to do without it"
-        raise UnavailableError(f"ray is not installed; run: {hint}") from None
+        raise UnavailableError(f"{not_installed('ray', 'sweep')}, or give --workers 1 to do without it") from None
     if ray.is_initialized():
         yield ray, False
         return

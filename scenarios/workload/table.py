@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, UnavailableError
+from gridweave.errors import InputError, not_installed
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.kernels.order import order_keys
 
@@ -279,5 +279,5 @@ def data_frame(columns: Mapping[str, Any], *, extra: str = "pandas") -> pandas.D
     try:
         import pandas as pd
     except ImportError:
-        raise UnavailableError(f"pandas is not installed; run: pip install 'gridweave[{extra}]'") from None
+        raise not_installed("pandas", extra) from None
     return pd.DataFrame(columns)

@@ -1,4 +1,4 @@
-"""The disciplines, by name. To add one, add its entry here (docs/how-to.md)."""
+"""The disciplines, by name. To add one, add its entry here (docs/write-a-discipline.md)."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Select, bindparam, func, select
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import JobRecord
 from gridweave.site.journal import tables
 from gridweave.site.journal.records import (
@@ -21,7 +22,6 @@ from gridweave.site.journal.records import (
     Experience,
     Group,
     Input,
-    JobFilter,
     JobUsage,
     KeptAnswer,
     Note,
@@ -197,7 +197,7 @@ class JournalReader:
                 found |= {job_id: self._record(data, job_id) for job_id, data in connection.execute(query)}
         return {job_id: found[job_id] for job_id in wanted if job_id in found}
 
-    def find_ended(self, query: JobFilter) -> list[JobRecord]:
+    def find_ended(self, query: JobQuery) -> list[JobRecord]:
         """Return jobs that are over, those with the highest numbers first."""
         columns = ended.c
         chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
@@ -206,10 +206,10 @@ class JournalReader:
                 chosen = chosen.where(column == plain(wanted))
         if query.site is not None:
             chosen = chosen.where(columns.sites.contains(sites_text([plain(query.site)]), autoescape=True))
-        if query.states:
-            chosen = chosen.where(columns.state.in_(query.states))
-        if query.outcomes:
-            chosen = chosen.where(columns.outcome.in_(query.outcomes))
+        if query.state:
+            chosen = chosen.where(columns.state.in_(query.state))
+        if query.outcome:
+            chosen = chosen.where(columns.outcome.in_(query.outcome))
         if query.below is not None:
             chosen = chosen.where(columns.job_id < query.below)
         with self.reading() as connection:

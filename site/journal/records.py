@@ -96,31 +96,6 @@ class NumberedNote(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs are asked for; those with the highest numbers first.
-
-    Attributes
-    ----------
-    user, name, array, site : str, optional
-        Only jobs of this user, of this name, of this array, with a part at this site.
-    states, outcomes : tuple of str
-        Only jobs in one of these states, with one of these outcomes; empty: all.
-    below : int, optional
-        Only jobs with smaller numbers.
-    limit : int
-        So many at most.
-    """
-
-    user: str | None = None
-    name: str | None = None
-    array: str | None = None
-    site: str | None = None
-    states: tuple[str, ...] = ()
-    outcomes: tuple[str, ...] = ()
-    below: int | None = None
-    limit: int = 100
-
-
 class JobUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What a job has used.
 

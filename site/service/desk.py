@@ -22,18 +22,19 @@ import msgspec
 from gridweave.site.desk_messages import (
     JobEvent,
     JobEvents,
-    JobList,
+    JobPage,
+    JobQuery,
     LinkStatus,
-    MachineStatus,
+    MachineInfo,
     Queue,
     QueuedJob,
+    SiteInfo,
     SiteNames,
-    SiteStatus,
 )
 from gridweave.site.explain import Forecast
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, WishKind
 from gridweave.site.journal.journal import Journal
-from gridweave.site.journal.records import JobFilter, Note, NumberedNote
+from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.site_driver import SiteDriver
@@ -143,19 +144,19 @@ class Desk(Generic[D]):
             found |= await asyncio.to_thread(self._journal.ended, rest)
         return [found[job_id] for job_id in sorted(found)]
 
-    async def jobs(self, wanted: JobFilter) -> JobList:
+    async def jobs(self, wanted: JobQuery) -> JobPage:
         """Return the jobs that are asked for, the newest first."""
         await self.driver.durable()
         found = self._known(wanted)
-        if not wanted.states or not set(wanted.states).isdisjoint(OVER):
+        if not wanted.state or not set(wanted.state).isdisjoint(OVER):
             more = msgspec.structs.replace(wanted, limit=wanted.limit + 1)
             for record in await asyncio.to_thread(self._journal.find_ended, more):
                 found.setdefault(record.job_id, record)
         numbers = sorted(found, reverse=True)
         page = [found[job_id] for job_id in numbers[: wanted.limit]]
-        return JobList(page, page[-1].job_id if len(numbers) > wanted.limit else None)
+        return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > wanted.limit else None)
 
-    def _known(self, wanted: JobFilter) -> dict[int, JobRecord]:
+    def _known(self, wanted: JobQuery) -> dict[int, JobRecord]:
         """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
         found: dict[int, JobRecord] = {}
         # Numbers are given out ascending, so the newest are the last.
@@ -212,13 +213,13 @@ class Desk(Generic[D]):
         return self.core.book.eligibility.is_wished(job_id)
 
 
-def is_asked_for(record: JobRecord, wanted: JobFilter) -> bool:
+def is_asked_for(record: JobRecord, wanted: JobQuery) -> bool:
     """Return whether a job is one of those that are asked for, but for its number."""
     request = record.request
     array = None if request.array is None else request.array.name
     return (
-        (not wanted.states or record.state in wanted.states)
-        and (not wanted.outcomes or record.outcome in wanted.outcomes)
+        (not wanted.state or record.state in wanted.state)
+        and (not wanted.outcome or record.outcome in wanted.outcome)
         and (wanted.user is None or request.user == wanted.user)
         and (wanted.name is None or request.name == wanted.name)
         and (wanted.array is None or array == wanted.array)
@@ -260,32 +261,32 @@ class SiteDesk(Desk[SiteDriver]):
         self._uplink = uplink
         self.away: Collection[str] = ()
 
-    async def status(self) -> SiteStatus:
+    async def status(self) -> SiteInfo:
         """Return how the site is."""
         await self.driver.durable()
         site, settings = self.driver.site, self.driver.settings
         core = site.core.site
         machines = tuple(
-            MachineStatus(
-                agent.name,
-                site.runs.ports.host_of(agent.name),
-                agent.nodes,
-                agent.name not in self.away,
-                site.runs.problem_of(agent.name),
+            MachineInfo(
+                name=agent.name,
+                host=site.runs.ports.host_of(agent.name),
+                nodes=agent.nodes,
+                here=agent.name not in self.away,
+                problem=site.runs.problem_of(agent.name),
             )
             for agent in settings.agents
         )
-        return SiteStatus(
-            settings.name,
-            core.nodes,
-            settings.owner.nodes_for_grid(core.nodes),
-            core.free,
-            sum(1 for _ in core.waiting()),
-            sum(1 for _ in core.running()),
-            site.core.draining,
-            machines,
-            policy_label(settings.policy, settings.owner),
-            None if self._uplink is None else self._uplink(),
+        return SiteInfo(
+            name=settings.name,
+            nodes=core.nodes,
+            for_grid=settings.owner.nodes_for_grid(core.nodes),
+            free=core.free,
+            waiting=sum(1 for _ in core.waiting()),
+            running=sum(1 for _ in core.running()),
+            draining=site.core.draining,
+            machines=machines,
+            policy=policy_label(settings.policy, settings.owner),
+            uplink=None if self._uplink is None else self._uplink(),
         )
 
     async def about(self) -> list[SiteNames]:

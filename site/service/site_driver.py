@@ -11,7 +11,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.jit import one_at_a_time
-from gridweave.site.job import Accepted, Declined, DescribeJob
+from gridweave.site.job import Accepted, Declined, DescribeJob, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
@@ -19,21 +19,26 @@ from gridweave.site.messages import (
     REPORTS,
     AgentForgotten,
     AgentJoined,
+    CommitHold,
     DrainSite,
     EndRun,
     FragmentsMet,
+    HoldNodes,
     LiveSiteEvent,
     Order,
     Request,
+    RequestQuote,
     ResumeSite,
+    RunEnded,
+    RunStarted,
     SiteMessage,
     StartRun,
     TellGrid,
+    UserSubmitted,
 )
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.driver import Driver, Send
-from gridweave.site.service.warming import warm_up
 
 GRID = "grid"
 """The other end of a site's connection."""
@@ -155,3 +160,56 @@ class SiteDriver(Driver[Any]):
             return order
         limit_ms = self.clock.real_ms(order.launch.limit_ms)
         return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, limit_ms=limit_ms))
+
+
+_MOST_ROUNDS = 50
+
+
+def warm_up(settings: SiteSettings) -> LiveSite:
+    """Play some jobs on a site of its own: of its users, one that fills it and some that wait; and of a grid.
+
+    Returns
+    -------
+    LiveSite
+        That site. Nothing is known of it to the one that will work.
+    """
+    site = LiveSite(settings)
+    widths = [settings.nodes, settings.nodes, 1, 1]
+    requests = [
+        JobRequest(program=Program(argv=("true",)), nodes=width, limit_ms=1_000 * (number + 1))
+        for number, width in enumerate(widths)
+    ]
+    events: list[LiveSiteEvent] = [UserSubmitted(str(number), request) for number, request in enumerate(requests)]
+    events += [RequestQuote(1, 1, 1_000)]
+    rest = _of_the_grid(requests[-1])
+    now_ms = 0
+    for _ in range(_MOST_ROUNDS):
+        commands = site.handle(now_ms, *events)
+        for job_id in site.book.records if now_ms == 0 else ():
+            site.forecast(now_ms, job_id)
+            site.quote(now_ms, requests[0])
+        now_ms += 1
+        events = []
+        for command in commands:
+            if isinstance(command, StartRun):
+                key = command.agent, command.launch.job_id, command.launch.attempt
+                events += [RunStarted(*key), RunEnded(*key, "finished")]
+        if not events and not rest:
+            break
+        if not events:
+            events = [rest.pop(0)]
+            if isinstance(events[0], DescribeJob):
+                events.append(rest.pop(0))
+            if isinstance(events[-1], HoldNodes) and events[-1].start_ms is not None:
+                now_ms = events[-1].start_ms - 10
+    site.handle(100_000)
+    return site
+
+
+def _of_the_grid(request: JobRequest) -> list[LiveSiteEvent]:
+    """Return a hold that starts at once, and one that is committed."""
+    found: list[LiveSiteEvent] = []
+    for job_id, start_ms in ((1, None), (2, 10_000)):
+        found.append(DescribeJob(job_id, 1, request, 1_000, 0, 1, ("here",)))
+        found.append(HoldNodes(job_id, 1, 1, 1_000, start_ms))
+    return [*found, CommitHold(2, 1)]

@@ -100,6 +100,11 @@ class UnavailableError(GridweaveError):
     exit_status = 3
 
 
+def not_installed(module: str | None, part: str = "live") -> UnavailableError:
+    """Return the error for a library that is missing, which a part of gridweave needs."""
+    return UnavailableError(f"{module} is not installed; in a checkout of gridweave run: pip install '.[{part}]'")
+
+
 class RefusedError(InputError):
     """The gateway of a grid refused a request.
 

@@ -137,7 +137,7 @@ def test_what_is_not_installed_is_said(shell: Shell, journal: Path, monkeypatch:
     for name in ("experience", "reader", "store", "tables", "step"):
         monkeypatch.delitem(sys.modules, f"gridweave.site.journal.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    told = "gridweave: sqlalchemy is not installed; run: pip install 'gridweave[live]'\n"
+    told = "gridweave: sqlalchemy is not installed; in a checkout of gridweave run: pip install '.[live]'\n"
     assert shell("experience", journal) == (3, "", told)
 
 

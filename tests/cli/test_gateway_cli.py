@@ -123,11 +123,12 @@ SERVE = """
 import asyncio, sys
 sys.path.insert(0, {tests!r})
 from fake_backend import FakeBackend
-from gridweave.grid.gateway.running import log_requests, serve
+from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.service.gateway_process import log_requests, serve_gateway
 
 async def main():
-    await serve(FakeBackend(), GatewaySettings(port=0), print_now)
+    await serve_gateway(Gateway(FakeBackend(), GatewaySettings(port=0)), [], print_now)
 
 def print_now(text):
     print(text, flush=True)

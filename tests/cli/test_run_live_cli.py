@@ -51,7 +51,7 @@ def test_without_ray(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     status, out, err = shell("run", "two-sites", "--set", "workload.jobs=5", "--on", "ray")
     assert (status, out) == (3, "")
-    assert "pip install 'gridweave[live]'" in err.splitlines()[-1]
+    assert "pip install '.[live]'" in err.splitlines()[-1]
 
 
 def test_what_cannot_be_played(shell: Shell) -> None:

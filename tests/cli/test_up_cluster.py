@@ -18,9 +18,8 @@ import pytest
 from gridweave.grid.client.client import Client, Job
 from gridweave.grid.config.reading import read_grid
 from gridweave.grid.service.cluster import GridPlan
-from gridweave.grid.service.ending import kill
-from gridweave.grid.service.state import LocalGridState
-from gridweave.grid.service.up import first_port_of, wanted_grid
+from gridweave.grid.service.local import first_port_of, wanted_grid
+from gridweave.grid.service.state import LocalGridState, kill
 from gridweave.site.job import JobRecord
 from gridweave.site.machine.processes import process_stat, strays
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories

@@ -6,7 +6,7 @@ import pytest
 
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.service.warming import warm_up
+from gridweave.grid.service.driver import warm_up
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.contention import (
     add_job_flows,
@@ -130,7 +130,7 @@ def test_a_partition_stops_those_across_it_alone() -> None:
     traffic.start(0, HALF, {"a": 4, "d": 4})
     traffic.start(1, HALF, {"a": 4, "b": 4})
     whole = traffic.model
-    table = Timetable.of(whole.topology, [Change(1, "link", tuple(whole.topology.cables_between("b", "c")), 0.0)])
+    table = Timetable.of(whole.topology, [CableChange(1, "link", tuple(whole.topology.cables_between("b", "c")), 0.0)])
     parted = replace(whole, topology=table.topology_in(1), paths=table.paths_in(1))
     share_links(parted.arrays, traffic.flows, traffic.filling)
     assert traffic.slowdown(0) == math.inf

@@ -9,7 +9,7 @@ from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.messages import Agent
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
-from gridweave.site.service.warming import warm_up
+from gridweave.site.service.site_driver import warm_up
 
 POLICIES = [SitePolicy(), SitePolicy(discipline="planning"), SitePolicy(backfill="conservative"), SharedNodes()]
 

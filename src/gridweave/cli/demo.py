@@ -16,7 +16,7 @@ from gridweave.cli.run_live import print_live_run
 from gridweave.cli.up import progress
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.live.demo import Played
+    from gridweave.scenarios.live.demo import Shown
     from gridweave.site.job import JobRecord
 
 NAME = "demo"
@@ -47,7 +47,7 @@ def demo(
 
 def _show(folder: Path) -> None:
     from gridweave.grid.config.reading import grid_of_text
-    from gridweave.grid.service.up import bring_up, wanted_grid
+    from gridweave.grid.service.local import bring_up, wanted_grid
     from gridweave.scenarios.live.demo import end_forecast, forecast_begun, grid_text, make_demo, play
 
     (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")
@@ -58,15 +58,15 @@ def _show(folder: Path) -> None:
     print_table(
         [*rows, ("gateway", state.url)], title=f"A grid is up after {sum(brought.seconds.values()):.0f} s", left=2
     )
-    shown = make_demo(folder)
-    with forecast_begun(shown) as forecast:
-        typer.echo(f"{len(shown.submissions)} jobs, shaped like those of {shown.source}, are handed in.")
+    made = make_demo(folder)
+    with forecast_begun(made) as forecast:
+        typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are handed in.")
         with delayed_progress("Playing") as report:
-            played = play(state, shown, report)
-        _print_played(played)
+            shown = play(state, made, report)
+        _print_shown(shown)
         with progress() as tell:
             tell("Setting it beside the simulation")
-            done = shown.compared(end_forecast(forecast), played.records, played.origin_ms)
+            done = made.compared(end_forecast(forecast), shown.records)
     print_live_run(done, verdict=False)
     typer.echo(
         "What differs is mostly time that the simulation does not know: sites agree on the start of a job on several"
@@ -77,15 +77,13 @@ def _show(folder: Path) -> None:
         done.write(folder)
 
 
-def _print_played(played: Played) -> None:
-    if played.waiting is not None:
-        print_table(
-            _sharing(played.running), headings=("site", "jobs on it"), title="The jobs share the sites:", left=2
-        )
-        typer.echo(f"Why does job {played.waiting.job_id} wait? (gridweave explain {played.waiting.job_id})")
-        print_forecast(played.waiting)
+def _print_shown(shown: Shown) -> None:
+    if shown.waiting is not None:
+        print_table(_sharing(shown.running), headings=("site", "jobs on it"), title="The jobs share the sites:", left=2)
+        typer.echo(f"Why does job {shown.waiting.job_id} wait? (gridweave explain {shown.waiting.job_id})")
+        print_forecast(shown.waiting)
     split = [
-        (f"job {record.job_id}", f"{record.request.nodes} nodes", places_text(record.places)) for record in played.split
+        (f"job {record.job_id}", f"{record.request.nodes} nodes", places_text(record.places)) for record in shown.split
     ]
     print_table(split, title="On several sites at once ran", left=3)
 

@@ -9,7 +9,7 @@ import typer
 
 from gridweave.cli.options import named_as_typed, parse_bytes, span_text
 from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import UnavailableError
+from gridweave.errors import not_installed
 
 if TYPE_CHECKING:
     from gridweave.site.journal.experience import Learnt
@@ -77,7 +77,7 @@ def _library(**options: float | None) -> tuple[Callable[..., list[Learnt]], Rule
         from gridweave.site.journal.experience import learn
         from gridweave.site.journal.suggest import Rule
     except ImportError as error:
-        raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
+        raise not_installed(error.name) from None
     with named_as_typed(disk_bps="--disk-bandwidth", node_memory_bytes="--node-memory"):
         return learn, Rule(**options)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ import typer
 
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import say
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import OptionError, not_installed
 
 _LISTEN = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})", re.ASCII)
 
@@ -37,10 +37,10 @@ def gateway(
     """
     host, port = parse_listen(listen)
     try:
-        from gridweave.grid.gateway.running import run_gateway
         from gridweave.grid.gateway.settings import GatewaySettings
+        from gridweave.grid.service.gateway_process import run_gateway
     except ImportError as error:
-        raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
+        raise not_installed(error.name) from None
     with named_as_typed(host="--listen", port="--listen"):
         settings = GatewaySettings(host=host, port=port, tokens=tokens, cert=cert, key=key)
         _join(address, namespace)

@@ -61,7 +61,7 @@ def play_live(
             speed = SPEED if speed is None else speed
             done = run_on_ray(scenario, overrides=overrides, speed=speed, address=address, jobs=jobs, progress=report)
         else:
-            from gridweave.scenarios.live.gateway import run_on_gateway
+            from gridweave.scenarios.live.play import run_on_gateway
 
             url = None if on == "grid" else on
             done = run_on_gateway(scenario, url, overrides=overrides, speed=speed, jobs=jobs, progress=report)

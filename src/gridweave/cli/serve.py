@@ -8,7 +8,7 @@ import typer
 
 from gridweave.cli.output import say
 from gridweave.cli.run import problems_as_lines
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import OptionError, not_installed
 
 if TYPE_CHECKING:
     from gridweave.grid.config.reading import ReadGrid
@@ -45,7 +45,7 @@ def serve(
     try:
         _serve(file, keep_jobs=keep_jobs, check=check)
     except ImportError as error:
-        raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
+        raise not_installed(error.name) from None
 
 
 def _serve(file: str, *, keep_jobs: bool, check: bool) -> None:

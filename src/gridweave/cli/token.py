@@ -13,7 +13,7 @@ import typer
 from gridweave.cli.grid_client import Here
 from gridweave.cli.options import named_as_typed, parse_time_ms
 from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError, not_installed
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Role, TokenInfo
@@ -107,7 +107,7 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
     try:
         from gridweave.grid.gateway.access import TokenStore
     except ImportError as error:
-        raise UnavailableError(f"{error.name} is not installed; run: pip install 'gridweave[live]'") from None
+        raise not_installed(error.name) from None
     if place is not None and here is not None:
         raise OptionError("--grid", "names a grid, and --tokens, or GRIDWEAVE_TOKENS, a place; give one of them")
     place = _place_here(here) if place is None else place

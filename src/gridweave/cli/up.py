@@ -16,9 +16,8 @@ from gridweave.cli.run import problems_as_lines
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
-    from gridweave.grid.service.down import TakenDown
+    from gridweave.grid.service.local import Brought, TakenDown, Wanted
     from gridweave.grid.service.state import LocalGridState
-    from gridweave.grid.service.up import Brought, Wanted
 
 Name = Annotated[
     str | None,
@@ -75,7 +74,7 @@ def up(
     if check:
         _check(file, name)
         return
-    from gridweave.grid.service.up import bring_up
+    from gridweave.grid.service.local import bring_up
 
     last = read_grid_state(name)
     if fresh:
@@ -105,7 +104,7 @@ def down(
 
     Example: gridweave down --keep-jobs
     """
-    from gridweave.grid.service.down import take_down
+    from gridweave.grid.service.local import take_down
     from gridweave.grid.service.signals import signals_held
     from gridweave.grid.service.state import DEFAULT_NAME
 
@@ -153,8 +152,8 @@ def _check(file: str | None, name: str) -> None:
 def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
     """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
     from gridweave.grid.config.reading import grid_of_text, read_grid
+    from gridweave.grid.service.local import wanted_grid
     from gridweave.grid.service.state import read_grid_state
-    from gridweave.grid.service.up import wanted_grid
 
     last = read_grid_state(name) if file is None else None
     read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)
@@ -165,7 +164,7 @@ def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
 
 def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
     """Forget the jobs of earlier times."""
-    from gridweave.grid.service.down import begin_anew, open_jobs
+    from gridweave.grid.service.local import begin_anew, open_jobs
 
     if last is None:
         return

@@ -13,7 +13,7 @@ import pytest
 from gridweave.errors import InputError, ScenarioError
 from gridweave.grid.config.reading import default_text, grid_of_text, read_grid
 from gridweave.grid.service.cluster import plan_of
-from gridweave.grid.service.up import wanted_grid
+from gridweave.grid.service.local import wanted_grid
 
 SITES = '[[sites]]\nname = "x"\nnodes = 4\n\n[[sites]]\nname = "y"\nnodes = 2\n\n'
 

@@ -14,14 +14,16 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.grid.service.down import take_down
-from gridweave.grid.service.ending import MARKER_VARIABLE, end_marked, end_processes
+from gridweave.grid.service.local import first_port_of, kept_secret, take_down
 from gridweave.grid.service.ray import free_port, make_ray_token
 from gridweave.grid.service.state import (
     GATEWAY,
+    MARKER_VARIABLE,
     STATE,
     LocalGridState,
     LocalProcess,
+    end_marked,
+    end_processes,
     known_grids,
     read_grid_state,
     running_grid,
@@ -30,7 +32,6 @@ from gridweave.grid.service.state import (
     write_private,
     write_state,
 )
-from gridweave.grid.service.up import first_port_of, kept_secret
 from gridweave.site.machine.processes import all_pids, boot_id, process_stat
 
 Start = Callable[..., "subprocess.Popen[bytes]"]

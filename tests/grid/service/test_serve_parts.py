@@ -18,13 +18,12 @@ from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.service.gateway_process import prepare_tokens, serve_gateway
 from gridweave.grid.service.ray import LOOPBACK
 from gridweave.grid.service.serve import (
     GridSide,
     grid_service,
     own_address,
-    prepare_tokens,
-    serve_gateway,
     serve_site,
     site_service,
 )
@@ -145,7 +144,7 @@ async def test_a_journal_of_another_grid_ends_the_side_of_the_grid(tmp_path: Pat
 
     await begin(GRID)
     await begin(GRID)
-    with pytest.raises(InputError, match="its inputs were for a core of"):
+    with pytest.raises(InputError, match="its inputs were for other settings"):
         await begin(GRID.replace("nodes = 6", "nodes = 7"))
 
 

@@ -11,7 +11,7 @@ import pytest
 from builders import random_jobs, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
@@ -81,7 +81,7 @@ def test_reserved_starts_with_a_network(split: str, contention: str) -> None:
     """Under conservative backfilling no node is used twice, and every job runs for its length at the least."""
     rng = np.random.default_rng(6)
     model, nodes = row_of_sites(3, 0.5, 5e7), [8, 6, 4]
-    cut = Timetable.of(model.topology, [Change(5_000, "link", (0,), 0.0), Change(30_000, "link", (0,), 1.0)])
+    cut = Timetable.of(model.topology, [CableChange(5_000, "link", (0,), 0.0), CableChange(30_000, "link", (0,), 1.0)])
     slowest = 1.0
     for _ in range(5):
         workload = to_workload(random_jobs(rng, 60, 18, load=1.1, tick=100))
@@ -125,7 +125,7 @@ def test_two_jobs_on_one_link() -> None:
 def test_a_link_that_fails_stops_a_job_until_it_is_back() -> None:
     """With dynamic contention a split job stands still while its link is down, and its end is that much later."""
     model = row_of_sites(2)
-    cut = Timetable.of(model.topology, [Change(3_000, "link", (0,), 0.0), Change(50_000, "link", (0,), 1.0)])
+    cut = Timetable.of(model.topology, [CableChange(3_000, "link", (0,), 0.0), CableChange(50_000, "link", (0,), 1.0)])
     jobs = jobs_of([(0, 8, 10_000), (4_000, 8, 1_000)], **TALK)
     policy = GridPolicy(mode="multi-site")
     before = simulate_grid(jobs, [4, 4], policy, net=GridNet(model))
@@ -134,7 +134,7 @@ def test_a_link_that_fails_stops_a_job_until_it_is_back() -> None:
         assert result.end_ms[0] - before.end_ms[0] == later_ms
         # The second job cannot be split while the link is down.
         assert result.start_ms[1] == max(50_000, int(result.end_ms[0]))
-    for_ever = Timetable.of(model.topology, [Change(3_000, "link", (0,), 0.0)])
+    for_ever = Timetable.of(model.topology, [CableChange(3_000, "link", (0,), 0.0)])
     with pytest.raises(InputError, match="job 0 runs on several sites and gets nothing"):
         simulate_grid(jobs, [4, 4], policy, net=GridNet(model, for_ever, contention="dynamic"))
 
@@ -142,7 +142,7 @@ def test_a_link_that_fails_stops_a_job_until_it_is_back() -> None:
 def test_what_can_never_be_placed_is_refused() -> None:
     """A job wider than any site is refused when no link is left that could ever join enough of them."""
     model = row_of_sites(2)
-    cut = Timetable.of(model.topology, [Change(3_000, "link", (0,), 0.0)])
+    cut = Timetable.of(model.topology, [CableChange(3_000, "link", (0,), 0.0)])
     jobs = jobs_of([(0, 8, 9_000), (1_000, 8, 1_000), (4_000, 8, 10), (4_000, 2, 10)], **TALK)
     for backfill in ("none", "easy", "conservative"):
         policy = GridPolicy(mode="multi-site", backfill=backfill)

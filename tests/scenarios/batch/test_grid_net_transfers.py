@@ -8,7 +8,7 @@ import pytest
 
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
-from gridweave.netmodel.changes import Change, Timetable
+from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
@@ -123,7 +123,7 @@ def test_input_that_was_sent_in_vain_stops() -> None:
 def test_output_waits_for_a_link_that_has_failed(contention: str) -> None:
     """Output that finds its link down stands still until that is back; if it never is, the simulation is refused."""
     jobs, model = jobs_of([(0, 4, 3_000, 0, SIZE // 4)]), two_sites()
-    down, up = Change(1_000, "link", (0,), 0.0), Change(5_000, "link", (0,), 1.0)
+    down, up = CableChange(1_000, "link", (0,), 0.0), CableChange(5_000, "link", (0,), 1.0)
     for changes, end_ms in (([down, up], 5_500), ([], 3_500)):
         timetable = Timetable.of(model.topology, changes)
         net = GridNet(model, timetable, data="blocking", contention=contention)

@@ -21,16 +21,16 @@ from gridweave.errors import OptionError, ScenarioError, UnavailableError
 from gridweave.grid.api import FragmentLimit, Scheduling, SiteInfo
 from gridweave.grid.gateway import routes
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.live import gateway as gateway_run
-from gridweave.scenarios.live.gateway import (
+from gridweave.scenarios.live import play
+from gridweave.scenarios.live.plan import (
     START_REAL_MS,
     check_grid,
     compressed,
     expanded,
-    run_on_gateway,
     short_limits,
     suitable_speed,
 )
+from gridweave.scenarios.live.play import PLAYING, run_on_gateway
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.job import JobRecord
@@ -243,7 +243,7 @@ def test_own_users_and_others(tmp_path: Path) -> None:
         seen: list[int] = []
 
         def another(done: int, total: int, what: str) -> None:
-            if what == "Playing on the grid" and not seen:
+            if what == PLAYING and not seen:
                 before.cancel()
                 seen.append(client.submit(["true"]).id)
 
@@ -271,7 +271,7 @@ def test_jobs_that_do_not_end_are_cancelled(
     elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When its patience is over a run fails with one line, and none of its jobs is left."""
-    monkeypatch.setattr(gateway_run, "patience_s", lambda simulated, speed: 2.0)
+    monkeypatch.setattr(play, "patience_s", lambda simulated, speed: 2.0)
     with pytest.raises(UnavailableError, match="have not ended after 2 s"):
         run_on_gateway(scenario_file(tmp_path), elsewhere.url, speed=100.0)
     records = elsewhere.grid.records_by_id.values()

@@ -177,7 +177,7 @@ def test_to_pandas_has_the_columns_of_the_csv(tmp_path: Path) -> None:
 def test_without_pandas_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing pandas is an UnavailableError that names the extra."""
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UnavailableError, match=r"pip install 'gridweave\[pandas\]'"):
+    with pytest.raises(UnavailableError, match=r"pip install '\.\[pandas\]'"):
         make_result().to_pandas()
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from gridweave.errors import InputError
+from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.journal.records import JobFilter, NumberedNote
+from gridweave.site.journal.records import NumberedNote
 from gridweave.site.launch import Used
 from gridweave.site.messages import Event
 
@@ -52,7 +53,7 @@ def record(journal: Journal, *records: JobRecord) -> None:
 
 def found(journal: JournalReader, **query: Any) -> list[int]:
     """Return the numbers of the jobs that are found."""
-    return [each.job_id for each in journal.find_ended(JobFilter(**query))]
+    return [each.job_id for each in journal.find_ended(JobQuery(**query))]
 
 
 def test_what_is_known_of_a_job_comes_back_whole(journal: Journal, tmp_path: Path) -> None:
@@ -80,8 +81,8 @@ def test_jobs_are_found_by_what_is_asked_for(journal: Journal) -> None:
     assert found(journal, site="north") == [4, 2, 1]
     assert found(journal, site="no_th") == [3]
     assert found(journal, site="nort") == found(journal, site="n%") == []
-    assert found(journal, states=("refused",)) == [3]
-    assert found(journal, states=("ended",), outcomes=("failed", "limit")) == [2]
+    assert found(journal, state=("refused",)) == [3]
+    assert found(journal, state=("ended",), outcome=("failed", "limit")) == [2]
 
 
 def test_a_number_that_is_given_again_takes_the_place_of_the_last(journal: Journal) -> None:

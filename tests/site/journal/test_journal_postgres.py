@@ -12,10 +12,11 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import Job, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.journal.records import ChannelState, JobFilter, JobUsage
+from gridweave.site.journal.records import ChannelState, JobUsage
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.tables import MIGRATIONS, VERSION, metadata
 from gridweave.site.messages import Event, JobFinished, JobSubmitted
@@ -239,10 +240,10 @@ def test_an_older_journal_is_migrated(url: str, monkeypatch: pytest.MonkeyPatch)
             step.ended(over)
         assert journal.experience().read_bytes is not None
         assert journal.ended([7]) == {7: over}
-        assert journal.find_ended(JobFilter(user="a\0nna", site="north")) == [over]
+        assert journal.find_ended(JobQuery(user="a\0nna", site="north")) == [over]
         with journal.step() as step:
             step.ended(over)
-        assert journal.find_ended(JobFilter(site="nort_", states=("ended",))) == []
+        assert journal.find_ended(JobQuery(site="nort_", state=("ended",))) == []
     with engine.begin() as connection:
         found = connection.execute(text("SELECT table_name, column_name FROM information_schema.columns")).all()
         ours = {(table.name, column.name) for table in metadata.sorted_tables for column in table.columns}

@@ -1,36 +1,36 @@
-"""Bringing up a whole grid on this machine: Ray, the actors, the gateway; what runs of it stays."""
+"""A whole grid on this machine, Ray, the actors and the gateway: brought up, taken down, and begun anew."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import shutil
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import GatewayTable, GridFile
-from gridweave.grid.service.cluster import GIVE_UP_S, stop_actors
-from gridweave.grid.service.down import end_all
-from gridweave.grid.service.ending import count_running, end_processes
-from gridweave.grid.service.local_gateway import start_gateway, wait_until_ready
+from gridweave.grid.service.cluster import GIVE_UP_S, find_actors, make_grid, plan_of, stop_actors
+from gridweave.grid.service.gateway_process import start_gateway, wait_until_ready
 from gridweave.grid.service.ray import (
     LOOPBACK,
     MOST_NODES,
+    STORE_BYTES,
     Launcher,
-    LocalRay,
-    Machine,
+    OwnRay,
+    RayMachine,
+    RayState,
     check_ray,
     connected,
-    free_port,
     knock,
-    make_ray_token,
-    make_temp,
+    remove_temp,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held, uninterrupted
 from gridweave.grid.service.state import (
@@ -40,10 +40,16 @@ from gridweave.grid.service.state import (
     LIVE,
     LOGS,
     RAY_TOKEN,
+    STATE,
     LocalGridState,
     LocalProcess,
     LocalSite,
     check_name,
+    count_running,
+    end_jobs,
+    end_marked,
+    end_processes,
+    forget_processes,
     make_private,
     read_grid_state,
     working_on,
@@ -57,6 +63,9 @@ if TYPE_CHECKING:
     from gridweave.grid.service.cluster import GridPlan, RunningGrid
 
 PROBE_SECRET, MARKER = "probe-secret", "marker"
+_GRID, _SITE = "grid.journal", "site.journal"
+
+REASON = "the grid is taken down"
 
 FIRST_PORT, PORTS_OF_A_GRID, GRIDS = 20_000, 1_000, 12
 """From which port on the ranks of jobs meet, how many ports are kept for one grid, and for how many grids."""
@@ -94,17 +103,17 @@ class Wanted:
     gateway: GatewayTable = field(default_factory=GatewayTable)
     ray_port: int = 0
     first_port: int = 0
-    store_bytes: int = 80 << 20
+    store_bytes: int = STORE_BYTES
     address: str | None = None
     file: str = ""
     text: str = ""
     base: str = ""
 
     @property
-    def machines(self) -> list[Machine]:
+    def machines(self) -> list[RayMachine]:
         """The machines of all sites."""
         return [
-            Machine(site.name, f"m{number}", site.machines == 1)
+            RayMachine(site.name, f"m{number}", site.machines == 1)
             for site in self.sites
             for number in range(site.machines)
         ]
@@ -129,8 +138,6 @@ def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None 
     assert isinstance(file, GridFile), "a file of serve is no GRID.toml"
 
     def make_plan(folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
-        from gridweave.grid.service.cluster import plan_of
-
         return plan_of(
             read, folder=folder, namespace=namespace, labelled=labelled, first_port=first_port, secret=secret
         )
@@ -208,7 +215,6 @@ def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str 
         try:
             if before is None and address is None:
                 check_ray()
-                make_ray_token(folder / RAY_TOKEN)
                 with uninterrupted():
                     launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
             wanted = read()
@@ -241,7 +247,6 @@ class _Work:
 
     def _new_state(self) -> LocalGridState:
         wanted = self._wanted
-        own = wanted.address is None
         return LocalGridState(
             name=wanted.name,
             marker=kept_secret(self._folder, MARKER),
@@ -250,9 +255,8 @@ class _Work:
             folder=wanted.folder or str(self._folder / LIVE),
             namespace=NAMESPACE if wanted.name == DEFAULT_NAME else f"{NAMESPACE}-{wanted.name}",
             sites=wanted.sites,
-            address=f"{LOOPBACK}:{free_port(wanted=wanted.ray_port)}" if own else (wanted.address or ""),
-            own_ray=own,
-            temp=make_temp() if own else "",
+            address=wanted.address or "",
+            own_ray=wanted.address is None,
             url=self._last_url,
             tokens=wanted.gateway.tokens,
             file=wanted.file,
@@ -274,32 +278,49 @@ class _Work:
         self._tell("")
 
     def _on_own_ray(self, launcher: Launcher | None) -> None:
-        state, machines = self.done.state, self._wanted.machines
         # A site has a node of its own, unless there are too many sites.
-        labelled = len(machines) <= MOST_NODES
-        if not labelled:
+        machines = self._wanted.machines
+        if len(machines) > MOST_NODES:
             self.done.remarks.append(
                 f"{len(machines)} machines share one Ray node; no more than {MOST_NODES} are started"
             )
             machines = []
-        token = self._folder / RAY_TOKEN
-        port = int(state.address.rpartition(":")[2])
-        ray = LocalRay(state.temp, port, token, self._folder / LOGS, state.marker, self._wanted.store_bytes)
-        missing = [one for one in machines if state.process(one.node) is None]
-        if missing or self._before is None:
-            ray.launch(missing, self._started, head=self._before is None, launcher=launcher)
+        ray = self._ray(machines)
+        ray.start(launcher)
         self._lap("launch")
-        self._gateway(token)
-        plan = self._plan(labelled)
+        self._gateway(self._folder / RAY_TOKEN)
+        plan = self._plan(ray.labelled)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")
             grid = self._make_actors(plan)
             self._tell("Starting the Ray nodes of the sites")
-            ray.wait_for(machines, {one.name: one for one in self.done.state.processes}, self._started)
+            ray.wait()
             self._lap("nodes")
             self._await_actors(grid)
         self._await_gateway()
+
+    def _ray(self, machines: Sequence[RayMachine]) -> OwnRay:
+        """Return the grid's Ray, as it runs."""
+        state, wanted = self.done.state, self._wanted
+        port = int(state.address.rpartition(":")[2] or 0)
+        processes = tuple(one for one in state.processes if one.name != GATEWAY)
+        return OwnRay(
+            self._folder,
+            machines,
+            marker=state.marker,
+            store_bytes=wanted.store_bytes,
+            port=wanted.ray_port,
+            state=RayState(boot=state.boot, port=port, temp=state.temp, processes=processes),
+            changed=self._ray_changed,
+        )
+
+    def _ray_changed(self, ray: RayState) -> None:
+        """Write down what has become of Ray."""
+        state = self.done.state
+        self.done.started += [one.name for one in ray.processes if one not in state.processes]
+        gateway = tuple(one for one in state.processes if one.name == GATEWAY)
+        self._change(address=f"{LOOPBACK}:{ray.port}", temp=ray.temp, processes=(*ray.processes, *gateway))
 
     def _on_a_cluster(self) -> None:
         address = self.done.state.address
@@ -328,8 +349,6 @@ class _Work:
             self._change(ray_node=node)
 
     def _actors_there(self) -> dict[str, Any]:
-        from gridweave.grid.service.cluster import find_actors
-
         return find_actors(self.done.state.namespace, [(one.name, one.machines) for one in self.done.state.sites])
 
     def _labelled(self, ray: Any) -> bool:
@@ -364,8 +383,6 @@ class _Work:
         return self._wanted.make_plan(state.folder, state.namespace, labelled, first_port, secret)
 
     def _make_actors(self, plan: GridPlan) -> RunningGrid:
-        from gridweave.grid.service.cluster import make_grid
-
         grid = make_grid(plan)
         self.done.started += sorted(grid.made)
         return grid
@@ -466,3 +483,151 @@ def _check_same(state: LocalGridState, wanted: Wanted) -> None:
     if (wanted.address is None) != state.own_ray or (wanted.address not in (None, state.address)):
         where = "a Ray of its own" if state.own_ray else f"the Ray at {state.address}"
         raise OptionError("--address", f"the grid {state.name!r} runs on {where}; {right}")
+
+
+# -- taken down, and begun anew ---------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class TakenDown:
+    """What `take_down` came to.
+
+    Attributes
+    ----------
+    ended : list of str
+        What lived, and was ended.
+    jobs : int
+        Parts of jobs that were running on this machine; they go on if that was wished.
+    remarks : list of str
+    """
+
+    ended: list[str] = field(default_factory=list)
+    jobs: int = 0
+    remarks: list[str] = field(default_factory=list)
+
+
+def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> TakenDown | None:
+    """End what `bring_up` has started; what it found running stays.
+
+    Parameters
+    ----------
+    keep_jobs : bool
+        Whether the processes of jobs go on; the next `bring_up` finds them again.
+    tell : callable
+        Hears what is going on.
+
+    Returns
+    -------
+    TakenDown or None
+        None if nothing of such a grid runs.
+
+    Raises
+    ------
+    UnavailableError
+        If another process works on it.
+    """
+    # Where there never was such a grid no folder is made for it.
+    if read_grid_state(name) is None:
+        return None
+    with working_on(name):
+        state = read_grid_state(name)
+        if state is None:
+            return None
+        tell("Ending the grid")
+        done = end_all(state, keep_jobs=keep_jobs)
+        return done if done.ended or done.jobs or done.remarks else None
+
+
+def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
+    """End all that was started for a grid, as far as it is written down or can be told from others."""
+    folder = Path(state.folder)
+    alive = state.alive
+    done = TakenDown(ended=[process.name for process in alive])
+    # First nobody hands in anything any more.
+    end_processes([process for process in alive if process.name == GATEWAY])
+    if state.own_ray:
+        end_processes(alive)
+        end_marked(state.marker, within=[process.pid for process in state.processes])
+        done.jobs = count_running(folder)
+        if not keep_jobs:
+            end_jobs(folder, REASON)
+            end_marked(state.marker)
+        remove_temp(state.temp)
+    elif state.processes:
+        _end_actors(state, keep_jobs, done)
+    forget_processes(state)
+    return done
+
+
+def _end_actors(state: LocalGridState, keep_jobs: bool, done: TakenDown) -> None:
+    """End the actors on a cluster of others."""
+    try:
+        knock(state.address)
+        with connected(state.address):
+            actors = find_actors(state.namespace, [(site.name, site.machines) for site in state.sites])
+            stop_actors(actors, end_jobs=not keep_jobs)
+            done.ended += list(actors)
+    except UnavailableError as error:
+        done.remarks.append(
+            f"{error}; the actors of the grid have ended with that Ray, or will be found by the next up"
+        )
+        with contextlib.suppress(OSError):
+            done.jobs = count_running(Path(state.folder))
+
+
+def open_jobs(folder: Path) -> int:
+    """Return how many jobs a grid that does not run has taken in that are not over, as the journals here say.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Of journals and jobs.
+    """
+    from sqlalchemy import func, select
+
+    from gridweave.site.journal.reader import JournalReader
+    from gridweave.site.journal.tables import notes
+
+    count = 0
+    for journal in _journals(folder):
+        # One that cannot be read holds nothing that could be kept.
+        with contextlib.suppress(GridweaveError), JournalReader(journal) as reader, reader.reading() as connection:
+            ended = select(notes.c.job_id).where(notes.c.kind == "ended")
+            query = select(func.count(notes.c.job_id.distinct())).where(
+                notes.c.kind == "submitted", notes.c.job_id.not_in(ended)
+            )
+            count += int(connection.execute(query).scalar_one())
+    return count
+
+
+def begin_anew(name: str) -> None:
+    """Remove the journals of a grid that does not run, its jobs and their output, and by which GRID.toml it ran.
+
+    Raises
+    ------
+    UnavailableError
+        If it runs, or something cannot be removed.
+    """
+    with working_on(name) as own:
+        state = read_grid_state(name)
+        if state is None:
+            return
+        if state.alive:
+            raise UnavailableError(f"the grid {name!r} runs; run `gridweave down` first")
+        end_all(state, keep_jobs=False)
+        folder = Path(state.folder)
+        try:
+            for journal in _journals(folder):
+                if journal.parent != folder:
+                    shutil.rmtree(journal.parent)
+                    continue
+                for path in folder.glob(f"{journal.name}*"):
+                    path.unlink()
+            (own / STATE).unlink()
+        except OSError as error:
+            raise UnavailableError(f"{error.filename}: cannot be removed: {error.strerror}") from None
+
+
+def _journals(folder: Path) -> list[Path]:
+    """Return the journals in a folder: that of the grid, and those of its sites."""
+    return [*folder.glob(_GRID), *sorted(folder.glob(f"*/{_SITE}"))]
