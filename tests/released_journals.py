@@ -21,7 +21,7 @@ from gridweave.grid.service.driver import GridDriver
 from gridweave.site.channel import Packet
 from gridweave.site.job import After, DescribeJob, JobRequest, Program
 from gridweave.site.launch import Used
-from gridweave.site.messages import Agent, Ended, HoldNodes, RunEnded, RunStarted, SiteChanged, Started
+from gridweave.site.messages import Ended, HoldNodes, Machine, RunEnded, RunStarted, SiteChanged, Started
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.site_driver import GRID, SiteDriver
@@ -32,7 +32,7 @@ FOLDER = Path(__file__).with_name("data") / "journals"
 SITE = SiteSettings(
     name="north",
     number=0,
-    agents=(Agent(name="n0", nodes=4, ports=(2000, 2100)),),
+    machines=(Machine(name="n0", nodes=4, ports=(2000, 2100)),),
     policy=SitePolicy(order="sjf", backfill="conservative"),
 )
 GRID_OF_TWO = GridSettings(
@@ -61,7 +61,7 @@ async def nowhere(_to: str, _data: bytes) -> None:
 
 def open_site(place: Path, clock: Any) -> SiteDriver:
     """Return the driver of the site."""
-    return SiteDriver(SITE, place, clock, to_grid=nowhere, to_agent=nowhere)
+    return SiteDriver(SITE, place, clock, to_grid=nowhere, to_machine=nowhere)
 
 
 def open_grid(place: Path, clock: Any) -> GridDriver:

@@ -22,7 +22,7 @@ from gridweave.site.channel import Packet
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Accepted, Declined, JobRecord
 from gridweave.site.live import LiveSite
-from gridweave.site.messages import Agent, LiveSiteCommand, LiveSiteEvent, Order, Report, SiteMessage
+from gridweave.site.messages import LiveSiteCommand, LiveSiteEvent, Machine, Order, Report, SiteMessage
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.state import ArrayState
@@ -132,8 +132,8 @@ def arrays_in(state: Any, found: dict[str, dict[str, str]]) -> None:
 def now() -> dict[str, Any]:
     """Return what is sent and kept now."""
     network = drawn_network(2)
-    agents = (Agent(name="n0", nodes=2),)
-    cores = [LiveSite(SiteSettings(name="north", number=0, agents=agents, policy=policy)) for policy in SITES]
+    machines = (Machine(name="n0", nodes=2),)
+    cores = [LiveSite(SiteSettings(name="north", number=0, machines=machines, policy=policy)) for policy in SITES]
     sites = (("north", 2), ("south", 2))
     grids = [LiveGrid(GridSettings(sites=sites, policy=policy, network=network)) for policy in GRIDS]
     states: list[Any] = [core.state_type for core in (*cores, *grids)]
