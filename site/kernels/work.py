@@ -25,7 +25,6 @@ from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 
 # The fields of records have no types.
-# mypy: disable-error-code="no-any-return"
 
 WorkTable = npt.NDArray[np.void]
 
