@@ -93,13 +93,13 @@ class MetaCore:
         if policy.selection == "random" and rng is None:
             raise OptionError("rng", "is missing; the selection random draws from a seeded generator")
         self._sites = range(len(nodes))
-        self._names = tuple(names) or tuple(f"site {site}" for site in self._sites)
         if network is not None and len(network.model.topology.sites) != len(nodes):
             raise OptionError("network", f"has {len(network.model.topology.sites)} sites and the grid has {len(nodes)}")
         # With links no overhead of the policy counts.
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
-        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network)
+        known_as = tuple(names) or tuple(f"site {site}" for site in self._sites)
+        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, known_as)
         self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
 
@@ -211,13 +211,13 @@ class MetaCore:
 
         The copy takes milliseconds. To play it forward can take a second, which may be another thread's.
         """
-        return self._control.forecaster(max(now_ms, self._now_ms), job_id, self._names)
+        return self._control.forecaster(max(now_ms, self._now_ms), job_id)
 
     def quoter(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends, self._names)
+        return self._control.quoter(now_ms, job, sensitivity, sends)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""

@@ -290,7 +290,7 @@ class LiveGrid:
             return
         record.used = total_usage((record.used, report.used))
         record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
-        record.agents += tuple(f"{self._names[site]}/{agent}" for agent in report.agents)
+        record.machines += tuple(f"{self._names[site]}/{machine}" for machine in report.machines)
         record.reason = record.reason or report.reason
 
     def _is_asked(self, site: int, answer: Answer) -> bool:
@@ -411,7 +411,7 @@ class LiveGrid:
             if record.attempt:
                 self.book.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
-            record.used, record.exit_codes, record.agents, record.reason = type(record.used)(), (), (), ""
+            record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
             self._part(record)
         record.state = "starting" if record.state == "waiting" else record.state
         record.places = tuple((self._names[place], nodes) for place, nodes in places)

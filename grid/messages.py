@@ -1,7 +1,4 @@
-"""What the meta-scheduler is told (events, in the past tense) and what it answers (commands, in the imperative).
-
-What the live grid is made of, what it is told (events, in the past tense), and what it answers (commands).
-"""
+"""What the meta-scheduler, and the live grid around it, are told (events) and what they answer (commands)."""
 
 from __future__ import annotations
 

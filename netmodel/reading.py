@@ -279,7 +279,7 @@ def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour
         row.latency_ms = fibre_latency_ms(length * (table.side_km or 0.0), detour)
 
 
-_TYPES = {
+TYPE_WORDS = {
     "int": "a whole number",
     "float": "a number",
     "str": "a text",
@@ -288,6 +288,8 @@ _TYPES = {
     "object": "a table",
     "null": "nothing",
 }
+"""What people call the types that msgspec names."""
+
 _LISTS: dict[str, type[msgspec.Struct]] = {"nodes": NodeTable, "links": LinkTable, "changes": ChangeTable}
 
 
@@ -323,7 +325,7 @@ def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
     values: dict[str, Any] = {}
     for key, value in raw.items():
         if key not in known:
-            report.add((key,), f"is not known{_meant(key, known)}; known are {', '.join(known)}")
+            report.add((key,), f"is not known{meant(key, known)}; known are {', '.join(known)}")
         elif key not in lists:
             alone = _element({key: value}, NetTable, (), report)
             if alone is not None:
@@ -370,16 +372,17 @@ def _told(message: str, known: list[str]) -> str:
     """Say in plain words what msgspec says."""
     quoted = re.findall(r"`([^`]*)`", message)
     if "unknown field" in message:
-        return f"{quoted[0]!r} is not known{_meant(quoted[0], known)}; known are {', '.join(known)}"
+        return f"{quoted[0]!r} is not known{meant(quoted[0], known)}; known are {', '.join(known)}"
     if "missing required field" in message:
         return f"{quoted[0]} is missing"
     if message.startswith("Expected") and len(quoted) == 2:
-        needed = " or ".join(_TYPES.get(name, name) for name in quoted[0].split(" | ") if name != "null")
-        return f"is {_TYPES.get(quoted[1], quoted[1])}; {needed} is needed"
+        needed = " or ".join(TYPE_WORDS.get(name, name) for name in quoted[0].split(" | ") if name != "null")
+        return f"is {TYPE_WORDS.get(quoted[1], quoted[1])}; {needed} is needed"
     return message[:1].lower() + message[1:]
 
 
-def _meant(key: str, known: Iterable[str]) -> str:
+def meant(key: str, known: Iterable[str]) -> str:
+    """Return which known key is nearest to one that is not, in words; nothing if none is near."""
     close = difflib.get_close_matches(key, list(known), 1)
     return f" (perhaps {close[0]} was meant)" if close else ""
 

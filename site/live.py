@@ -23,7 +23,6 @@ from gridweave.site.job import (
     why_impossible,
 )
 from gridweave.site.messages import (
-    AgentForgotten,
     Answer,
     CommitHold,
     Ended,
@@ -36,6 +35,7 @@ from gridweave.site.messages import (
     KillJob,
     LiveSiteCommand,
     LiveSiteEvent,
+    MachineForgotten,
     Refused,
     RefuseJob,
     Report,
@@ -75,9 +75,9 @@ class LiveSite:
     Examples
     --------
     >>> from gridweave.site.policy import SitePolicy
-    >>> from gridweave.site.messages import Agent
+    >>> from gridweave.site.messages import Machine
     >>> from gridweave.site.job import JobRequest, Program
-    >>> settings = SiteSettings(name="north", number=0, agents=(Agent(name="n0", nodes=4),), policy=SitePolicy())
+    >>> settings = SiteSettings(name="north", number=0, machines=(Machine(name="n0", nodes=4),), policy=SitePolicy())
     >>> site = LiveSite(settings)
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1000)
     >>> for command in site.handle(0, UserSubmitted("key", request)):
@@ -206,7 +206,7 @@ class LiveSite:
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
                 self._inner.append(event)
-            case _ if isinstance(event, Report | AgentForgotten):
+            case _ if isinstance(event, Report | MachineForgotten):
                 self._inner += self.runs.take_in(event)
             case _:
                 self._inner.append(event)
@@ -321,7 +321,7 @@ class LiveSite:
             if record is None:
                 continue
             outcome, reason = run.outcome()
-            record.used, record.exit_codes, record.agents = run.used, run.exit_codes, tuple(run.pieces)
+            record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
             if outcome == "lost":
                 record.state, record.start_ms = "waiting", None
                 self.book.note(job_id, "retried", reason)

@@ -36,9 +36,9 @@ from gridweave.grid.client.requests import (
     chunks,
     job_request,
 )
-from gridweave.grid.client.streams import ENDS, Connected, EndWatch, Stream, text_lines
+from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, State, Where, WishKind
+from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, State, Where, WishKind
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
@@ -687,7 +687,7 @@ class Client:
         return await self.transport.call("GET", "/readyz", api.Health)
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:
-        return streams.events(self.transport, after=None, kinds=ENDS, connected=connected)
+        return streams.events(self.transport, after=None, kinds=OVER, connected=connected)
 
 
 def _in_path(name: str) -> str:

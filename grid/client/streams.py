@@ -1,6 +1,6 @@
 """Streams that are cut off and go on: what happens to jobs, and what they write.
 
-Waiting for many jobs with one stream of events, and by asking where that is not to be had.
+`EndWatch` waits for many jobs with one stream of events, and asks where that is not to be had.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.api import JobEvent
 from gridweave.grid.client.transport import CUT, Transport
-from gridweave.site.job import JobRecord
+from gridweave.site.job import OVER, OWN_IDS, JobRecord
 
 Stream = Literal["out", "err", "result"]
 """What a rank has written to standard output, to standard error, and what its callable has returned, as JSON."""
@@ -185,12 +185,6 @@ async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield line
 
 
-ENDS = ("ended", "refused")
-"""The states, and the kinds of events, after which nothing happens to a job any more."""
-
-OWN_IDS = 10**12
-"""The jobs of sites' own users have numbers above; no stream tells of them."""
-
 Connected = Callable[[bool], None]
 
 
@@ -235,7 +229,7 @@ class EndWatch:
             while True:
                 news.clear()
                 record = await self._record(job_id)
-                if record.state in ENDS:
+                if record.state in OVER:
                     return record
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._with_stream_s if self._is_told(job_id) else poll_s):
@@ -255,13 +249,14 @@ class EndWatch:
             self._task = None
 
     def _is_told(self, job_id: int) -> bool:
-        return self._is_open and job_id <= OWN_IDS
+        # No stream tells of the jobs of sites' own users.
+        return self._is_open and job_id < OWN_IDS
 
     async def _listen(self) -> None:
         # Without the stream everything goes on, a little slower; what is wrong is told by the questions.
         with contextlib.suppress(GridweaveError):
             async for event in self._follow(self._connected):
-                if event.kind in ENDS:
+                if event.kind in OVER:
                     for news in self._waiting.get(event.job_id, ()):
                         news.set()
         self._connected(False)

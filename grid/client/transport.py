@@ -1,6 +1,6 @@
 """Requests and answers: MessagePack over HTTP, tried again where that is safe, with refusals as typed errors.
 
-How long to wait before the next try, and when to give up.
+`Patience` says how long to wait before the next try, and when to give up.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Final, get_args, get_origin
 import msgspec
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.netmodel.reading import read_table
+from gridweave.netmodel.reading import TYPE_WORDS, meant, read_table
 from gridweave.netmodel.tables import KeyPath, NetTable
 
 NAME_PATTERN = "^[A-Za-z0-9_-]+$"
@@ -332,15 +331,6 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
 BROKEN: Final = msgspec.UNSET
 """Stands for a value that could not be read."""
 
-_TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-    "null": "nothing",
-}
 _GOT = {
     bool: "true or false",
     int: "a whole number",
@@ -380,7 +370,7 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report
     fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
     for key in raw:
         if key not in fields:
-            report.add((*path, key), f"is not known{_meant(key, list(fields))}; known are {', '.join(fields)}")
+            report.add((*path, key), f"is not known{meant(key, list(fields))}; known are {', '.join(fields)}")
     values = {}
     whole = True
     for name, one in fields.items():
@@ -436,7 +426,7 @@ def _told(raw: object, message: str) -> str:
     needed = needed.removeprefix("Expected ").partition(", got ")[0]
     needed = needed.replace(_MATCHING, "a text of letters, digits, hyphens and underscores")
     words = _QUOTED.sub(
-        lambda found: " or ".join(_TYPES.get(name, name) for name in found.group(1).split(" | ") if name != "null"),
+        lambda found: " or ".join(TYPE_WORDS.get(name, name) for name in found.group(1).split(" | ") if name != "null"),
         needed,
     )
     inside = place.strip("`").removeprefix("$")
@@ -452,11 +442,6 @@ def _named(raw: object) -> str:
         return kind or f"a {type(raw).__name__}"
     text = str(raw).lower() if isinstance(raw, bool) else repr(raw)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _meant(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, 1)
-    return f" (perhaps {close[0]} was meant)" if close else ""
 
 
 def convert_whole(raw: dict[str, Any], kind: type[msgspec.Struct], report: FileReport, lost: dict[str, Any]) -> Any:

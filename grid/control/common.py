@@ -42,6 +42,8 @@ class ControlOptions(NamedTuple):
         How long a delegated job may wait at a site that hears nothing of the grid.
     network : GridNetwork or None
         The links between the sites.
+    names : tuple of str
+        Of the sites, for forecasts.
     """
 
     rng: Generator | None
@@ -49,6 +51,7 @@ class ControlOptions(NamedTuple):
     retry_ms: int
     lease_ms: int
     network: GridNetwork | None
+    names: tuple[str, ...]
 
 
 class Control(ABC):
@@ -66,6 +69,7 @@ class Control(ABC):
         self._rng = options.rng if policy.selection == "random" else None
         self._retry_ms = options.retry_ms
         self._largest = max(nodes)
+        self._names = options.names
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not be placed on the idle grid, or None."""
@@ -132,13 +136,11 @@ class Control(ABC):
         """Return when `run` is to be called though nothing is heard."""
 
     @abstractmethod
-    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
 
     @abstractmethod
-    def quoter(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
 
     @abstractmethod

@@ -71,19 +71,17 @@ class FullControl(Control):
         """The sites that are not asked for now: since when, and until when at most."""
         return {site: (until_ms - self._retry_ms, until_ms) for site, (_, until_ms) in self._closed.items()}
 
-    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
         if job_id not in self._number:
             return None
         if job_id in self._attempts.attempts:
-            return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], names)
-        return partial(waiting_forecast, self.copy(), now_ms, job_id, names)
+            return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], self._names)
+        return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names)
 
-    def quoter(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
-        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, names)
+        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, self._names)
 
     def _knows(self, job_id: int) -> bool:
         return job_id in self._number

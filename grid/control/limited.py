@@ -102,8 +102,10 @@ class LimitedControl(DelegatingControl):
         if delegation.state == SPLIT:
             requests, change = self._attempts.answered(now_ms, site, answer)
             return [*requests, *(self._split_changed(now_ms, change) if change is not None else ())]
-        if delegation.number != getattr(answer, "attempt", 0):
-            return []
+        return [] if delegation.number != getattr(answer, "attempt", 0) else self._heard(now_ms, delegation, answer)
+
+    def _heard(self, now_ms: int, delegation: Delegation, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says of a job that it was given."""
         match answer:
             case Started():
                 delegation.state = RUNNING
@@ -210,28 +212,40 @@ class LimitedControl(DelegatingControl):
         delegation.hurried = site is not None
         if site is not None:
             return self._delegate(now_ms, delegation, site)
-        # Alone where it starts first, then where the fewest nodes are to spare; or beside others where that ends first.
-        ends = [
-            (start_ms + delay_ms[s] + job.estimate_ms, 0, start_ms, quotes[s].free, s) for s, start_ms in starts.items()
-        ]
-        ends += [
-            (now_ms + math.ceil(quote.slowdown * (delay_ms[s] + job.estimate_ms)), 1, now_ms, 0, s)
-            for s, quote in quotes.items()
-            if quote.slowdown is not None and s in delay_ms
-        ]
-        earliest_end_ms = min(ends)[0] if ends else None
+        end_ms, site = self._earliest_end(now_ms, delegation, delay_ms)
         sends = delegation.sends, delegation.submit_ms, now_ms
         split = self._one_job.split(job, delegation.sensitivity, self._not_asked(free), *sends)
         if split is not None:
             fragments, length_ms = split
-            if earliest_end_ms is None or not self.policy.adaptive or now_ms + length_ms < earliest_end_ms:
+            if end_ms is None or not self.policy.adaptive or now_ms + length_ms < end_ms:
                 delegation.state = SPLIT
                 delegation.number += 1
                 return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
-        if not ends:
+        if site is None:
             return self._put_back(now_ms, delegation)
-        end_ms, *_, site = min(ends)
         return self._delegate(now_ms, delegation, site, end_ms)
+
+    @staticmethod
+    def _earliest_end(
+        now_ms: int, delegation: Delegation, delay_ms: dict[int, int]
+    ) -> tuple[int, int] | tuple[None, None]:
+        """Return when a job would end first on one site, and there; None twice if it would on none.
+
+        Of several sites one where it is alone goes first, then where it starts first, then where the fewest nodes are
+        to spare, then the first site.
+        """
+        estimate_ms, quotes = delegation.job.estimate_ms, delegation.quotes
+        ends: list[tuple[int, int, int, int, int]] = []
+        for site, delay in delay_ms.items():
+            start_ms, slowdown = quotes[site].start_ms, quotes[site].slowdown
+            if start_ms is not None:
+                ends.append((start_ms + delay + estimate_ms, 0, start_ms, quotes[site].free, site))
+            if slowdown is not None:
+                ends.append((now_ms + math.ceil(slowdown * (delay + estimate_ms)), 1, now_ms, 0, site))
+        if not ends:
+            return None, None
+        end_ms, *_, site = min(ends)
+        return end_ms, site
 
     def _not_asked(self, free: dict[int, int]) -> dict[int, int]:
         """Take off the quoted nodes what was asked after the quotes: jobs that ask for the same refuse each other."""
@@ -319,23 +333,21 @@ class LimitedControl(DelegatingControl):
         self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None
         return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sites]
 
-    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return None
         attempt = self._attempts.attempts.get(job_id)
         if attempt is not None:
-            found = attempt_forecast(now_ms, attempt, names)
+            found = attempt_forecast(now_ms, attempt, self._names)
         else:
-            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, names)
+            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked."""
-        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), names)
+        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), self._names)
         return lambda: found
 
     def check_invariants(self) -> None:

@@ -95,21 +95,19 @@ class NoControl(DelegatingControl):
         self._area[site] += sent.job.width * sent.job.estimate_ms
         return [ToSite(site, EnqueueJob(sent.job, sent.number, int(NEVER_MS)))]
 
-    def forecaster(self, now_ms: int, job_id: int, names: Sequence[str]) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
         """Return what works out where a job was sent, and what was sent there beside it; None if it is not known."""
         sent = self._jobs.get(job_id)
         if sent is None:
             return None
         site = None if sent.state == BACKLOG else sent.site
         loads = self._loads(sent.refused_by)
-        found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, names)
+        found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, names: Sequence[str]
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
-        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), names, self._loads(set()))
+        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), self._names, self._loads(set()))
         return lambda: found
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:

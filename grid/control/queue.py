@@ -25,8 +25,8 @@ from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, hold_reserved
-from gridweave.grid.kernels.running import BLOCK, running_slots
-from gridweave.grid.kernels.state import FRAGMENT, empty_grid
+from gridweave.grid.kernels.running import running_slots
+from gridweave.grid.kernels.state import BLOCK, FRAGMENT, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends

@@ -1,7 +1,4 @@
-"""Who asks, and what they may do.
-
-Bearer tokens: made, found, revoked; of their secrets only a hash is kept.
-"""
+"""Who asks, and what they may do: bearer tokens, made, found and revoked; of their secrets only a hash is kept."""
 
 from __future__ import annotations
 

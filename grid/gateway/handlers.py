@@ -1,7 +1,4 @@
-"""What is asked of the grid as a whole, and of the gateway itself.
-
-What is asked of jobs: listed, shown, explained, cancelled, held, released.
-"""
+"""What answers the routes: of jobs (listed, shown, explained, cancelled, held, released), sites, tokens and itself."""
 
 from __future__ import annotations
 

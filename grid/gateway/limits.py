@@ -1,7 +1,4 @@
-"""Limits: requests in a time, at once, and bytes that are held.
-
-How many jobs of each user are not over, and that no user has too many.
-"""
+"""Limits: requests in a time and at once, bytes that are held, and the jobs of each user that are not over."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the gateway counts, for Prometheus (docs/gateway.md, "Metrics"); no label has values that clients choose.
+"""What the gateway counts, for Prometheus (docs/gateway.md, "Metrics"), and what it logs of each request.
 
-One line of JSON for each request, without secrets.
+No label has values that clients choose, and no line holds a secret.
 """
 
 from __future__ import annotations

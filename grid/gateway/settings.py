@@ -1,7 +1,4 @@
-"""How a gateway is set up: where it listens, and its limits.
-
-TLS from certificate files, which may be renewed under a running gateway.
-"""
+"""How a gateway is set up: where it listens, its limits, and its certificate, which may be renewed while it runs."""
 
 from __future__ import annotations
 

@@ -11,15 +11,17 @@ is more: a job that is wider than that, or longer (25 days), may be taken for a 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.grid.kernels.links_placement import sites_are_alike
+from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
-from gridweave.grid.kernels.state import forget_head
-from gridweave.jit import kernel, kernel_part
+from gridweave.grid.kernels.state import GridState, Place, forget_head
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import GONE, dequeue
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="no-any-return, return-value"
 
 STRETCH = 64
 """Jobs that are sifted at one stroke."""
@@ -28,14 +30,18 @@ MOST = np.int32(2**31 - 1)
 """What stands for a width, or an estimate, that is more."""
 
 
+Limits = tuple[np.int32, np.int32, np.int32, np.int32, np.int32]
+"""What `limits_now` returns."""
+
+
 @kernel_part
-def _short(number):
+def _short(number: Int) -> np.int32:
     """Return a number with 32 digits, as it is compared here; no number that counts is below 0."""
     return np.int32(max(np.int64(-1), min(number, np.int64(MOST))))
 
 
 @kernel_part
-def limits_now(state, codes, now_ms):
+def limits_now(state: GridState, codes: GridCodes, now_ms: Int) -> Limits:
     """Return the numbers by which `next_candidate` judges: they hold until a job starts or ends.
 
     Returns
@@ -66,7 +72,7 @@ def limits_now(state, codes, now_ms):
 
 
 @kernel_part
-def _most_to_spare(state):
+def _most_to_spare(state: GridState) -> Int:
     """Return the most nodes of one site that a job may have that ends after the shadow time."""
     most = 0
     for place in range(len(state.free_order) - 1, -1, -1):
@@ -78,7 +84,7 @@ def _most_to_spare(state):
 
 
 @kernel_part
-def _all_to_spare(state):
+def _all_to_spare(state: GridState) -> Int:
     """Return the nodes of all sites that a job may have that ends after the shadow time."""
     nodes = state.counters[0].free
     for k in range(state.counters[0].n_reserved):
@@ -88,7 +94,7 @@ def _all_to_spare(state):
 
 
 @kernel
-def next_candidate(state, limits, first):
+def next_candidate(state: GridState, limits: Limits, first: Int) -> tuple[Place, Int]:
     """Return the next place of the queue whose job might start behind the head, and the least width of others.
 
     Parameters
@@ -123,7 +129,7 @@ def next_candidate(state, limits, first):
 
 
 @kernel_part
-def _may_start(limits, width, estimate_ms):
+def _may_start(limits: Limits, width: np.int32, estimate_ms: np.int32) -> bool:
     """Whether a job might start, worked out without a branch."""
     widest, fitting, in_time_ms, spare, spare_in_all = limits
     out_of_the_way = (width <= spare) | ((width > fitting) & (width <= spare_in_all))
@@ -131,7 +137,7 @@ def _may_start(limits, width, estimate_ms):
 
 
 @kernel_part
-def note_wants(state):
+def note_wants(state: GridState) -> None:
     """Write down what the jobs want that are new in the queue since the last pass, and those that they stand before."""
     counters = state.counters[0]
     for place in range(min(counters.n_noted, counters.first_new), counters.n_waiting):
@@ -142,7 +148,7 @@ def note_wants(state):
 
 
 @kernel_part
-def drop_started(state):
+def drop_started(state: GridState) -> None:
     """Close the gaps that `begin_taken` left in the queue in this pass, which has started some job."""
     counters = state.counters[0]
     first = counters.first_gap
@@ -164,7 +170,7 @@ def drop_started(state):
 
 
 @kernel
-def _close_gaps_from(state, gap):
+def _close_gaps_from(state: GridState, gap: Int) -> None:
     """Close the gap at a place of the queue in all arrays that are in its order."""
     _close_gap(state.waiting, gap, state.counters[0].n_waiting)
     _close_gap(state.queue_width, gap, state.counters[0].n_waiting)
@@ -172,7 +178,7 @@ def _close_gaps_from(state, gap):
 
 
 @kernel_part
-def _close_gap(entries, gap, end):
+def _close_gap(entries: npt.NDArray[np.int64] | npt.NDArray[np.int32], gap: Int, end: Int) -> None:
     """Move the entries behind a gap to the front by one place, which most passes come to.
 
     By how much is known to the compiler, so that it can have several entries moved at a time.
@@ -183,8 +189,16 @@ def _close_gap(entries, gap, end):
 
 
 @kernel
-def withdraw(state, place):
-    """Take the job at this place out of the queue."""
+def withdraw(state: GridState, place: Place) -> None:
+    """Take the job at this place out of the queue.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    place : int
+        In the queue.
+    """
     dequeue(state, place)
     state.counters[0].n_noted = min(state.counters[0].n_noted, place)
     # The next job may have its slot.

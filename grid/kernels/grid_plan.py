@@ -6,8 +6,11 @@ Sources: the rule is Mu'alem and Feitelson's, over several sites; Streit's thesi
 from __future__ import annotations
 
 from gridweave.grid.kernels.adjust import move_end
+from gridweave.grid.kernels.allocation import begin_taken, finish_job
 from gridweave.grid.kernels.links import judge_started
+from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import (
+    ReservedStarts,
     hold_reserved,
     hold_running,
     note_reserved,
@@ -15,8 +18,8 @@ from gridweave.grid.kernels.reservations import (
 )
 from gridweave.grid.kernels.reserved_places import find_place
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
-from gridweave.grid.kernels.state import begin_taken, finish_job, give_back
-from gridweave.jit import kernel, kernel_part
+from gridweave.grid.kernels.state import GridState, Place, Slot, give_back
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.planning import OVERDUE_MS
 from gridweave.site.kernels.profile import advance, clear, earliest_fit
 from gridweave.site.kernels.state import (
@@ -32,15 +35,25 @@ from gridweave.site.kernels.state import (
     drop_started,
 )
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def, assignment"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="assignment, return-value"
 
 
 @kernel
-def planned_job_ended(state, plan, slot, now_ms):
+def planned_job_ended(state: GridState, plan: ReservedStarts, slot: Slot, now_ms: Int) -> bool:
     """Take the job of a slot out, which has ended; return whether it was running.
 
     What it was expected to go on holding is given back.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    plan : ReservedStarts
+        Changed in place.
+    slot : int
+        Of the job.
+    now_ms : int
     """
     end_ms = state.end_ms[slot]
     place = place_of(state, slot)
@@ -54,8 +67,19 @@ def planned_job_ended(state, plan, slot, now_ms):
 
 
 @kernel
-def planned_end_moved(state, plan, slot, end_ms, now_ms):
-    """Expect a running job to end at another instant, in the way of no reservation if that can be."""
+def planned_end_moved(state: GridState, plan: ReservedStarts, slot: Slot, end_ms: Int, now_ms: Int) -> None:
+    """Expect a running job to end at another instant, in the way of no reservation if that can be.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    plan : ReservedStarts
+        Changed in place.
+    slot : int
+        Of the job.
+    end_ms, now_ms : int
+    """
     before_ms = state.end_ms[slot]
     if before_ms <= now_ms or (end_ms > before_ms and not _can_stay(state, plan, slot, before_ms, end_ms)):
         make_stale(plan, REPLAN)
@@ -68,7 +92,7 @@ def planned_end_moved(state, plan, slot, end_ms, now_ms):
 
 
 @kernel
-def _can_stay(state, plan, slot, from_ms, until_ms):
+def _can_stay(state: GridState, plan: ReservedStarts, slot: Slot, from_ms: Int, until_ms: Int) -> bool:
     """Whether nobody else is reserved the nodes of a running job between two instants."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -80,14 +104,24 @@ def _can_stay(state, plan, slot, from_ms, until_ms):
 
 
 @kernel_part
-def make_stale(plan, stale):
+def make_stale(plan: ReservedStarts, stale: Int) -> None:
     """Note how much of the plan still holds at most."""
     plan.counters[0].stale = max(plan.counters[0].stale, stale)
 
 
 @kernel
-def planned_job_withdrawn(state, plan, place):
-    """Take the waiting job at this place out of the queue, and give back what was reserved for it."""
+def planned_job_withdrawn(state: GridState, plan: ReservedStarts, place: Place) -> None:
+    """Take the waiting job at this place out of the queue, and give back what was reserved for it.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    plan : ReservedStarts
+        Changed in place.
+    place : int
+        In the queue.
+    """
     slot = state.waiting[place]
     if state.jobs[slot].promised_ms != UNPLACED_MS:
         hold_reserved(state, plan, slot, GIVE_BACK)
@@ -97,7 +131,7 @@ def planned_job_withdrawn(state, plan, place):
 
 
 @kernel
-def grid_plan_pass(state, codes, plan, now_ms):
+def grid_plan_pass(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
     """Keep every reservation, reserve the new jobs theirs, and start what was reserved to start now.
 
     Reservations are moved up first if jobs have ended early, then the new jobs are placed, in submit order. What only
@@ -134,18 +168,18 @@ def grid_plan_pass(state, codes, plan, now_ms):
 
 
 @kernel_part
-def _is_late(state, plan, now_ms):
+def _is_late(state: GridState, plan: ReservedStarts, now_ms: Int) -> bool:
     """Whether a reserved start has passed, or a job still runs past its end."""
     return _is_overdue(state, now_ms) or plan.counters[0].next_start_ms < now_ms
 
 
 @kernel_part
-def _is_overdue(state, now_ms):
+def _is_overdue(state: GridState, now_ms: Int) -> bool:
     return end_place(state) > FIRST_PLACE and state.running[row_at(state, FIRST_PLACE)].end_ms <= now_ms
 
 
 @kernel
-def _replan(state, codes, plan, now_ms):
+def _replan(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
     """Reserve all waiting jobs a place anew, in the order of the queue, around what runs and what the sites have."""
     while _is_overdue(state, now_ms):
         move_end(state, state.running[row_at(state, FIRST_PLACE)].slot, now_ms + OVERDUE_MS)
@@ -174,7 +208,7 @@ def _replan(state, codes, plan, now_ms):
 
 
 @kernel
-def _reserve(state, codes, plan, slot, now_ms):
+def _reserve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int) -> None:
     """Reserve a waiting job its preferred place."""
     start_ms, length_ms = find_place(state, codes, plan, slot, now_ms, NEVER_MS)
     plan.counters[0].n_spare -= 1
@@ -184,7 +218,7 @@ def _reserve(state, codes, plan, slot, now_ms):
 
 
 @kernel
-def _first_unplaced(state, first):
+def _first_unplaced(state: GridState, first: Int) -> Int:
     """Return the slot of the first job, by submit time and id, with nothing reserved; ``NO_PLACE`` if all have that."""
     best = NO_PLACE
     for place in range(first, state.counters[0].n_waiting):
@@ -198,7 +232,7 @@ def _first_unplaced(state, first):
 
 
 @kernel
-def _compress(state, codes, plan, now_ms):
+def _compress(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
     """Move reservations to better places, in the order of the queue, until none moves any more."""
     moved = True
     while moved:
@@ -210,7 +244,7 @@ def _compress(state, codes, plan, now_ms):
 
 
 @kernel
-def _improve(state, codes, plan, slot, now_ms):
+def _improve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int) -> bool:
     """Move a reservation to where it ends earlier, or then in fewer fragments; return whether there is such a place."""
     job = state.jobs[slot]
     row = plan.row[slot]
@@ -228,7 +262,7 @@ def _improve(state, codes, plan, slot, now_ms):
 
 
 @kernel
-def _start_reserved(state, codes, plan, now_ms):
+def _start_reserved(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
     """Start the jobs whose reserved start has come, and note the next one."""
     counters = state.counters[0]
     first = counters.n_waiting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gridweave.grid.kernels.allocation import begin_taken, finish_job
 from gridweave.grid.kernels.candidates import drop_started, limits_now, next_candidate, note_wants
 from gridweave.grid.kernels.links_placement import (
     ends_late_on_links,
@@ -15,20 +16,28 @@ from gridweave.grid.kernels.links_placement import (
     take_site_ahead,
 )
 from gridweave.grid.kernels.overhead import shortest_split_ms, shortest_split_now_ms, split_length_ms
-from gridweave.grid.kernels.placement import may_split
+from gridweave.grid.kernels.placement import GridCodes, may_split
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
 from gridweave.grid.kernels.site_order import copy_order, move_site
-from gridweave.grid.kernels.state import ALL_NODES, UNKNOWN, begin_taken, finish_job
-from gridweave.jit import kernel, kernel_part
+from gridweave.grid.kernels.state import ALL_NODES, UNKNOWN, GridState, Place, SiteNodes, Slot
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import HEAD, NEVER_MS, NO_PLACE
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def, assignment"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="assignment"
 
 
 @kernel_part
-def grid_job_ended(state, slot):
-    """Take the job of a slot out, which has ended; return whether it was running."""
+def grid_job_ended(state: GridState, slot: Slot) -> bool:
+    """Take the job of a slot out, which has ended; return whether it was running.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    slot : int
+        Of the job.
+    """
     place = place_of(state, slot)
     if place == NO_PLACE:
         return False
@@ -37,7 +46,7 @@ def grid_job_ended(state, slot):
 
 
 @kernel
-def grid_pass(state, codes, now_ms):
+def grid_pass(state: GridState, codes: GridCodes, now_ms: Int) -> None:
     """Start what may start now: the head while it can be placed, then backfill candidates.
 
     Parameters
@@ -94,7 +103,7 @@ def grid_pass(state, codes, now_ms):
 
 
 @kernel_part
-def _any_fits(state, first):
+def _any_fits(state: GridState, first: Int) -> bool:
     """Whether any job from a place of the queue on is no wider than all that is free."""
     for place in range(first, state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].width <= state.counters[0].free:
@@ -103,7 +112,7 @@ def _any_fits(state, first):
 
 
 @kernel_part
-def _place_head(state, codes, slot, now_ms):
+def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
     """Place a job now; return whether it can be, with the fragments in ``taken``."""
     if take_free_site(state, codes, codes.net, slot, now_ms, NEVER_MS):
         return True
@@ -116,13 +125,13 @@ def _place_head(state, codes, slot, now_ms):
 
 
 @kernel_part
-def _pays(state, codes, slot, length_ms, when_ms):
+def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_ms: Int) -> bool:
     """Whether a split of this length is to be made at an instant: adaptive, only if it ends before any single site."""
     return not codes.adaptive or not ends_on_one_site_by(state, codes.net, slot, when_ms, when_ms + length_ms)
 
 
 @kernel_part
-def _may_pay(state, codes, slot, when_ms):
+def _may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
     """Whether a job may be split, and some split of it may pay at an instant; if none does, none does later."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms
@@ -130,7 +139,7 @@ def _may_pay(state, codes, slot, when_ms):
 
 
 @kernel_part
-def _may_pay_now(state, codes, slot, now_ms):
+def _may_pay_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
     """Whether a job may be split, and some split of it may pay with what is free now."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_now_ms(state, codes, slot, state.jobs[slot].estimate_ms), now_ms
@@ -138,13 +147,13 @@ def _may_pay_now(state, codes, slot, now_ms):
 
 
 @kernel_part
-def _taken_pays(state, codes, slot, when_ms):
+def _taken_pays(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
     """Whether the split in ``taken`` is to be made at an instant."""
     return _pays(state, codes, slot, split_length_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms)
 
 
 @kernel
-def _reserve(state, codes, slot):
+def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
     """Find the shadow time of the head and the nodes that it will take then; note what can be spared beyond it.
 
     On one site it can be placed only when a site that something comes free on has the nodes, split only when all have.
@@ -191,7 +200,7 @@ def _reserve(state, codes, slot):
 
 
 @kernel_part
-def _free_ahead(state, slot, width, in_order):
+def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> bool:
     """Give back the nodes of a job that ends; return whether one of its sites then has so many."""
     fits = False
     first = state.first_fragment[slot]
@@ -207,7 +216,7 @@ def _free_ahead(state, slot, width, in_order):
 
 
 @kernel_part
-def _order_ahead(state):
+def _order_ahead(state: GridState) -> None:
     """Order the sites by the nodes that are free at the instant that has been come to."""
     copy_order(state.free_order, state.ahead_order)
     for site in range(len(state.ahead)):
@@ -216,7 +225,7 @@ def _order_ahead(state):
 
 
 @kernel_part
-def _reserve_taken(state, shadow_ms):
+def _reserve_taken(state: GridState, shadow_ms: Int) -> None:
     """Reserve for the head, at the shadow time, what it was just placed on."""
     counters = state.counters[0]
     counters.shadow_ms = shadow_ms
@@ -227,7 +236,7 @@ def _reserve_taken(state, shadow_ms):
 
 
 @kernel_part
-def _reserve_again(state):
+def _reserve_again(state: GridState) -> None:
     """Reserve for the head what was found for it; since it was, nothing has started, ended or moved."""
     counters = state.counters[0]
     counters.spare = UNKNOWN
@@ -238,7 +247,7 @@ def _reserve_again(state):
 
 
 @kernel_part
-def _forget_reserved(state):
+def _forget_reserved(state: GridState) -> None:
     """Make all nodes of every site extra ones again."""
     for k in range(state.counters[0].n_reserved):
         state.extra[state.reserved[k].site] = ALL_NODES
@@ -246,7 +255,7 @@ def _forget_reserved(state):
 
 
 @kernel
-def kept_for_head(state, codes, kept):
+def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[Int, Int]:
     """Say what the head will have, for whoever wants to know: nothing is reserved any more when this returns.
 
     Parameters
@@ -273,7 +282,7 @@ def kept_for_head(state, codes, kept):
 
 
 @kernel_part
-def _backfill(state, codes, head, first, now_ms):
+def _backfill(state: GridState, codes: GridCodes, head: Int, first: Int, now_ms: Int) -> None:
     """Try every job behind the head from one place on that might start, in the order of the queue."""
     counters = state.counters[0]
     narrowest = state.jobs[state.waiting[head]].width
@@ -296,7 +305,7 @@ def _backfill(state, codes, head, first, now_ms):
 
 
 @kernel_part
-def _begin_behind_head(state, codes, place, now_ms):
+def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -> None:
     """Start a candidate; if it ends after the shadow time, it takes of what can be spared then."""
     counters = state.counters[0]
     end_ms = begin_taken(state, codes, place, now_ms)
@@ -309,7 +318,7 @@ def _begin_behind_head(state, codes, place, now_ms):
 
 
 @kernel_part
-def _place_behind_head(state, codes, slot, now_ms):
+def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
     """Place a candidate so that the head is not delayed; return whether it can be, with the fragments in ``taken``."""
     counters = state.counters[0]
     if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
@@ -339,7 +348,7 @@ def _place_behind_head(state, codes, slot, now_ms):
 
 
 @kernel_part
-def _order_spare(state):
+def _order_spare(state: GridState) -> None:
     """Order the sites by the nodes that a job may take that ends after the shadow time.
 
     On a site where nothing is reserved these are all free ones: more than those are free when the head starts.

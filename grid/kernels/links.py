@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_apart, kernel_part
+from gridweave.grid.kernels.state import GridState, Slot
+from gridweave.jit import Int, kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.overhead import local_exchange_ms, split_factor
 from gridweave.netmodel.kernels.placements import Choice
 from gridweave.netmodel.kernels.state import ALL_TO_ALL, NO_COMMUNICATION, PART, NetArrays
@@ -19,8 +20,8 @@ from gridweave.netmodel.kernels.transfers import transfer_ms
 from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.state import NEVER_MS
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="no-any-return"
 
 MAX_OVERHEAD = 10_000
 """A split job that takes ten thousand times as long is a slip of the pen; by the links, it is none that can be made."""
@@ -159,13 +160,19 @@ class GridLinks(NamedTuple):
 
 
 @kernel_part
-def grown_ms(length_ms, factor):
-    """Return a length of time, times a factor, in whole milliseconds, rounded up."""
+def grown_ms(length_ms: Int, factor: float) -> Int:
+    """Return a length of time, times a factor, in whole milliseconds, rounded up.
+
+    Parameters
+    ----------
+    length_ms : int
+    factor : float
+    """
     return np.int64(math.ceil(length_ms * factor))
 
 
 @kernel_part
-def length_on_links_ms(net, n_taken, length_ms):
+def length_on_links_ms(net: GridLinks, n_taken: Int, length_ms: Int) -> Int:
     """Return how long a job takes on the nodes in ``taken``, as `judge_taken` found; its data included."""
     if n_taken == 1:
         return net.taken_data_ms[0] + length_ms
@@ -173,8 +180,20 @@ def length_on_links_ms(net, n_taken, length_ms):
 
 
 @kernel
-def data_delay_ms(net, slot, submit_ms, site, when_ms):
-    """Return how long the data of a job keeps a site that it starts on at an instant; NEVER_MS if there is no path."""
+def data_delay_ms(net: GridLinks, slot: Slot, submit_ms: Int, site: Int, when_ms: Int) -> Int:
+    """Return how long the data of a job keeps a site that it starts on at an instant; NEVER_MS if there is no path.
+
+    Parameters
+    ----------
+    net : GridLinks
+    slot : int
+        Of the job.
+    submit_ms : int
+        When it was submitted: prefetched data has been on its way since then.
+    site : int
+    when_ms : int
+        When it starts there.
+    """
     if net.staging == NO_DATA:
         return np.int64(0)
     data = net.data[slot]
@@ -188,7 +207,7 @@ def data_delay_ms(net, slot, submit_ms, site, when_ms):
 
 
 @kernel_apart
-def judge_taken(state, net, slot, when_ms):
+def judge_taken(state: GridState, net: GridLinks, slot: Slot, when_ms: Int) -> bool:
     """Work out how long a job takes on the nodes in ``taken`` if it starts there at an instant.
 
     Returns
@@ -208,21 +227,21 @@ def judge_taken(state, net, slot, when_ms):
     if net.staging != NO_DATA:
         longest_ms = np.int64(0)
         for k in range(n_taken):
-            longest_ms = max(longest_ms, data_delay_ms(net, slot, job.submit_ms, state.taken[k].site, when_ms))
+            longest_ms = max(longest_ms, data_delay_ms(net, slot, job.submit_ms, state.taken[k].site, when_ms))  # type: ignore[arg-type]
         net.taken_data_ms[0] = longest_ms
         return longest_ms + job.estimate_ms * factor <= MAX_TIME_MS
     return True
 
 
 @kernel_part
-def judge_started(state, net, slot, now_ms):
+def judge_started(state: GridState, net: GridLinks | None, slot: Slot, now_ms: Int) -> None:
     """Work out anew how long a job takes on nodes that were reserved for it."""
     if net is not None:
         judge_taken(state, net, slot, now_ms)
 
 
 @kernel_part
-def note_taken(state, net, slot):
+def note_taken(state: GridState, net: GridLinks | None, slot: Slot) -> None:
     """Keep what was found for the nodes in ``taken``: the job starts there."""
     if net is not None:
         net.factor[slot] = 1.0 if state.counters[0].n_taken == 1 else net.taken_factor[0]
@@ -230,7 +249,7 @@ def note_taken(state, net, slot):
 
 
 @kernel_part
-def least_factor_now(net, slot, width, most):
+def least_factor_now(net: GridLinks, slot: Slot, width: Int, most: Int) -> float:
     """Return what a job grows by at least if no site can give it more than so many nodes.
 
     Of all pairs of ranks (width - most) / (width - 1) at least are apart then, in any split.
@@ -240,7 +259,7 @@ def least_factor_now(net, slot, width, most):
 
 
 @kernel
-def find_least_factors(net, lag_ms, ms_per_bit):
+def find_least_factors(net: GridLinks, lag_ms: float, ms_per_bit: float) -> None:
     """Write for each job what no split of it can grow less by, from the best that any two sites have.
 
     Bulk-synchronous one message, the slowest, crosses in any split; overlapped, and among all messages, it is one there

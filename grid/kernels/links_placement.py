@@ -6,9 +6,11 @@ Each of these takes the links as an argument of its own: where they are None, nu
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from gridweave.grid.kernels.links import MAX_OVERHEAD, NO_DATA, data_delay_ms, grown_ms, judge_taken
+from gridweave.grid.kernels.links import MAX_OVERHEAD, NO_DATA, GridLinks, Memo, data_delay_ms, grown_ms, judge_taken
 from gridweave.grid.kernels.placement import (
+    GridCodes,
     choose_free_site,
     choose_site,
     fits_one_site_by,
@@ -20,21 +22,25 @@ from gridweave.grid.kernels.placement import (
     take_split_in_order,
 )
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
-from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
-from gridweave.jit import kernel, kernel_apart, kernel_part
+from gridweave.grid.kernels.site_order import SiteOrder, most_of, nodes_of, site_of
+from gridweave.grid.kernels.state import GridState, SiteNodes, Slot
+from gridweave.jit import Int, kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.bounds import first_parts_factor, may_grow_by, waits_for_all
 from gridweave.netmodel.kernels.choice import choose_sites
+from gridweave.netmodel.kernels.placements import Choice
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# What is read of arrays has numpy's types, or none; and these are called with links, which the compiler knows.
+# mypy: disable-error-code="arg-type, assignment, no-any-return, return-value, union-attr"
 
 STARTS, ROUNDS = np.int64(16), np.int64(8)
 """Of the heuristic for choosing sites (netmodel/model.py)."""
 
 
 @kernel_part
-def take_free_site(state, codes, net, slot, now_ms, shadow_ms):
+def take_free_site(
+    state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int
+) -> bool:
     """Place a job on one site now; return whether it can be.
 
     Where it ends after the shadow time it may have what can be spared there; for the head that is never.
@@ -49,7 +55,7 @@ def take_free_site(state, codes, net, slot, now_ms, shadow_ms):
 
 
 @kernel_part
-def take_site_ahead(state, codes, net, slot, when_ms):
+def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, when_ms: Int) -> bool:
     """Place a job on one site at a later instant, with the nodes ``ahead``; return whether it can be."""
     if net is not None and net.staging != NO_DATA:
         return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
@@ -58,7 +64,9 @@ def take_site_ahead(state, codes, net, slot, when_ms):
 
 
 @kernel_apart
-def _take_near_site(state, codes, slot, free, when_ms, shadow_ms):
+def _take_near_site(
+    state: GridState, codes: GridCodes, slot: Slot, free: SiteNodes, when_ms: Int, shadow_ms: Int
+) -> bool:
     """Place a job on the site where it ends first, with its data; the selection decides between several."""
     net = codes.net
     job = state.jobs[slot]
@@ -79,7 +87,9 @@ def _take_near_site(state, codes, slot, free, when_ms, shadow_ms):
 
 
 @kernel_part
-def take_parts_in_order(state, codes, net, slot, order, when_ms):
+def take_parts_in_order(
+    state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, order: SiteOrder, when_ms: Int
+) -> bool:
     """Split a job at an instant, with the sites in the order of what is available on them; return whether it can be."""
     if net is None:
         return take_split_in_order(state, codes, slot, order)
@@ -87,7 +97,9 @@ def take_parts_in_order(state, codes, net, slot, order, when_ms):
 
 
 @kernel_apart
-def _take_parts_on_links(state, codes, choice, slot, order, when_ms):
+def _take_parts_on_links(
+    state: GridState, codes: GridCodes, choice: Choice | None, slot: Slot, order: SiteOrder, when_ms: Int
+) -> bool:
     """Split a job over links: over the fewest sites, or, with room for choosing them, where it ends first."""
     net = codes.net
     if choice is None:
@@ -102,7 +114,7 @@ def _take_parts_on_links(state, codes, choice, slot, order, when_ms):
 
 
 @kernel_part
-def _taken_may_pay(state, codes, slot, when_ms):
+def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
     """Whether it is worth while to work out how long a job takes on the nodes in ``taken``, which are the fewest sites.
 
     It is not if the job would end before on one site even if only the first two parts sent each other anything.
@@ -121,7 +133,7 @@ def _taken_may_pay(state, codes, slot, when_ms):
 
 
 @kernel
-def _any_may_pay(state, codes, slot, available, when_ms):
+def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int) -> bool:
     """Whether it is worth while to look for a split: not if the job ends before on one site, whatever it comes to."""
     net = codes.net
     communication = net.communication[slot]
@@ -135,22 +147,42 @@ def _any_may_pay(state, codes, slot, available, when_ms):
 
 
 @kernel_part
-def take_parts(state, codes, net, slot, available, when_ms):
-    """Split a job at an instant; return whether it can be. ``available`` may be used up on the way."""
+def take_parts(
+    state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, available: SiteNodes, when_ms: Int
+) -> bool:
+    """Split a job at an instant; return whether it can be. ``available`` may be used up on the way.
+
+    Parameters
+    ----------
+    state : GridState
+        The parts are left in ``taken[:n_taken]``.
+    codes : GridCodes
+    net : GridLinks or None
+        ``codes.net``, told apart by the compiler.
+    slot : int
+        Of the job.
+    available : numpy.ndarray of int64, shape (sites,)
+        The nodes of each site that it may have.
+    when_ms : int
+    """
     if net is None:
         return take_split(state, codes, slot, available)
     return _take_available_parts(state, codes, net.choice, slot, available, when_ms)
 
 
 @kernel_apart
-def _take_available_parts(state, codes, choice, slot, available, when_ms):
+def _take_available_parts(
+    state: GridState, codes: GridCodes, choice: Choice | None, slot: Slot, available: SiteNodes, when_ms: Int
+) -> bool:
     if choice is None:
         return take_split(state, codes, slot, available) and judge_taken(state, codes.net, slot, when_ms)
     return _take_where_it_ends_first(state, codes, slot, available, when_ms, False)
 
 
 @kernel
-def _take_where_it_ends_first(state, codes, slot, available, when_ms, has_to_pay):
+def _take_where_it_ends_first(
+    state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int, has_to_pay: bool
+) -> bool:
     """Split a job so that it ends first; over the fewest sites, if those are more sites than it may have.
 
     What does not end before the job would on one site may be passed over where it ``has_to_pay``.
@@ -183,7 +215,7 @@ def _take_where_it_ends_first(state, codes, slot, available, when_ms, has_to_pay
 
 
 @kernel_part
-def _recall_last(net, job_id):
+def _recall_last(net: GridLinks, job_id: Int) -> None:
     """Tell the search what was the best for the job when it might have other nodes; nothing, if its data counts too."""
     memo, known = net.memo, net.choice.known
     row = job_id & (len(memo.last_job_id) - 1)
@@ -198,7 +230,7 @@ def _recall_last(net, job_id):
 
 
 @kernel_part
-def _note_last(net, job_id, available):
+def _note_last(net: GridLinks, job_id: Int, available: SiteNodes) -> None:
     """Keep what was just found to be the best of all placements."""
     memo, choice = net.memo, net.choice
     row = job_id & (len(memo.last_job_id) - 1)
@@ -212,7 +244,9 @@ def _note_last(net, job_id, available):
 
 
 @kernel
-def _take_remembered(state, codes, slot, available, when_ms, row):
+def _take_remembered(
+    state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int, row: Int
+) -> bool:
     """Split a job as it was chosen; over the fewest sites, if those are more sites than it may have."""
     memo = codes.net.memo
     count = memo.n_parts[row]
@@ -227,7 +261,7 @@ def _take_remembered(state, codes, slot, available, when_ms, row):
 
 
 @kernel_part
-def _row_for(memo, job_id, available):
+def _row_for(memo: Memo, job_id: Int, available: SiteNodes) -> Int:
     """Return the one row in which the choice for a job and these nodes may stand."""
     mixed = job_id
     for site in range(len(available)):
@@ -236,7 +270,7 @@ def _row_for(memo, job_id, available):
 
 
 @kernel
-def _remembered(net, job_id, available):
+def _remembered(net: GridLinks, job_id: Int, available: SiteNodes) -> Int:
     """Return the row with what was chosen before for this job and the same nodes; -1 if there is none.
 
     Without data nothing else counts, as long as the links stay as they are.
@@ -254,7 +288,7 @@ def _remembered(net, job_id, available):
 
 
 @kernel
-def _remember(net, job_id, available, found):
+def _remember(net: GridLinks, job_id: Int, available: SiteNodes, found: bool) -> Int:
     """Keep what was just chosen; return the row."""
     memo = net.memo
     row = _row_for(memo, job_id, available)
@@ -268,7 +302,7 @@ def _remember(net, job_id, available, found):
 
 
 @kernel_part
-def ends_late_on_links(state, net, slot, now_ms, shadow_ms):
+def ends_late_on_links(state: GridState, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int) -> bool:
     """Whether no split of a job over links can end by the shadow time; without links, that is left to be found out."""
     if net is None:
         return False
@@ -276,19 +310,19 @@ def ends_late_on_links(state, net, slot, now_ms, shadow_ms):
 
 
 @kernel_part
-def sites_are_alike(net):
+def sites_are_alike(net: GridLinks | None) -> bool:
     """Whether a job ends at one instant on whichever single site it starts: data is nearer to one than to another."""
     return net is None or net.staging == NO_DATA
 
 
 @kernel_part
-def fits_now(state, net, slot):
+def fits_now(state: GridState, net: GridLinks | None, slot: Slot) -> bool:
     """Whether a job would end first on the single site that has the nodes for it now."""
     return sites_are_alike(net) and most_of(state.free_order) >= state.jobs[slot].width
 
 
 @kernel_part
-def stays_settled(net):
+def stays_settled(net: GridLinks | None) -> bool:
     """Whether what could not start at the last pass cannot now either, as far as the links and the data go."""
     if net is None:
         return True
@@ -298,7 +332,7 @@ def stays_settled(net):
 
 
 @kernel_part
-def ends_on_one_site_by(state, net, slot, when_ms, end_ms):
+def ends_on_one_site_by(state: GridState, net: GridLinks | None, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
     """Whether, by the estimates of the running jobs, a job could end on one site by an instant, from another one on."""
     if net is not None and net.staging != NO_DATA:
         return _ends_near_by(state, net, slot, when_ms, end_ms)
@@ -306,7 +340,7 @@ def ends_on_one_site_by(state, net, slot, when_ms, end_ms):
 
 
 @kernel_apart
-def _ends_near_by(state, net, slot, when_ms, end_ms):
+def _ends_near_by(state: GridState, net: GridLinks, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
     """Look at each site by itself: a job with data ends at another instant on each."""
     width = state.jobs[slot].width
     if width > state.counters[0].largest:
@@ -333,15 +367,25 @@ def _ends_near_by(state, net, slot, when_ms, end_ms):
 
 
 @kernel_part
-def _ends_there_by(state, net, slot, site, start_ms, end_ms):
+def _ends_there_by(state: GridState, net: GridLinks, slot: Slot, site: Int, start_ms: Int, end_ms: Int) -> bool:
     job = state.jobs[slot]
     delay_ms = data_delay_ms(net, slot, job.submit_ms, site, start_ms)
     return delay_ms < NEVER_MS and start_ms + delay_ms + job.estimate_ms <= end_ms
 
 
 @kernel
-def find_possible(state, codes, possible):
-    """Write for each job whether it could be placed on the idle grid with the links as they are now."""
+def find_possible(state: GridState, codes: GridCodes, possible: npt.NDArray[np.bool_]) -> None:
+    """Write for each job whether it could be placed on the idle grid with the links as they are now.
+
+    Parameters
+    ----------
+    state : GridState
+        Of the idle grid, with a job in every slot.
+    codes : GridCodes
+        With links.
+    possible : numpy.ndarray of bool, shape (slots,)
+        Written.
+    """
     net = codes.net
     for slot in range(len(state.jobs)):
         job = state.jobs[slot]
@@ -354,7 +398,16 @@ def find_possible(state, codes, possible):
 
 
 @kernel
-def find_splittable(state, codes, splittable):
-    """Write for each job whether it may be split."""
+def find_splittable(state: GridState, codes: GridCodes, splittable: npt.NDArray[np.bool_]) -> None:
+    """Write for each job whether it may be split.
+
+    Parameters
+    ----------
+    state : GridState
+        With a job in every slot.
+    codes : GridCodes
+    splittable : numpy.ndarray of bool, shape (slots,)
+        Written.
+    """
     for slot in range(len(state.jobs)):
         splittable[slot] = may_split(state, codes, slot)

@@ -9,19 +9,32 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
-from gridweave.grid.kernels.links import MAX_OVERHEAD, grown_ms, least_factor_now, length_on_links_ms
+from gridweave.grid.kernels.links import MAX_OVERHEAD, GridLinks, grown_ms, least_factor_now, length_on_links_ms
+from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.site_order import most_of
-from gridweave.jit import kernel_part
+from gridweave.grid.kernels.state import GridState, Slot
+from gridweave.jit import Int, kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="no-any-return"
 
 
 @kernel_part
-def stretched_ms(overhead, n_fragments, sensitivity, length_ms):
-    """Return how long a job takes in so many fragments, by a table of overheads for 2, 3, ... fragments."""
+def stretched_ms(overhead: npt.NDArray[np.float64], n_fragments: Int, sensitivity: float, length_ms: Int) -> Int:
+    """Return how long a job takes in so many fragments, by a table of overheads for 2, 3, ... fragments.
+
+    Parameters
+    ----------
+    overhead : numpy.ndarray of float64, shape (at least 1,)
+        By which part of itself it takes longer; the last one holds for more fragments.
+    n_fragments : int
+    sensitivity : float
+    length_ms : int
+        On one site.
+    """
     if n_fragments == 1:
         return length_ms
     factor = overhead[min(n_fragments, len(overhead) + 1) - 2] * sensitivity
@@ -29,7 +42,7 @@ def stretched_ms(overhead, n_fragments, sensitivity, length_ms):
 
 
 @kernel_part
-def split_length_ms(state, codes, slot, length_ms):
+def split_length_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
     """Return how long a job takes on the nodes that stand in ``taken``.
 
     Parameters
@@ -55,49 +68,61 @@ def split_length_ms(state, codes, slot, length_ms):
 
 
 @kernel_part
-def _split_length_ms(state, codes, net, slot, length_ms):
+def _split_length_ms(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, length_ms: Int) -> Int:
     if net is None:
         return stretched_ms(codes.overhead, state.counters[0].n_taken, state.sensitivity[slot], length_ms)
     return length_on_links_ms(net, state.counters[0].n_taken, length_ms)
 
 
 @kernel_part
-def shortest_split_ms(state, codes, slot, length_ms):
+def shortest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
     """Return what no split of a job takes less than, so that splits that cannot pay need not be found."""
     return _shortest_split_ms(state, codes, codes.net, slot, length_ms)
 
 
 @kernel_part
-def _shortest_split_ms(state, codes, net, slot, length_ms):
+def _shortest_split_ms(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, length_ms: Int) -> Int:
     if net is not None:
         return grown_ms(length_ms, net.least_factor[slot])
     shortest = NEVER_MS
     for n_fragments in range(2, len(codes.overhead) + 2):
-        shortest = min(shortest, stretched_ms(codes.overhead, n_fragments, state.sensitivity[slot], length_ms))
+        shortest = min(shortest, stretched_ms(codes.overhead, n_fragments, state.sensitivity[slot], length_ms))  # type: ignore[arg-type]
     return shortest
 
 
 @kernel_part
-def shortest_split_now_ms(state, codes, slot, length_ms):
+def shortest_split_now_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
     """Return what no split of a job takes less than with what is free now, if it fits on no single site."""
     return _shortest_split_now_ms(state, codes, codes.net, slot, length_ms)
 
 
 @kernel_part
-def _shortest_split_now_ms(state, codes, net, slot, length_ms):
+def _shortest_split_now_ms(
+    state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, length_ms: Int
+) -> Int:
     if net is None:
         return _shortest_split_ms(state, codes, net, slot, length_ms)
     return grown_ms(length_ms, least_factor_now(net, slot, state.jobs[slot].width, most_of(state.free_order)))
 
 
 @kernel_part
-def longest_split_ms(state, codes, slot, length_ms):
-    """Return what no split of a job takes longer than, as a double: it may be more than any number of milliseconds."""
+def longest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> float:
+    """Return what no split of a job takes longer than, as a double: it may be more than any number of milliseconds.
+
+    Parameters
+    ----------
+    state : GridState
+    codes : GridCodes
+    slot : int
+        Of the job.
+    length_ms : int
+        On one site.
+    """
     return _longest_split_ms(state, codes, codes.net, slot, length_ms)
 
 
 @kernel_part
-def _longest_split_ms(state, codes, net, slot, length_ms):
+def _longest_split_ms(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, length_ms: Int) -> float:
     if net is not None:
         return length_ms * (1.0 + MAX_OVERHEAD)
     overhead = 0.0

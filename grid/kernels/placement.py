@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from gridweave.grid.kernels.links import GridLinks
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
-from gridweave.grid.kernels.site_order import first_with, most_of, nodes_of, site_of
-from gridweave.jit import kernel, kernel_part
+from gridweave.grid.kernels.site_order import SiteOrder, first_with, most_of, nodes_of, site_of
+from gridweave.grid.kernels.state import GridState, SiteNodes, Slot
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def, assignment"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="assignment, no-any-return, return-value"
 
 BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM, EARLIEST_END = 0, 1, 2, 3, 4
 
@@ -56,8 +57,14 @@ class GridCodes(NamedTuple):
 
 
 @kernel_part
-def fragments_allowed(codes, width):
-    """Return into how many fragments a job of this width may be split."""
+def fragments_allowed(codes: GridCodes, width: Int) -> Int:
+    """Return into how many fragments a job of this width may be split.
+
+    Parameters
+    ----------
+    codes : GridCodes
+    width : int
+    """
     for row in range(len(codes.width_up_to)):
         if width <= codes.width_up_to[row]:
             return codes.fragments[row]
@@ -65,10 +72,17 @@ def fragments_allowed(codes, width):
 
 
 @kernel
-def choose_site(state, codes, slot, available, free):
+def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, free: SiteNodes) -> Int:
     """Return the one site for a job, among those with enough available; ``NO_PLACE`` if there is none.
 
-    ``available`` are the nodes that the job may have, ``free`` those that no job holds, by which sites are compared.
+    Parameters
+    ----------
+    state : GridState
+    codes : GridCodes
+    slot : int
+        Of the job.
+    available, free : numpy.ndarray of int64, shape (sites,)
+        The nodes that the job may have, and those that no job holds, by which the sites are compared.
     """
     width = state.jobs[slot].width
     if codes.selection == RANDOM:
@@ -96,7 +110,7 @@ def choose_site(state, codes, slot, available, free):
 
 
 @kernel
-def _choose_at_random(state, slot, available):
+def _choose_at_random(state: GridState, slot: Slot, available: SiteNodes) -> Int:
     """Return the site that the job's draw means among those with enough available, in site order."""
     width = state.jobs[slot].width
     fitting = 0
@@ -112,7 +126,7 @@ def _choose_at_random(state, slot, available):
 
 
 @kernel_part
-def take_site(state, slot, site):
+def take_site(state: GridState, slot: Slot, site: Int) -> None:
     """Note that a job takes its nodes from one site."""
     state.taken[0].site = site
     state.taken[0].width = state.jobs[slot].width
@@ -120,14 +134,22 @@ def take_site(state, slot, site):
 
 
 @kernel_part
-def may_split(state, codes, slot):
-    """Whether a job may be split: by the mode, and by the lower bound unless it fits on no site."""
+def may_split(state: GridState, codes: GridCodes, slot: Slot) -> bool:
+    """Whether a job may be split: by the mode, and by the lower bound unless it fits on no site.
+
+    Parameters
+    ----------
+    state : GridState
+    codes : GridCodes
+    slot : int
+        Of the job.
+    """
     width = state.jobs[slot].width
     return codes.splits and (width > codes.lower_bound or width > state.counters[0].largest)
 
 
 @kernel
-def take_split(state, codes, slot, available):
+def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes) -> bool:
     """Split a job over the fewest sites; return whether it can be, with the fragments in ``taken``.
 
     The sites are found one after the other, the one with the most nodes left first: fragments are few, so that beats
@@ -154,7 +176,7 @@ def take_split(state, codes, slot, available):
 
 
 @kernel_part
-def choose_free_site(state, codes, slot, late):
+def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool) -> Int:
     """Return the one site for a job that starts now; ``NO_PLACE`` if there is none.
 
     The choice is that of `choose_site` with all free nodes available or, for a job that ends after the shadow time
@@ -183,7 +205,7 @@ def choose_free_site(state, codes, slot, late):
 
 
 @kernel_part
-def _first_to_spare(state, low, high, width, late):
+def _first_to_spare(state: GridState, low: Int, high: Int, width: Int, late: bool) -> Int:
     """Return the first site between two places of the order that can spare the nodes; ``NO_PLACE`` if none can."""
     for place in range(low, high):
         site = site_of(state.free_order[place])
@@ -193,7 +215,7 @@ def _first_to_spare(state, low, high, width, late):
 
 
 @kernel_part
-def take_split_in_order(state, codes, slot, order):
+def take_split_in_order(state: GridState, codes: GridCodes, slot: Slot, order: SiteOrder) -> bool:
     """Split a job over the fewest sites, as `take_split`, with the sites in the order of what is available on them."""
     width = state.jobs[slot].width
     count = _take_fewest(order, state.taken, width, fragments_allowed(codes, width))
@@ -202,7 +224,7 @@ def take_split_in_order(state, codes, slot, order):
 
 
 @kernel
-def _take_fewest(order, taken, missing, most):
+def _take_fewest(order: SiteOrder, taken: npt.NDArray[np.void], missing: Int, most: Int) -> Int:
     """Take nodes from the end of the order on; return from how many sites, or 0 if they are too many or too few."""
     count = 0
     high = len(order)
@@ -223,13 +245,13 @@ def _take_fewest(order, taken, missing, most):
 
 
 @kernel_part
-def fits_one_site_by(state, slot, limit_ms):
+def fits_one_site_by(state: GridState, slot: Slot, limit_ms: Int) -> bool:
     """Whether, by the estimates of the running jobs, some one site has the nodes for a job at an instant or before."""
     return fits_one_site_ms(state, slot, limit_ms) <= limit_ms
 
 
 @kernel_part
-def fits_one_site_ms(state, slot, limit_ms):
+def fits_one_site_ms(state: GridState, slot: Slot, limit_ms: Int) -> Int:
     """Return the first instant at which, by estimates, some one site has the nodes for a job.
 
     0 if one has them now; `NEVER_MS` if none ever has, or none has by ``limit_ms`` and no more was found out.
@@ -249,7 +271,7 @@ def fits_one_site_ms(state, slot, limit_ms):
 
 
 @kernel
-def _look_ahead(state, width, limit_ms):
+def _look_ahead(state: GridState, width: Int, limit_ms: Int) -> None:
     """Work out when the most nodes that are free on one site become more: up to a width, or up to an instant.
 
     What is known holds until a job starts or ends, and is added to.

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.grid.kernels.placement import GridCodes
-from gridweave.grid.kernels.state import FRAGMENT, GridState
-from gridweave.jit import kernel, kernel_part
+from gridweave.grid.kernels.state import FRAGMENT, GridState, Slot
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.profile import clear, occupy
 from gridweave.site.kernels.state import NEVER_MS
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="no-any-return"
 
 RESERVED = np.dtype([("length_ms", np.int64), ("n_fragments", np.int64)], align=True)
 """What is reserved for a waiting job: for how long, and on how many sites. Its start is ``promised_ms`` of its slot."""
@@ -118,14 +118,21 @@ def enlarged(plan: ReservedStarts) -> ReservedStarts:
 
 
 @kernel_part
-def has_room(state, plan, n_new):
-    """Whether the plan has room for so many new jobs."""
+def has_room(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
+    """Whether the plan has room for so many new jobs.
+
+    Parameters
+    ----------
+    state : GridState
+    plan : ReservedStarts
+    n_new : int
+    """
     counters = state.counters[0]
     return counters.n_waiting + counters.n_running + n_new <= len(plan.reserved)
 
 
 @kernel
-def note_reserved(state, plan, slot, start_ms, length_ms):
+def note_reserved(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, length_ms: Int) -> None:
     """Note the nodes in ``taken`` as what is reserved for a job; nothing, if it has no start (``NEVER_MS``) as yet."""
     row = plan.row[slot]
     n_taken = state.counters[0].n_taken if start_ms < NEVER_MS else 0
@@ -137,8 +144,19 @@ def note_reserved(state, plan, slot, start_ms, length_ms):
 
 
 @kernel
-def hold_reserved(state, plan, slot, sign):
-    """Enter a job's reservation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``)."""
+def hold_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: Int) -> None:
+    """Enter a job's reservation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``).
+
+    Parameters
+    ----------
+    state : GridState
+    plan : ReservedStarts
+        Changed in place.
+    slot : int
+        Of the job.
+    sign : int
+        ``TAKE`` or ``GIVE_BACK``.
+    """
     row = plan.row[slot]
     start_ms = state.jobs[slot].promised_ms
     if start_ms == NEVER_MS:
@@ -150,7 +168,7 @@ def hold_reserved(state, plan, slot, sign):
 
 
 @kernel
-def hold_running(state, plan, slot, start_ms, end_ms, sign):
+def hold_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, end_ms: Int, sign: Int) -> None:
     """Enter what a running job holds from one instant to another into the profiles, or take it out."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -159,13 +177,13 @@ def hold_running(state, plan, slot, start_ms, end_ms, sign):
 
 
 @kernel_part
-def occupy_nodes(plan, row, start_ms, end_ms, width):
+def occupy_nodes(plan: ReservedStarts, row: Int, start_ms: Int, end_ms: Int, width: Int) -> None:
     """Take nodes out of a profile; a negative width gives them back."""
     plan.n_steps[row] = occupy(plan.step_ms[row], plan.step_free[row], plan.n_steps[row], start_ms, end_ms, width)
 
 
 @kernel_part
-def release_row(plan, slot):
+def release_row(plan: ReservedStarts, slot: Slot) -> None:
     """Put the row of a job back among the spare ones."""
     plan.spare[plan.counters[0].n_spare] = plan.row[slot]
     plan.counters[0].n_spare += 1

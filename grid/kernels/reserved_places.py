@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
-from gridweave.grid.kernels.placement import choose_site, may_split, take_site
-from gridweave.jit import kernel, kernel_part
+from gridweave.grid.kernels.placement import GridCodes, choose_site, may_split, take_site
+from gridweave.grid.kernels.reservations import ReservedStarts
+from gridweave.grid.kernels.state import GridState, Slot
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.profile import earliest_fit
 from gridweave.site.kernels.state import NEVER_MS
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="no-any-return"
 
 
 @kernel
-def find_place(state, codes, plan, slot, now_ms, latest_end_ms):
+def find_place(
+    state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int, latest_end_ms: Int
+) -> tuple[Int, Int]:
     """Find the preferred place of a job, among those that end by an instant.
 
     Parameters
@@ -56,7 +60,7 @@ def find_place(state, codes, plan, slot, now_ms, latest_end_ms):
 
 
 @kernel
-def _take_earliest_site(state, codes, plan, slot, start_ms):
+def _take_earliest_site(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, start_ms: Int) -> None:
     """Take the nodes of the selected site among those on which a job has this earliest start."""
     for site in range(len(state.nodes)):
         state.available[site] = state.jobs[slot].width if plan.earliest_ms[site] == start_ms else 0
@@ -68,7 +72,15 @@ def _take_earliest_site(state, codes, plan, slot, start_ms):
 
 
 @kernel
-def _earliest_split(state, codes, plan, slot, now_ms, before_ms, before_end_ms):
+def _earliest_split(
+    state: GridState,
+    codes: GridCodes,
+    plan: ReservedStarts,
+    slot: Slot,
+    now_ms: Int,
+    before_ms: Int,
+    before_end_ms: Int,
+) -> tuple[Int, Int]:
     """Find the first start of a split before an instant, with its fragments in ``taken``; return start and length.
 
     The start is ``NEVER_MS`` if there is none, or if that split does not end before ``before_end_ms``.
@@ -107,7 +119,7 @@ def _earliest_split(state, codes, plan, slot, now_ms, before_ms, before_end_ms):
 
 
 @kernel
-def _split_from(state, codes, plan, slot, start_ms):
+def _split_from(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, start_ms: Int) -> Int:
     """Split a job that starts at the instant of the cursors; return its length, ``NEVER_MS`` if it cannot be split.
 
     A split that takes longer than was thought may find fewer nodes, and then be another.
@@ -126,7 +138,7 @@ def _split_from(state, codes, plan, slot, start_ms):
 
 
 @kernel_part
-def _least_free(plan, site, end_ms):
+def _least_free(plan: ReservedStarts, site: Int, end_ms: Int) -> Int:
     """Return how many nodes of a site are free from the cursor on for the whole time until an instant."""
     i = plan.cursor[site]
     least = plan.step_free[site, i]

@@ -9,31 +9,18 @@ A *place* counts through the blocks in use: number of the block in their order x
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.grid.kernels.state import BLOCK, BLOCK_BITS, GridState, Place, Slot
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NO_PLACE
 
-if TYPE_CHECKING:
-    from gridweave.grid.kernels.state import GridState
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
-
-BLOCK_BITS = 6
-BLOCK = 1 << BLOCK_BITS
-"""Jobs in a block."""
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="no-any-return"
 
 FIRST_PLACE = np.int64(0)
 """Where the job that ends first stands."""
-
-
-def blocks_for(jobs: int) -> int:
-    """Return how many blocks so many running jobs can need: any two neighbours fill more than half of one."""
-    return 4 * jobs // BLOCK + 2
 
 
 def running_slots(state: GridState) -> npt.NDArray[np.int64]:
@@ -45,19 +32,19 @@ def running_slots(state: GridState) -> npt.NDArray[np.int64]:
 
 
 @kernel_part
-def end_place(state):
+def end_place(state: GridState) -> Int:
     """Return the place behind the last running job."""
     return state.counters[0].n_blocks * BLOCK
 
 
 @kernel_part
-def row_at(state, place):
+def row_at(state: GridState, place: Place) -> Int:
     """Return the row of ``running`` at a place."""
     return state.block_order[place >> BLOCK_BITS] * BLOCK + (place & (BLOCK - 1))
 
 
 @kernel_part
-def next_place(state, place):
+def next_place(state: GridState, place: Place) -> Int:
     """Return the place of the next running job."""
     number = place >> BLOCK_BITS
     is_last = (place & (BLOCK - 1)) + 1 == state.block_count[state.block_order[number]]
@@ -65,7 +52,7 @@ def next_place(state, place):
 
 
 @kernel_part
-def _ends_before(state, row, end_ms, job_id):
+def _ends_before(state: GridState, row: Int, end_ms: Int, job_id: Int) -> bool:
     """Whether the job in a row comes before another."""
     if state.running[row].end_ms != end_ms:
         return state.running[row].end_ms < end_ms
@@ -73,7 +60,7 @@ def _ends_before(state, row, end_ms, job_id):
 
 
 @kernel_part
-def _block_number(state, end_ms, job_id):
+def _block_number(state: GridState, end_ms: Int, job_id: Int) -> Int:
     """Return the number of the block in which a job stands or would have to stand."""
     low = 0
     left = state.counters[0].n_blocks - 1
@@ -87,7 +74,7 @@ def _block_number(state, end_ms, job_id):
 
 
 @kernel_part
-def place_of(state, slot):
+def place_of(state: GridState, slot: Slot) -> Int:
     """Return the place of the job of a slot; ``NO_PLACE`` if it does not run."""
     if state.counters[0].n_running == 0:
         return NO_PLACE
@@ -109,7 +96,7 @@ def place_of(state, slot):
 
 
 @kernel_part
-def join_blocks(state, slot, end_ms):
+def join_blocks(state: GridState, slot: Slot, end_ms: Int) -> None:
     """Put a job among the running ones."""
     counters = state.counters[0]
     job_id = state.jobs[slot].job_id
@@ -132,7 +119,7 @@ def join_blocks(state, slot, end_ms):
 
 
 @kernel_part
-def leave_blocks(state, place):
+def leave_blocks(state: GridState, place: Place) -> Int:
     """Take the job at this place out of the running ones; return its slot."""
     number = place >> BLOCK_BITS
     block = state.block_order[number]
@@ -150,7 +137,13 @@ def leave_blocks(state, place):
 
 
 @kernel
-def _divide(counters, running, block_order, block_count, number):
+def _divide(
+    counters: npt.NDArray[np.void],
+    running: npt.NDArray[np.void],
+    block_order: npt.NDArray[np.int64],
+    block_count: npt.NDArray[np.int64],
+    number: Int,
+) -> None:
     """Move the later half of a full block into a new one behind it."""
     old = block_order[number]
     new = block_order[counters[0].n_blocks]
@@ -166,7 +159,13 @@ def _divide(counters, running, block_order, block_count, number):
 
 
 @kernel
-def _unite(counters, running, block_order, block_count, number):
+def _unite(
+    counters: npt.NDArray[np.void],
+    running: npt.NDArray[np.void],
+    block_order: npt.NDArray[np.int64],
+    block_count: npt.NDArray[np.int64],
+    number: Int,
+) -> None:
     """Drop a block that is empty; join one to a neighbour if they fill no more than half a block together."""
     for first in range(max(number - 1, 0), min(number + 1, counters[0].n_blocks - 1)):
         block, other = block_order[first], block_order[first + 1]
@@ -182,7 +181,7 @@ def _unite(counters, running, block_order, block_count, number):
 
 
 @kernel_part
-def _drop(counters, block_order, number):
+def _drop(counters: npt.NDArray[np.void], block_order: npt.NDArray[np.int64], number: Int) -> None:
     """Take a block out of those in use."""
     block = block_order[number]
     counters[0].n_blocks -= 1

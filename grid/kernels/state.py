@@ -11,15 +11,25 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.grid.kernels.links import note_taken
-from gridweave.grid.kernels.overhead import split_length_ms
-from gridweave.grid.kernels.running import BLOCK, blocks_for, join_blocks, leave_blocks
 from gridweave.grid.kernels.site_order import SITE_BITS, move_site
-from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.state import GONE, JOB, NEVER_MS, RUNNING
+from gridweave.jit import Int, kernel_part
+from gridweave.site.kernels.state import JOB, NEVER_MS, RUNNING
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# What is read of arrays has numpy's types, or none.
+# mypy: disable-error-code="no-any-return"
+
+Slot = Int
+"""The row of a job in the tables of jobs; it keeps that as long as it waits or runs."""
+
+Place = Int
+"""Where a job stands: in the queue, or among the running jobs (running.py)."""
+
+SiteNodes = npt.NDArray[np.int64]
+"""A number of nodes for each site: shape (sites,)."""
+
+BLOCK_BITS = 6
+BLOCK = 1 << BLOCK_BITS
+"""Jobs in a block."""
 
 FRAGMENT = np.dtype([("site", np.int64), ("width", np.int64)], align=True)
 """A part of a job: so many nodes of one site."""
@@ -65,6 +75,11 @@ UNKNOWN = np.int64(-1)
 
 ALL_NODES = np.int64(2**62)
 """The extra nodes of a site on which nothing is reserved for the head."""
+
+
+def blocks_for(jobs: int) -> int:
+    """Return how many blocks so many running jobs can need: any two neighbours fill more than half of one."""
+    return 4 * jobs // BLOCK + 2
 
 
 class GridState(NamedTuple):
@@ -194,67 +209,49 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
 
 
 @kernel_part
-def is_full(state):
-    """Whether the fragments of one more pass might not find room: a pass starts no more than one per node."""
+def is_full(state: GridState) -> bool:
+    """Whether the fragments of one more pass might not find room: a pass starts no more than one per node.
+
+    Parameters
+    ----------
+    state : GridState
+    """
     return state.counters[0].n_fragments + state.counters[0].nodes > len(state.fragments)
 
 
 @kernel_part
-def forget_head(state):
+def forget_head(state: GridState) -> None:
     """Note that what was found of the head, which is known by its slot, holds no more."""
     state.counters[0].settled = UNKNOWN
     state.counters[0].reserved_for = UNKNOWN
 
 
 @kernel_part
-def freed(state):
+def freed(state: GridState) -> None:
     """Note that what is free on one site, now or later, has changed."""
     state.counters[0].n_horizon = 0
     forget_head(state)
 
 
 @kernel_part
-def add_free(state, site, nodes):
+def add_free(state: GridState, site: Int, nodes: Int) -> None:
     """Make so many nodes more of a site free (fewer, if negative)."""
     before = state.free[site]
     state.free[site] = before + nodes
     move_site(state.free_order, site, before, before + nodes)
 
 
-@kernel
-def begin_taken(state, codes, place, now_ms):
-    """Start the job at this place of the queue on the nodes that were just taken for it; return its end by estimate.
-
-    Its place in the queue stays, marked, until `drop_started` (candidates.py).
-    """
-    counters = state.counters[0]
-    slot = state.waiting[place]
-    job = state.jobs[slot]
-    end_ms = now_ms + split_length_ms(state, codes, slot, job.estimate_ms)
-    note_taken(state, codes.net, slot)
-    state.end_ms[slot] = end_ms
-    state.first_fragment[slot] = counters.n_fragments
-    state.n_fragments[slot] = counters.n_taken
-    for k in range(counters.n_taken):
-        fragment = state.taken[k]
-        state.fragments[counters.n_fragments + k] = fragment
-        add_free(state, fragment.site, -fragment.width)
-    counters.n_fragments += counters.n_taken
-    counters.free -= job.width
-    join_blocks(state, slot, end_ms)
-    if counters.n_started == 0:
-        counters.first_gap = place
-    counters.last_gap = place
-    state.started[counters.n_started] = slot
-    counters.n_started += 1
-    state.waiting[place] = GONE
-    freed(state)
-    return end_ms
-
-
 @kernel_part
-def recall_taken(state, slot):
-    """Put the fragments of a job that has started back into ``taken``."""
+def recall_taken(state: GridState, slot: Slot) -> None:
+    """Put the fragments of a job that has started back into ``taken``.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    slot : int
+        Of the job.
+    """
     first = state.first_fragment[slot]
     for k in range(state.n_fragments[slot]):
         state.taken[k] = state.fragments[first + k]
@@ -262,20 +259,8 @@ def recall_taken(state, slot):
 
 
 @kernel_part
-def give_back(state, slot, free):
+def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
     """Add the nodes of a job to a vector of free nodes."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
         free[state.fragments[k].site] += state.fragments[k].width
-
-
-@kernel_part
-def finish_job(state, place):
-    """Take the job at this place out of the running jobs; its nodes are free."""
-    counters = state.counters[0]
-    slot = leave_blocks(state, place)
-    first = state.first_fragment[slot]
-    for k in range(first, first + state.n_fragments[slot]):
-        add_free(state, state.fragments[k].site, state.fragments[k].width)
-    counters.free += state.jobs[slot].width
-    freed(state)

@@ -1,4 +1,4 @@
-"""From a scenario to what a simulation takes: a workload, the homes of its jobs, the sites' nodes, and the policies."""
+"""From a scenario to what a simulation takes: a workload, the homes of its jobs, nodes, policies and the network."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ import numpy as np
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.config.checks import checked, grid_policy, owner_policy, site_policy
-from gridweave.grid.config.networks import beside
+from gridweave.grid.config.networks import (
+    ReadNetwork,
+    beside,
+)
 from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.tables import Problems
 from gridweave.netmodel.topology import named
 from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.results.grid import policy_label
-from gridweave.scenarios.scenario.checks import sites_of, with_resources
-from gridweave.scenarios.scenario.networks import grid_net, network_of
-from gridweave.scenarios.scenario.read import Draft, Overrides, read_draft
+from gridweave.scenarios.scenario.read import (
+    Draft,
+    Overrides,
+    contention_of,
+    network_of,
+    read_draft,
+    sites_of,
+    with_resources,
+)
 from gridweave.scenarios.scenario.tables import Scenario, Transformation
 from gridweave.scenarios.traces.load import find_trace, load_workload
 from gridweave.scenarios.workload import transform
@@ -36,6 +46,34 @@ from gridweave.site.owner import OwnerPolicy
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
     from gridweave.scenarios.batch.grid_network import GridNet
+
+
+def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np.random.Generator) -> GridNet:
+    """Return a network as the batch driver uses it.
+
+    Parameters
+    ----------
+    until_ms : int
+        No link fails by chance later.
+    rng : numpy.random.Generator
+        For the failures by chance.
+    """
+    from gridweave.netmodel.changes import Timetable, all_changes
+    from gridweave.netmodel.model import NetworkModel
+    from gridweave.scenarios.batch.grid_network import GridNet
+
+    problems = Problems(network.topology.name)
+    changes = all_changes(network.table, network.topology, until_ms=until_ms, rng=rng, report=problems)
+    problems.raise_if_any()
+    return GridNet(
+        model=NetworkModel.of_table(network.table, network.topology),
+        timetable=Timetable.of(network.topology, changes) if changes else None,
+        contention=contention_of(scenario),
+        split=scenario.grid.split,
+        data=scenario.grid.data,
+        exact_up_to=scenario.grid.exact_up_to,
+    )
+
 
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6

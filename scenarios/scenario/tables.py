@@ -240,7 +240,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     Attributes
     ----------
     sites : list of Site or str
-        The sites, or the name of a machine configuration out of `gridweave.scenarios.scenario.catalogue`.
+        The sites, or the name of a machine configuration out of `gridweave.scenarios.scenario.read`.
     workload : WorkloadTable
     header : Header
         The table ``[scenario]``.

@@ -23,7 +23,7 @@ from gridweave.grid.config.checks import grid_policy, site_policy
 from gridweave.scenarios.results.grid import GridRun
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.scenario.build import Built, build_scenario
-from gridweave.scenarios.scenario.checks import contention_of, sites_of
+from gridweave.scenarios.scenario.read import contention_of, sites_of
 from gridweave.scenarios.scenario.run import run_built
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, digest_of, with_file, workload_key

@@ -17,7 +17,6 @@ import re
 import zoneinfo
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from gridweave.scenarios.traces.text import (
     time_field,
     whole_field,
     width_field,
-    write_file,
+    write_records,
 )
 from gridweave.scenarios.workload.table import Workload
 
@@ -139,20 +138,13 @@ def write_mupsie(workload: Workload, path: str | Path) -> None:
         If the file cannot be written, or a job id is too large to be read back exactly.
     """
     check_exact(path, "job_id", workload.job_id)
-    comments = "".join(f"{line}\n" for line in _comments(workload))
+    head = "".join(f"{line}\n" for line in _comments(workload))
+    columns = (workload.job_id, workload.submit_ms, workload.width, workload.run_ms, workload.estimate_ms)
+    write_records(path, head, columns, _record)
 
-    def write(stream: IO[bytes]) -> None:
-        stream.write(comments.encode("ascii", "backslashreplace"))
-        columns = (workload.job_id, workload.submit_ms, workload.width, workload.run_ms, workload.estimate_ms)
-        for start in range(0, len(workload), 10_000):
-            block = zip(*(column[start : start + 10_000].tolist() for column in columns), strict=True)
-            lines = (
-                f"{job} {seconds_text(submit)} {width} {seconds_text(run)} {seconds_text(estimate)}\n"
-                for job, submit, width, run, estimate in block
-            )
-            stream.write("".join(lines).encode("ascii"))
 
-    write_file(path, write)
+def _record(job: int, submit: int, width: int, run: int, estimate: int) -> str:
+    return f"{job} {seconds_text(submit)} {width} {seconds_text(run)} {seconds_text(estimate)}\n"
 
 
 def _comments(workload: Workload) -> Iterator[str]:

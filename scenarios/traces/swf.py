@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ from gridweave.scenarios.traces.text import (
     time_field,
     whole_field,
     width_field,
-    write_file,
+    write_records,
 )
 from gridweave.scenarios.workload.table import Workload
 
@@ -317,14 +316,21 @@ def write_swf(workload: Workload, path: str | Path) -> None:
     columns = {source: workload.columns[name] for name, source in COLUMN_FIELDS.items() if name in workload.columns}
     for name, values in (("job_id", workload.job_id), *columns.items()):
         check_exact(path, name, values)
-    header = "".join(f"; {label}: {value}\n" for label, value in _header_entries(workload))
+    head = "".join(f"; {label}: {value}\n" for label, value in _header_entries(workload))
+    unknown = np.full(len(workload), -1, np.int64)
+    status = np.where(workload.overran, _STATUS_FAILED, _STATUS_COMPLETED)
+    jobs = (workload.job_id, workload.submit_ms, workload.run_ms, workload.width, workload.estimate_ms, status)
+    last_four = (columns.get(name, unknown) for name in ("user", "group", "queue", "partition"))
+    write_records(path, head, (*jobs, *last_four), _record)
 
-    def write(stream: IO[bytes]) -> None:
-        stream.write(header.encode("ascii", "backslashreplace"))
-        for lines in _record_blocks(workload, columns):
-            stream.write(lines.encode("ascii"))
 
-    write_file(path, write)
+def _record(
+    job: int, submit: int, run: int, width: int, estimate: int, state: int, user: int, group: int, queue: int, part: int
+) -> str:
+    return (
+        f"{job} {seconds_text(submit)} -1 {seconds_text(run)} {width} -1 -1 {width} {seconds_text(estimate)} -1 "
+        f"{state} {user} {group} -1 {queue} {part} -1 -1\n"
+    )
 
 
 def _header_entries(workload: Workload) -> Iterator[tuple[str, object]]:
@@ -343,21 +349,3 @@ def _header_entries(workload: Workload) -> Iterator[tuple[str, object]]:
     yield "Note", f"workload {' '.join(workload.name.split())}"
     if workload.overran.any():
         yield _KILLED_ENTRY
-
-
-def _record_blocks(workload: Workload, columns: Mapping[str, npt.NDArray[np.generic]]) -> Iterator[str]:
-    """Yield the records as text, some thousands at a time."""
-    n, step = len(workload), 10_000
-    unknown = np.full(n, -1, np.int64)
-    last_four = [columns.get(name, unknown) for name in ("user", "group", "queue", "partition")]
-    status = np.where(workload.overran, _STATUS_FAILED, _STATUS_COMPLETED)
-    table = (workload.job_id, workload.submit_ms, workload.run_ms, workload.width, workload.estimate_ms, status)
-    for start in range(0, n, step):
-        rows = slice(start, start + step)
-        yield "".join(
-            f"{job} {seconds_text(submit)} -1 {seconds_text(run)} {width} -1 -1 {width} {seconds_text(estimate)} -1 "
-            f"{state} {user} {group} -1 {queue} {partition} -1 -1\n"
-            for job, submit, run, width, estimate, state, user, group, queue, partition in zip(
-                *(column[rows].tolist() for column in (*table, *last_four)), strict=True
-            )
-        )

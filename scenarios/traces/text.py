@@ -32,6 +32,7 @@ MAX_WHOLE = 2**53 - 1
 
 _BLOCK_BYTES = 4 << 20  # some 45,000 records: large enough for speed, small beside the columns that are kept
 _MAX_LINE_BYTES = 1 << 20
+_ROWS_AT_ONCE = 10_000
 _PLAIN_BYTES = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
 _ODD_CHARACTER = re.compile(r"[^\t\x20-\x7e]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -316,6 +317,20 @@ def write_file(path: str | Path, write: Callable[[IO[bytes]], object]) -> None:
     """
     with new_file(path) as (_, raw), _compressor(raw, Path(path).suffix.lower()) as stream:
         write(stream)
+
+
+def write_records(
+    path: str | Path, head: str, columns: Sequence[npt.NDArray[np.generic]], line: Callable[..., str]
+) -> None:
+    """Write a trace: the comments at its head, and for each job the line that its values give."""
+
+    def write(stream: IO[bytes]) -> None:
+        stream.write(head.encode("ascii", "backslashreplace"))
+        for start in range(0, len(columns[0]), _ROWS_AT_ONCE):
+            rows = zip(*(column[start : start + _ROWS_AT_ONCE].tolist() for column in columns), strict=True)
+            stream.write("".join(line(*row) for row in rows).encode("ascii"))
+
+    write_file(path, write)
 
 
 @contextlib.contextmanager

@@ -128,9 +128,14 @@ class Routes:
     rng : numpy.random.Generator
         For delays and losses.
     net : GridNet, optional
-        The links that messages cross.
+        The links between the sites.
     node : int, optional
-        Of the meta-scheduler among the links.
+        Of the meta-scheduler among them; messages cross no links if left out.
+
+    Raises
+    ------
+    InputError
+        If the links cut a site off from the meta-scheduler for ever.
 
     Attributes
     ----------
@@ -148,7 +153,10 @@ class Routes:
         self._node = node
         # Models of one state of the links share their paths.
         self._stars: dict[int, tuple[Paths, list[tuple[_Way, _Way]]]] = {}
-        states = [] if net is None else [self._star_of(model) for _, model in net.periods()]
+        states: list[list[tuple[_Way, _Way]]] = []
+        if net is not None and node is not None:
+            check_reach(net, node)
+            states = [self._star_of(model) for _, model in net.periods()]
         self._now = states[0] if states else None
         ways = [way for state in states for pair in state for way in pair] or [_NO_LINKS]
         self._draws = bool(network.jitter_ms or any(len(way.jitter_ms) for way in ways))
@@ -307,6 +315,9 @@ def check_reach(net: GridNet, node: int) -> None:
 GRID = -1
 """The place of the meta-scheduler, where others are the numbers of sites."""
 
+PACKET, RESEND = 5, 6
+"""What a connection has planned: that a message arrives, or that one is sent again; the last of what an instant has."""
+
 
 class Connections:
     """One connection for each site, with a channel at either end where the network does not keep order.
@@ -317,10 +328,8 @@ class Connections:
         Which sites have failed now; kept up to date by its owner.
     channels : bool
         Whether messages travel through channels.
-    send : callable (when_ms, to, (site, packet))
-        Has `arrive` called at that instant.
-    wake : callable (when_ms, site, end)
-        Has `resend` called at that instant.
+    plan : callable (when_ms, kind, place, what)
+        At that instant has `arrive` called if the kind is `PACKET`, `resend` if it is `RESEND`.
     deliver : callable (to, site, message)
         Takes what arrives, for a site or for the meta-scheduler (`GRID`).
 
@@ -338,14 +347,12 @@ class Connections:
         down: Sequence[bool],
         *,
         channels: bool,
-        send: Callable[[int, int, tuple[int, Any]], None],
-        wake: Callable[[int, int, int], None],
+        plan: Callable[[int, int, int, Any], None],
         deliver: Callable[[int, int, Any], None],
     ) -> None:
         self._routes = routes
         self._down = down
-        self._send = send
-        self._wake = wake
+        self._plan = plan
         self._deliver = deliver
         self._cut = [0] * len(down)
         self.unsent: dict[tuple[int, int], None] = {}
@@ -391,7 +398,7 @@ class Connections:
             self._deliver(to, site, message)
         else:
             self._under_way += 1
-            self._send(when_ms, to, (site, message))
+            self._plan(when_ms, PACKET, to, (site, message))
 
     def send(self, now_ms: int) -> None:
         """Send what was put since the last time."""
@@ -414,8 +421,8 @@ class Connections:
                 if when_ms == now_ms:
                     self.arrive(now_ms, to, (site, packet))
                 else:
-                    self._send(when_ms, to, (site, packet))
-        self._plan(now_ms, site, end)
+                    self._plan(when_ms, PACKET, to, (site, packet))
+        self._plan_wakeup(now_ms, site, end)
 
     def arrive(self, now_ms: int, to: int, what: tuple[int, Any]) -> None:
         """Take in what has come to its end."""
@@ -431,7 +438,7 @@ class Connections:
         end = GRID_END if to == GRID else SITE_END
         for new in self._channels[site][end].receive(now_ms, message):
             self._deliver(to, site, new)
-        self._plan(now_ms, site, end)
+        self._plan_wakeup(now_ms, site, end)
 
     def resend(self, now_ms: int, site: int, end: int) -> None:
         """Repeat or acknowledge what is due; a wakeup that an earlier one has replaced is passed over."""
@@ -442,10 +449,10 @@ class Connections:
 
     def resume(self, now_ms: int, site: int) -> None:
         """Have a site that is back go on with what it had to send."""
-        self._plan(now_ms, site, SITE_END)
-        self._plan(now_ms, site, GRID_END)
+        self._plan_wakeup(now_ms, site, SITE_END)
+        self._plan_wakeup(now_ms, site, GRID_END)
 
-    def _plan(self, now_ms: int, site: int, end: int) -> None:
+    def _plan_wakeup(self, now_ms: int, site: int, end: int) -> None:
         """See to it that an end is asked again when it has something to repeat or to acknowledge."""
         if self._channels is None:
             return
@@ -457,4 +464,4 @@ class Connections:
         if scheduled_ms is None or wake_ms < scheduled_ms:
             wake_ms = max(wake_ms, now_ms + 1)
             self._wake_ms[key] = wake_ms
-            self._wake(wake_ms, site, end)
+            self._plan(wake_ms, RESEND, site, end)

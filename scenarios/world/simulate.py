@@ -19,7 +19,7 @@ from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import Faults, Network, Routes, check_reach
+from gridweave.scenarios.world.connections import Faults, Network, Routes
 from gridweave.scenarios.world.links import WorldLinks
 from gridweave.scenarios.world.traffic import LinkTraffic
 from gridweave.scenarios.world.works import Ran, WorldJob
@@ -126,25 +126,21 @@ def simulate_world(
     >>> result.start_ms.tolist(), result.fragments_of(1)
     ([5, 130], [(0, 4), (1, 2)])
     """
-    network, rng = network or Network(), rng or np.random.default_rng(0)
+    rng = rng or np.random.default_rng(0)
     sites, for_grid = _sites(nodes, site_policies, owners)
     # One stream of its own for the selection, so that it is the same whatever the network does.
     selection = rng.spawn(1)[0]
     links = None if net is None else WorldLinks(workload, for_grid, policy, net)
-    if net is None or grid_node is None:
-        routes = Routes(network, rng)
-    else:
-        check_reach(net, grid_node)
-        routes = Routes(network, rng, net, grid_node)
+    routes = Routes(network or Network(), rng, net, grid_node)
     known = None if links is None else links.network
     meta = MetaCore(for_grid, policy, rng=selection, margin_ms=routes.margin_ms, network=known)
     world = World(
         sites,
         meta,
         policy.split_length_ms,
-        routes=routes,
-        faults=faults or Faults(),
-        rng=rng,
+        routes,
+        faults or Faults(),
+        rng,
         check=check,
         channels=channels,
         links=links,

@@ -210,12 +210,7 @@ class LinkTraffic:
         row = self._rows[job_id]
         asked, links, number = self._asked[job_id]
         assert asked == attempt, "an attempt begins that is over"
-        data_ms = 0
-        if links.staging != NO_DATA:
-            links.data[0] = self._data[row]
-            times = np.int64(self._submit_ms[row]), np.int64(now_ms)
-            delays_ms = [data_delay_ms(links, np.int64(0), times[0], np.int64(site), times[1]) for site, _ in fragments]
-            data_ms = int(max(delays_ms))
+        data_ms = self._data_delay_ms(now_ms, row, links, fragments)
         self.factor[row] = 1.0
         if len(fragments) > 1:
             parts = np.array(list(fragments), PART)
@@ -238,6 +233,14 @@ class LinkTraffic:
             return None
         self._paces.append(self._begin_work(now_ms, job_id, sender))
         return run_ms
+
+    def _data_delay_ms(self, now_ms: int, row: int, links: GridLinks, fragments: Fragments) -> int:
+        """Return how long the data of a job keeps its sites, by the links by which it was placed."""
+        if links.staging == NO_DATA:
+            return 0
+        links.data[0] = self._data[row]
+        times = np.int64(self._submit_ms[row]), np.int64(now_ms)
+        return int(max(data_delay_ms(links, np.int64(0), times[0], np.int64(site), times[1]) for site, _ in fragments))
 
     def _grown_ms(self, row: int, time_ms: int) -> int:
         return int(grown_ms(np.int64(time_ms), self.factor[row]))

@@ -24,7 +24,7 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
-from gridweave.scenarios.world.connections import GRID, GRID_END, SITE_END, Connections, Faults, Routes
+from gridweave.scenarios.world.connections import GRID, GRID_END, PACKET, RESEND, SITE_END, Connections, Faults, Routes
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.links import WorldLinks
 from gridweave.scenarios.world.works import Works, WorldJob
@@ -108,7 +108,7 @@ class Watchdog:
 
 
 # What happens at an instant, behind data that arrives and jobs that end, in this order.
-_LINKS, _FAIL, _RETURN, _CUT, _MEND, _PACKET, _RESEND = range(7)
+_LINKS, _FAIL, _RETURN, _CUT, _MEND = range(PACKET)
 
 _NEVER = int(NEVER_MS)
 
@@ -140,10 +140,10 @@ class World:
         sites: Sequence[ContractCore],
         meta: MetaCore,
         split_length_ms: Callable[[int, int, float], int],
-        *,
         routes: Routes,
         faults: Faults,
         rng: np.random.Generator,
+        *,
         check: bool = False,
         channels: bool = False,
         links: WorldLinks | None = None,
@@ -170,8 +170,7 @@ class World:
             routes,
             self._down,
             channels=channels or not routes.keeps_order or faults.any,
-            send=lambda when_ms, to, what: self._at(when_ms, _PACKET, to, what),
-            wake=lambda when_ms, site, end: self._at(when_ms, _RESEND, site, end),
+            plan=self._at,
             deliver=self._delivered,
         )
         self._most_rounds = _MAX_ROUNDS
@@ -256,9 +255,9 @@ class World:
 
     def _happens(self, kind: int, place: int, what: Any) -> None:
         """Have something happen: a message arrives or is sent again, something fails or is mended, links change."""
-        if kind == _PACKET:
+        if kind == PACKET:
             self.connections.arrive(self.now_ms, place, what)
-        elif kind == _RESEND:
+        elif kind == RESEND:
             self.connections.resend(self.now_ms, place, what)
         elif kind == _LINKS:
             self._links_change(place)

@@ -1,8 +1,4 @@
-"""Calls to actors on Ray, by their names.
-
-What the actors of a grid are named and made with, and what calls between them look like.
-
-Calls between the actors of one machine over a connection of their own, past Ray.
+"""Calls to actors: by their names on Ray, over a line of their own on one machine, and to their desks.
 
 A call of an actor on Ray passes through half a dozen threads of both processes, each of which has to wait for the
 interpreter; on a busy machine that takes longer than what the call is about. So whoever has found an actor on Ray asks
@@ -299,9 +295,9 @@ def site_actor(site: str) -> str:
     return f"site:{site}"
 
 
-def agent_actor(site: str, agent: str) -> str:
+def agent_actor(site: str, machine: str) -> str:
     """Return the name of the actor of a machine."""
-    return f"agent:{site}/{agent}"
+    return f"agent:{site}/{machine}"
 
 
 class Calls(Protocol):

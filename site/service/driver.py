@@ -2,8 +2,6 @@
 
 There is one turn at a time. What comes in while one is written down waits for the next, so the busier it is, the more
 goes into one transaction. Nothing that a turn has decided is seen by anybody before it is durable (docs/live.md).
-
-The clock of a live grid: Unix time in ms, or faster than that, so that hours can be played in seconds.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.scenario.catalogue import scenario_names, scenario_text
+from gridweave.scenarios.scenario.read import scenario_names, scenario_text
 
 app = typer.Typer()
 app.command("run")(run_scenario)

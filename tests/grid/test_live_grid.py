@@ -164,7 +164,7 @@ def test_what_sites_report_is_added_up() -> None:
         commands = do(core, 900, site(report), site(Ended(1, 1, 890, "finished")))
     assert state(core) == ("ended", "finished", 1)
     record = core.book.records[1]
-    assert (record.used.cpu_s, record.agents) == (4.0, ("north/a", "south/b"))
+    assert (record.used.cpu_s, record.machines) == (4.0, ("north/a", "south/b"))
     assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 400)]
 
 

@@ -11,7 +11,7 @@ from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
 from gridweave.site.journal.snapshot import dump_core
 from gridweave.site.live import OWN_IDS, LiveSite
-from gridweave.site.messages import Agent, EnqueueJob, HoldNodes, UserSubmitted, Wish
+from gridweave.site.messages import EnqueueJob, HoldNodes, Machine, UserSubmitted, Wish
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -28,8 +28,8 @@ def request(nodes: int, minutes: int) -> JobRequest:
 
 def site(*jobs: tuple[int, int], policy: Any = None, **more: Any) -> LiveSite:
     """Return a site of four nodes to which own users have handed in jobs, given as nodes and minutes."""
-    agents = (Agent(name="m0", nodes=4),)
-    core = LiveSite(SiteSettings(name="north", number=0, policy=policy or SitePolicy(), agents=agents, **more))
+    agents = (Machine(name="m0", nodes=4),)
+    core = LiveSite(SiteSettings(name="north", number=0, policy=policy or SitePolicy(), machines=agents, **more))
     for number, (nodes, minutes) in enumerate(jobs):
         core.handle(0, UserSubmitted(f"key {number}", request(nodes, minutes)))
     return core

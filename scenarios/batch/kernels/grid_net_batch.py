@@ -37,7 +37,7 @@ from gridweave.site.kernels.state import NEVER_MS, enqueue
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, rate_of, work_done_ms, work_left, work_of
 
 # Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 
 APART, STATIC, DYNAMIC = 0, 1, 2
 """Contention: none, by what runs at the start, by what runs at any instant."""

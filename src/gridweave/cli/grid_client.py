@@ -88,7 +88,7 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
     InputError
         If there is no such array, or a range is none.
     """
-    from gridweave.grid.client.streams import ENDS
+    from gridweave.site.job import OVER
 
     found: dict[int, None] = {}
     for text in texts:
@@ -97,7 +97,7 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
             records = [record async for record in grid.jobs(array=text)]
             if not records:
                 raise InputError(f"there is no array {text!r}; name jobs as 17, 3-9, or by the name of an array")
-            numbers = sorted(one.job_id for one in records if not (open_only and one.state in ENDS))
+            numbers = sorted(one.job_id for one in records if not (open_only and one.state in OVER))
         found |= dict.fromkeys(numbers)
     return list(found)
 

@@ -97,7 +97,7 @@ _LINK_HEADINGS = ("from", "to", "name", "latency [ms]", "bandwidth", "loss", "ji
 
 def _read(file: str) -> tuple[NetTable, Topology]:
     """Read a network, or end with all that is wrong with it."""
-    from gridweave.scenarios.scenario.networks import network_of_file
+    from gridweave.scenarios.scenario.read import network_of_file
 
     with problems_as_lines():
         return network_of_file(file)

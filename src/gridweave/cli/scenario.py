@@ -122,8 +122,7 @@ def _print_violation(violation: Violation, repeat: str | None) -> None:
 @app.command("list")
 def list_catalogue(as_json: Json = False) -> None:
     """List the scenarios and the machine configurations that ship."""
-    from gridweave.scenarios.scenario.catalogue import machine_configurations, scenario_names
-    from gridweave.scenarios.scenario.read import read_scenario
+    from gridweave.scenarios.scenario.read import machine_configurations, read_scenario, scenario_names
 
     scenarios = {name: read_scenario(name).header.description for name in scenario_names()}
     machines = machine_configurations()
@@ -142,7 +141,7 @@ def list_catalogue(as_json: Json = False) -> None:
 @app.command()
 def show(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a scenario that ships.")]) -> None:
     """Print the file of a scenario that ships, for a start of one's own."""
-    from gridweave.scenarios.scenario.catalogue import scenario_text
+    from gridweave.scenarios.scenario.read import scenario_text
 
     typer.echo(scenario_text(name), nl=False)
 

@@ -27,13 +27,13 @@ from gridweave.errors import (
     UnavailableError,
 )
 from gridweave.grid import api
-from gridweave.grid.client import streams as waiting
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import chunks
+from gridweave.grid.client.streams import EndWatch
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.site.job import After, ArrayPlace, JobRequest, Program
+from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobRequest, Program
 from gridweave.site.launch import Call
 
 pytestmark = pytest.mark.asyncio
@@ -187,16 +187,9 @@ async def test_a_site_whose_own_gateway_is_known(gateway: Served, monkeypatch: p
 async def test_a_site_of_ones_own(gateway: Served) -> None:
     """Jobs are handed in to the site that the call names, else to that of the client."""
     async with Client(gateway.url, site="north") as grid:
-        assert (await grid.submit(["true"])).id > waiting.OWN_IDS
+        assert (await grid.submit(["true"])).id > OWN_IDS
         await grid.submit(["true"], site="south")
     assert [body["site"] for body in gateway.heard("/v1/jobs")] == ["north", "south"]
-
-
-async def test_numbers_of_sites_own_jobs() -> None:
-    """The client tells jobs of sites' own users by their numbers, as sites give them."""
-    from gridweave.site.live import OWN_IDS
-
-    assert waiting.OWN_IDS == OWN_IDS
 
 
 # -- asking
@@ -300,7 +293,7 @@ async def test_an_end_is_found_without_a_stream(gateway: Served) -> None:
     asked: list[int] = []
     async with Client(gateway.url) as grid:
         job = await grid.submit(["true"])
-        watch = waiting.EndWatch(no_stream, fetch, first_poll_s=0.001, longest_poll_s=0.002)
+        watch = EndWatch(no_stream, fetch, first_poll_s=0.001, longest_poll_s=0.002)
         assert (await watch.ended(job.id)).state == "ended"
         await watch.close()
     assert len(asked) == 4

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.grid.kernels.running import (
-    BLOCK,
     FIRST_PLACE,
-    blocks_for,
     end_place,
     join_blocks,
     leave_blocks,
@@ -19,7 +17,7 @@ from gridweave.grid.kernels.running import (
     running_slots,
 )
 from gridweave.grid.kernels.site_order import SITE_BITS, first_with, move_site, nodes_of, site_of
-from gridweave.grid.kernels.state import GridState, empty_grid
+from gridweave.grid.kernels.state import BLOCK, GridState, blocks_for, empty_grid
 from gridweave.site.kernels.state import NO_PLACE
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from builders import grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.kernels.candidates import STRETCH
-from gridweave.grid.kernels.running import BLOCK
+from gridweave.grid.kernels.state import BLOCK
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.batch.grid import GridResult, simulate_grid
 from gridweave.scenarios.batch.simulate import simulate

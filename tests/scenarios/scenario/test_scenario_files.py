@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from gridweave.errors import InputError, ScenarioError
 from gridweave.grid.config.toml import locate_keys
 from gridweave.scenarios.scenario.build import build_scenario
-from gridweave.scenarios.scenario.catalogue import machine_configurations, scenario_names, scenario_text
-from gridweave.scenarios.scenario.read import read_scenario
+from gridweave.scenarios.scenario.read import machine_configurations, read_scenario, scenario_names, scenario_text
 from gridweave.scenarios.scenario.tables import Scenario, json_schema
 
 GOOD = """\

@@ -16,7 +16,7 @@ from gridweave.scenarios.published.network import overheads_of
 from gridweave.scenarios.results.grid import COLUMNS, GridRun, network_columns, policy_label
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.scenario.build import build_scenario
-from gridweave.scenarios.scenario.catalogue import scenario_names
+from gridweave.scenarios.scenario.read import scenario_names
 from gridweave.scenarios.scenario.run import run_built, run_scenario, run_world
 from gridweave.scenarios.world.fuzz import fuzz, world_of
 from gridweave.scenarios.world.simulate import WorldResult
