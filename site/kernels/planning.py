@@ -26,7 +26,6 @@ from gridweave.site.kernels.state import (
     drop_started,
 )
 
-
 OVERDUE_MS = 1000
 """When the nodes of a job past its limit are expected back: a guess, for live sites; simulations have no such job."""
 
