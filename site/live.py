@@ -7,9 +7,11 @@ clock, no I/O: the rules are in docs/live.md.
 
 from __future__ import annotations
 
+from typing import Any, Generic, TypeVar
+
 import msgspec
 
-from gridweave.site.book import JobBook
+from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import (
@@ -23,7 +25,6 @@ from gridweave.site.job import (
     why_impossible,
 )
 from gridweave.site.messages import (
-    AgentForgotten,
     Answer,
     CommitHold,
     Ended,
@@ -36,6 +37,7 @@ from gridweave.site.messages import (
     KillJob,
     LiveSiteCommand,
     LiveSiteEvent,
+    MachineForgotten,
     Refused,
     RefuseJob,
     Report,
@@ -46,7 +48,8 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.runs import NO_PORT, Port, Runs, SiteSettings, make_run
+from gridweave.site.runs import NO_PORT, Port, Runs, RunsState, SiteSettings, make_run
+from gridweave.site.state import CoreState, with_parts
 
 
 class Expected(msgspec.Struct):
@@ -69,15 +72,28 @@ class Expected(msgspec.Struct):
     port: Port = NO_PORT
 
 
+D = TypeVar("D")
+
+
+class LiveSiteState(CoreState, Generic[D], frozen=True, kw_only=True, tag="LiveSite 1"):
+    """What a live site knows between two instants; of the core it depends on the discipline."""
+
+    now_ms: int
+    core: D
+    book: BookState
+    runs: RunsState
+    expected: list[Expected]
+
+
 class LiveSite:
     """A site that runs real programs.
 
     Examples
     --------
     >>> from gridweave.site.policy import SitePolicy
-    >>> from gridweave.site.messages import Agent
+    >>> from gridweave.site.messages import Machine
     >>> from gridweave.site.job import JobRequest, Program
-    >>> settings = SiteSettings(name="north", number=0, agents=(Agent(name="n0", nodes=4),), policy=SitePolicy())
+    >>> settings = SiteSettings(name="north", number=0, machines=(Machine(name="n0", nodes=4),), policy=SitePolicy())
     >>> site = LiveSite(settings)
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1000)
     >>> for command in site.handle(0, UserSubmitted("key", request)):
@@ -169,6 +185,29 @@ class LiveSite:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         return self.core.quote(now_ms, self.book.next_job(request), self.settings.name, for_grid=for_grid)
 
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the discipline."""
+        return with_parts(LiveSiteState, self.core)
+
+    def state(self) -> LiveSiteState[Any]:
+        """Return all that is known between two instants."""
+        return LiveSiteState(
+            now_ms=self._now_ms,
+            core=self.core.state(),
+            book=self.book.state(),
+            runs=self.runs.state(),
+            expected=list(self._expected.values()),
+        )
+
+    def restore(self, state: LiveSiteState[Any]) -> None:
+        """Take in all that another site of the same settings knew; this one is fresh."""
+        self._now_ms = state.now_ms
+        self.core.restore(state.core)
+        self.book.restore(state.book)
+        self.runs.restore(state.runs)
+        self._expected = {(each.described.job_id, each.described.attempt): each for each in state.expected}
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""
         self.core.check_invariants()
@@ -206,7 +245,7 @@ class LiveSite:
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
                 self._inner.append(event)
-            case _ if isinstance(event, Report | AgentForgotten):
+            case _ if isinstance(event, Report | MachineForgotten):
                 self._inner += self.runs.take_in(event)
             case _:
                 self._inner.append(event)
@@ -321,7 +360,7 @@ class LiveSite:
             if record is None:
                 continue
             outcome, reason = run.outcome()
-            record.used, record.exit_codes, record.agents = run.used, run.exit_codes, tuple(run.pieces)
+            record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
             if outcome == "lost":
                 record.state, record.start_ms = "waiting", None
                 self.book.note(job_id, "retried", reason)

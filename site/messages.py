@@ -480,7 +480,7 @@ LOCAL = "127.0.0.1"
 """By which a machine is reached that has not said how."""
 
 
-class Agent(msgspec.Struct, frozen=True, kw_only=True):
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of a site.
 
     Attributes
@@ -551,7 +551,7 @@ class Wish(msgspec.Struct, frozen=True, tag="Wish"):
 class RunStarted(msgspec.Struct, frozen=True, tag="RunStarted"):
     """A machine runs its part of a job."""
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
 
@@ -561,7 +561,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
 
     Attributes
     ----------
-    agent : str
+    machine : str
     job_id, attempt : int
     outcome : str
         ``lost``: nobody knows how that came.
@@ -572,7 +572,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
         Whether it may have run; if not, it certainly has not.
     """
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
     outcome: Outcome
@@ -585,7 +585,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
 class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
     """A machine cannot start its part of a job now; what it is asked again once it has room it starts."""
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
     reason: str
@@ -594,27 +594,27 @@ class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
 class MachineReady(msgspec.Struct, frozen=True, tag="MachineReady"):
     """A machine that could not start anything can again."""
 
-    agent: str
+    machine: str
 
 
-class AgentJoined(msgspec.Struct, frozen=True, tag="AgentJoined"):
+class MachineJoined(msgspec.Struct, frozen=True, tag="MachineJoined"):
     """A machine is there, for the first time or again; it is asked what it still knows (`ConfirmRun`).
 
     Attributes
     ----------
-    agent : str
+    machine : str
     host : str
         By which other machines reach it.
     """
 
-    agent: str
+    machine: str
     host: str
 
 
-class AgentForgotten(msgspec.Struct, frozen=True, tag="AgentForgotten"):
+class MachineForgotten(msgspec.Struct, frozen=True, tag="MachineForgotten"):
     """The operator says that a machine will not come back: what it ran is lost."""
 
-    agent: str
+    machine: str
 
 
 class Probed(msgspec.Struct, frozen=True, tag="Probed"):
@@ -647,8 +647,8 @@ LiveSiteEvent = (
     | RunEnded
     | RunDelayed
     | MachineReady
-    | AgentJoined
-    | AgentForgotten
+    | MachineJoined
+    | MachineForgotten
 )
 """What a live site is told."""
 
@@ -661,14 +661,14 @@ class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
 
     Attributes
     ----------
-    agent : str
+    machine : str
     launch : Launch
         The hardware threads of its ranks are counted from 0 on each node.
     slots : tuple of int
         The node of that machine, from 0, that each rank runs on.
     """
 
-    agent: str
+    machine: str
     launch: Launch
     slots: tuple[int, ...]
 
@@ -676,7 +676,7 @@ class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
 class ConfirmRun(msgspec.Struct, frozen=True, tag="ConfirmRun"):
     """Have a machine that was away say that it runs its part of a job, or that it knows nothing of it any more."""
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
 
@@ -684,7 +684,7 @@ class ConfirmRun(msgspec.Struct, frozen=True, tag="ConfirmRun"):
 class EndRun(msgspec.Struct, frozen=True, tag="EndRun"):
     """Have a machine end its part of a job."""
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
     reason: str
@@ -693,7 +693,7 @@ class EndRun(msgspec.Struct, frozen=True, tag="EndRun"):
 class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
     """Have a machine that could not start anything say so when it can."""
 
-    agent: str
+    machine: str
 
 
 class TellGrid(msgspec.Struct, frozen=True, tag="TellGrid"):
@@ -707,7 +707,7 @@ LiveSiteCommand = StartRun | EndRun | TellGrid | Accepted | Declined | Noted | R
 Order = StartRun | ConfirmRun | EndRun | LookForRoom
 """What a site tells a machine."""
 
-Report = RunStarted | RunEnded | RunDelayed | MachineReady | AgentJoined
+Report = RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined
 """What a machine tells its site."""
 
 

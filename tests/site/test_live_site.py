@@ -24,13 +24,9 @@ from gridweave.site.job import (
     RecordUsage,
 )
 from gridweave.site.journal.records import Codec, digest
-from gridweave.site.journal.snapshot import dump_core, load_core
 from gridweave.site.launch import RankReport, Used
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
-    Agent,
-    AgentForgotten,
-    AgentJoined,
     CancelJob,
     CommitHold,
     ConfirmRun,
@@ -43,6 +39,9 @@ from gridweave.site.messages import (
     HoldNodes,
     LiveSiteEvent,
     LookForRoom,
+    Machine,
+    MachineForgotten,
+    MachineJoined,
     MachineReady,
     Refused,
     ReleaseHold,
@@ -60,14 +59,15 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
+from gridweave.site.state import dump_state, read_state
 
 OWN = 1_000_000_000_001
-TWO = (Agent(name="a", nodes=2, ports=(2000, 2002)), Agent(name="b", nodes=2, ports=(3000, 3001)))
+TWO = (Machine(name="a", nodes=2, ports=(2000, 2002)), Machine(name="b", nodes=2, ports=(3000, 3001)))
 
 
-def site(*agents: Agent, **more: Any) -> LiveSite:
+def site(*agents: Machine, **more: Any) -> LiveSite:
     """Return a site of two machines with two nodes each, or of these."""
-    return LiveSite(SiteSettings(name="north", number=0, agents=agents or TWO, policy=SitePolicy(), **more))
+    return LiveSite(SiteSettings(name="north", number=0, machines=agents or TWO, policy=SitePolicy(), **more))
 
 
 def request(nodes: int = 1, *, limit_ms: int = 1000, **program: Any) -> JobRequest:
@@ -119,7 +119,7 @@ def test_a_job_over_two_machines_is_told_to_both_and_ends_with_the_last() -> Non
     """Ranks go up over the machines; the job runs when both say so, and has ended when both have said that."""
     core = site()
     starts = of(do(core, 0, own(3)), StartRun)
-    assert [(start.agent, start.slots, [rank.rank for rank in start.launch.ranks]) for start in starts] == [
+    assert [(start.machine, start.slots, [rank.rank for rank in start.launch.ranks]) for start in starts] == [
         ("a", (0, 1), [0, 1]),
         ("b", (0,), [2]),
     ]
@@ -135,14 +135,14 @@ def test_a_job_over_two_machines_is_told_to_both_and_ends_with_the_last() -> Non
     assert state(core) == ("ended", "finished", 1)
     (usage,) = of(commands, RecordUsage)
     assert (usage.width, usage.run_ms, usage.used.cpu_s) == (3, 10, 3.0)
-    assert core.book.records[OWN].agents == ("a", "b")
+    assert core.book.records[OWN].machines == ("a", "b")
 
 
 def test_a_batch_script_has_one_rank_on_its_first_node() -> None:
     """With ranks on the first node alone the job has all its nodes, and one process."""
     core = site()
     (start,) = of(do(core, 0, own(4, ranks="first-node")), StartRun)
-    assert (start.agent, start.slots, start.launch.size) == ("a", (0,), 1)
+    assert (start.machine, start.slots, start.launch.size) == ("a", (0,), 1)
     assert core.core.site.free == 0
     do(core, 1, ended("a", OWN))
     assert core.core.site.free == 4
@@ -283,11 +283,11 @@ def test_what_machines_say_late_twice_or_of_others_changes_nothing() -> None:
 
 def test_a_machine_that_is_back_is_asked_and_told() -> None:
     """What it had begun is asked about, until it has answered; what it had not is ordered again, as are ends."""
-    core = site(Agent(name="a", nodes=4))
+    core = site(Machine(name="a", nodes=4))
     do(core, 0, own(1), own(1, key="2"), own(1, key="3"), RunStarted("a", OWN, 1))
     do(core, 1, RunStarted("a", OWN, 1), RunStarted("a", OWN + 1, 1))
     assert [type(order) for order in core.runs.orders("a")] == [StartRun]
-    do(core, 2, AgentJoined("a", "here"), Wish("cancel", (OWN + 1,)))
+    do(core, 2, MachineJoined("a", "here"), Wish("cancel", (OWN + 1,)))
     kinds = [(type(order), getattr(order, "job_id", OWN + 2)) for order in core.runs.orders("a", "b")]
     assert kinds == [(ConfirmRun, OWN), (ConfirmRun, OWN + 1), (EndRun, OWN + 1), (StartRun, OWN + 2)]
     do(core, 3, RunStarted("a", OWN, 1), ended("a", OWN + 1, "lost"), RunStarted("a", OWN + 2, 1))
@@ -298,10 +298,10 @@ def test_a_machine_that_is_back_is_asked_and_told() -> None:
 def test_a_greeting_that_comes_late_or_twice_loses_nothing() -> None:
     """A machine that joined long ago and is heard of again only now is asked, and not believed to know nothing."""
     core = site()
-    do(core, 0, AgentJoined("a", "here"))
+    do(core, 0, MachineJoined("a", "here"))
     do(core, 1, own(1))
     do(core, 2, RunStarted("a", OWN, 1))
-    do(core, 3, AgentJoined("a", "here"))
+    do(core, 3, MachineJoined("a", "here"))
     assert state(core) == ("running", "", 1)
 
 
@@ -317,15 +317,15 @@ def test_a_machine_that_is_given_up_loses_all_that_it_ran() -> None:
     """What is begun there and what is not begins anew; jobs elsewhere go on."""
     core = site()
     do(core, 0, own(2), own(2, key="2"), RunStarted("a", OWN, 1))
-    do(core, 1, AgentForgotten("a"))
+    do(core, 1, MachineForgotten("a"))
     assert (state(core), state(core, OWN + 1)) == (("starting", "", 2), ("starting", "", 1))
 
 
 def test_machines_are_told_apart() -> None:
     """A site has at least one machine, and no two of the same name."""
-    for agents in ((), (Agent(name="a", nodes=1), Agent(name="a", nodes=2))):
-        with pytest.raises(OptionError, match="agents"):
-            SiteSettings(name="north", number=0, agents=agents, policy=SitePolicy())
+    for agents in ((), (Machine(name="a", nodes=1), Machine(name="a", nodes=2))):
+        with pytest.raises(OptionError, match="machines"):
+            SiteSettings(name="north", number=0, machines=agents, policy=SitePolicy())
 
 
 # -- ports ------------------------------------------------------------------------------------------------------------
@@ -338,10 +338,10 @@ def meetings(commands: list[Any]) -> list[str]:
 
 def test_ports_are_given_to_one_job_at_a_time() -> None:
     """Each job on a machine has a port of its own while there are any; one that ended leaves it to the next."""
-    core = site(Agent(name="a", nodes=4, ports=(2000, 2002)))
+    core = site(Machine(name="a", nodes=4, ports=(2000, 2002)))
     starts = [meetings(do(core, 0, own(1, key=str(number)))) for number in range(3)]
     assert starts == [["127.0.0.1:2000"], ["127.0.0.1:2001"], [""]]
-    do(core, 1, ended("a", OWN), AgentJoined("a", "north7"))
+    do(core, 1, ended("a", OWN), MachineJoined("a", "north7"))
     assert meetings(do(core, 2, own(1, key="next"))) == ["north7:2000"]
 
 
@@ -537,8 +537,8 @@ anything = st.one_of(
             st.builds(RunEnded, agents, jobs, attempts, outcomes),
             st.builds(RunDelayed, agents.filter(lambda name: name != "c"), jobs, attempts, st.just("full")),
             st.builds(MachineReady, agents),
-            st.builds(AgentJoined, agents.filter(lambda name: name != "c"), st.just("here")),
-            st.builds(AgentForgotten, agents),
+            st.builds(MachineJoined, agents.filter(lambda name: name != "c"), st.just("here")),
+            st.builds(MachineForgotten, agents),
             st.builds(CommitHold, grid_jobs, attempts, st.sampled_from(["", "south1:9000"])),
             st.builds(ReleaseHold, grid_jobs, attempts),
             st.builds(CancelJob, grid_jobs, attempts),
@@ -557,7 +557,7 @@ def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[i
     now_ms, recorded, snapshot = 0, [], b""
     for number, (later_ms, groups) in enumerate(told):
         if number == kept:
-            snapshot = dump_core(core)
+            snapshot = dump_state(core)
             recorded = []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(event for group in groups for event in group))
@@ -566,7 +566,7 @@ def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[i
         assert core.next_wakeup_ms() is None or core.next_wakeup_ms() > now_ms  # type: ignore[operator]
     again = site(rendezvous_ms=15)
     if snapshot:
-        load_core(again, snapshot, "here")
+        again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
     assert list(again.book.records.values()) == list(core.book.records.values())
@@ -586,9 +586,9 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
         orders = list(core.runs.orders("a", "b"))
         now_ms = max(now_ms, core.next_wakeup_ms() or 0)
         ends = {
-            (order.agent, order.launch.job_id, order.launch.attempt)
+            (order.machine, order.launch.job_id, order.launch.attempt)
             if isinstance(order, StartRun)
-            else (order.agent, order.job_id, order.attempt)
+            else (order.machine, order.job_id, order.attempt)
             for order in orders
             if not isinstance(order, LookForRoom)
         } | {(agent, run.job_id, run.attempt) for run in core.runs._runs.values() for agent in run.pieces}
@@ -624,7 +624,7 @@ def test_a_full_machine_keeps_what_was_given_to_it_waiting() -> None:
     assert of(commands, SiteChanged, EndRun) == []
     assert (core.runs.problem_of("a"), core.runs.problem_of("b"), core.core.shut) == ("full", "", "")
     assert [type(order) for order in core.runs.orders("a")] == [StartRun, LookForRoom]
-    assert list(core.runs.orders("b")) == [order for order in core.runs.orders("a", "b") if order.agent == "b"]
+    assert list(core.runs.orders("b")) == [order for order in core.runs.orders("a", "b") if order.machine == "b"]
     do(core, 5, RunStarted("a", OWN, 1), MachineReady("a"))
     assert (state(core), core.runs.problem_of("a")) == (("running", "", 1), "")
 
@@ -667,7 +667,7 @@ def test_a_machine_that_is_there_again_may_have_room() -> None:
     core = site(TWO[0])
     do(core, 0, own(2), RunDelayed("a", OWN, 1, "full"))
     assert core.core.shut == "full"
-    do(core, 1, AgentJoined("a", "here"))
+    do(core, 1, MachineJoined("a", "here"))
     assert core.core.shut == ""
     do(core, 2, RunDelayed("a", OWN, 1, "full"), MachineReady("a"), RunDelayed("a", OWN, 1, "still"))
     assert core.core.shut == "still"

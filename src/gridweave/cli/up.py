@@ -56,8 +56,6 @@ def up(
 
     Example: gridweave up --address auto --grid GRID.toml
     """
-    from gridweave.grid.service.state import read_grid_state
-
     if example:
         from gridweave.grid.config.reading import default_text
 
@@ -74,7 +72,19 @@ def up(
     if check:
         _check(file, name)
         return
+    done = _brought_up(file, name, address, fresh, yes)
+    for remark in done.remarks:
+        say(remark)
+    if as_json:
+        print_json(_plain(done))
+    else:
+        _print(done)
+
+
+def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> Brought:
+    """Start the grid, or what is missing of it."""
     from gridweave.grid.service.local import bring_up
+    from gridweave.grid.service.state import read_grid_state
 
     last = read_grid_state(name)
     if fresh:
@@ -82,13 +92,7 @@ def up(
     if address is None and last is not None and last.alive and not last.own_ray:
         address = last.address
     with problems_as_lines(), progress() as tell:
-        done = bring_up(name, lambda: _wanted(file, name, address), tell, address=address)
-    for remark in done.remarks:
-        say(remark)
-    if as_json:
-        print_json(_plain(done))
-    else:
-        _print(done)
+        return bring_up(name, lambda: _wanted(file, name, address), tell, address=address)
 
 
 def down(
