@@ -7,6 +7,7 @@ docs/live.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from numpy.random import PCG64, Generator
@@ -36,8 +37,8 @@ from gridweave.grid.messages import (
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.correction import Measurements
-from gridweave.site.book import JobBook
+from gridweave.netmodel.correction import Measurements, MeasurementsState
+from gridweave.site.book import BookState, JobBook
 from gridweave.site.explain import Forecast, Forecaster, record_forecast
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, Traffic, request_problem
 from gridweave.site.launch import total_usage
@@ -57,6 +58,7 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
+from gridweave.site.state import CoreState, with_parts
 
 
 class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +91,20 @@ _WISHES: dict[str, Callable[[int], GridEvent]] = {
     "release": GridJobReleased,
 }
 """What the core is told of a job in its queue, or beyond."""
+
+
+C = TypeVar("C")
+
+
+class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveGrid 1"):
+    """What the live grid knows between two instants; of the core it depends on the level of control."""
+
+    now_ms: int
+    core: C
+    book: BookState
+    measured: MeasurementsState
+    met: dict[int, list[int]]
+    meeting: dict[int, str]
 
 
 class LiveGrid:
@@ -209,6 +225,31 @@ class LiveGrid:
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
         return self.core.next_wakeup_ms()
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the level of control."""
+        return with_parts(LiveGridState, self.core)
+
+    def state(self) -> LiveGridState[Any]:
+        """Return all that is known between two instants."""
+        return LiveGridState(
+            now_ms=self._now_ms,
+            core=self.core.state(),
+            book=self.book.state(),
+            measured=self.measured.state(),
+            met={job_id: sorted(sites) for job_id, sites in self._met.items()},
+            meeting=self._meeting,
+        )
+
+    def restore(self, state: LiveGridState[Any]) -> None:
+        """Take in all that another grid of the same settings knew; this one is fresh."""
+        self._now_ms = state.now_ms
+        self.core.restore(state.core)
+        self.book.restore(state.book)
+        self.measured.restore(state.measured)
+        self._met = {job_id: set(sites) for job_id, sites in state.met.items()}
+        self._meeting = state.meeting
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

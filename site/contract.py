@@ -1,12 +1,13 @@
 """ContractCore: one site as its own users and the grid see it, events and requests in, commands and answers out.
 
-Around a `SiteCore`, which decides what starts when, it keeps what the site has promised to the grid: reserved nodes with
-their leases, delegated jobs, late ends, and what the owner lets the grid have. The rules are in docs/contract.md.
+Around a `SiteCore`, which decides what starts when, it keeps what the site has promised to the grid: reserved nodes
+with their leases, delegated jobs, late ends, and what the owner lets the grid have. The rules are in docs/contract.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -56,7 +57,8 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.owner import GridShare, OwnerPolicy
+from gridweave.site.owner import GridShare, OwnerPolicy, ShareState
+from gridweave.site.state import CoreState, with_parts
 
 RENDEZVOUS_MS = 30_000
 """How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
@@ -114,6 +116,23 @@ class GridJob(msgspec.Struct, gc=False):
     lease_until_ms: int = 0
     outcome: str = "finished"
     slowed: SlowedFragment | None = None
+
+
+D = TypeVar("D")
+
+
+class ContractCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="ContractCore 1"):
+    """What a site knows of its own jobs and of the grid's; the state of its `SiteCore` goes with the discipline."""
+
+    now_ms: int
+    site: D
+    parts: dict[int, GridJob]
+    timed: list[int]
+    slowed: list[int]
+    share: ShareState
+    own_running: dict[int, Job]
+    own_jobs: dict[int, Job]
+    told: SiteChanged
 
 
 class ContractCore:
@@ -286,6 +305,33 @@ class ContractCore:
         """Return the nodes that a job of the grid has here, reserved or running; None if it has none."""
         part = self._parts.get(job_id)
         return None if part is None else part.grant
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the discipline."""
+        return with_parts(ContractCoreState, self.site)
+
+    def state(self) -> ContractCoreState[Any]:
+        """Return all that is known between two instants."""
+        return ContractCoreState(
+            now_ms=self._now_ms,
+            site=self.site.state(),
+            parts=self._parts,
+            timed=sorted(self._timed),
+            slowed=sorted(self._slowed),
+            share=self._share.state(),
+            own_running=self._own_running,
+            own_jobs=self._own_jobs,
+            told=self._told,
+        )
+
+    def restore(self, state: ContractCoreState[Any]) -> None:
+        """Take in all that another site of the same settings knew; this one is fresh."""
+        self._now_ms, self._told = state.now_ms, state.told
+        self.site.restore(state.site)
+        self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
+        self._share.restore(state.share)
+        self._own_running, self._own_jobs = state.own_running, state.own_jobs
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""

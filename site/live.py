@@ -7,9 +7,11 @@ clock, no I/O: the rules are in docs/live.md.
 
 from __future__ import annotations
 
+from typing import Any, Generic, TypeVar
+
 import msgspec
 
-from gridweave.site.book import JobBook
+from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import (
@@ -46,7 +48,8 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.runs import NO_PORT, Port, Runs, SiteSettings, make_run
+from gridweave.site.runs import NO_PORT, Port, Runs, RunsState, SiteSettings, make_run
+from gridweave.site.state import CoreState, with_parts
 
 
 class Expected(msgspec.Struct):
@@ -67,6 +70,19 @@ class Expected(msgspec.Struct):
     is_asked: bool = False
     meeting: str = ""
     port: Port = NO_PORT
+
+
+D = TypeVar("D")
+
+
+class LiveSiteState(CoreState, Generic[D], frozen=True, kw_only=True, tag="LiveSite 1"):
+    """What a live site knows between two instants; of the core it depends on the discipline."""
+
+    now_ms: int
+    core: D
+    book: BookState
+    runs: RunsState
+    expected: list[Expected]
 
 
 class LiveSite:
@@ -168,6 +184,29 @@ class LiveSite:
         if reason is not None:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         return self.core.quote(now_ms, self.book.next_job(request), self.settings.name, for_grid=for_grid)
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the discipline."""
+        return with_parts(LiveSiteState, self.core)
+
+    def state(self) -> LiveSiteState[Any]:
+        """Return all that is known between two instants."""
+        return LiveSiteState(
+            now_ms=self._now_ms,
+            core=self.core.state(),
+            book=self.book.state(),
+            runs=self.runs.state(),
+            expected=list(self._expected.values()),
+        )
+
+    def restore(self, state: LiveSiteState[Any]) -> None:
+        """Take in all that another site of the same settings knew; this one is fresh."""
+        self._now_ms = state.now_ms
+        self.core.restore(state.core)
+        self.book.restore(state.book)
+        self.runs.restore(state.runs)
+        self._expected = {(each.described.job_id, each.described.attempt): each for each in state.expected}
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""

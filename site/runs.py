@@ -111,6 +111,15 @@ class Ports:
         self._taken: dict[str, set[int]] = {machine.name: set() for machine in settings.machines}
         self._hosts: dict[str, str] = {}
 
+    def state(self) -> tuple[dict[str, list[int]], dict[str, str]]:
+        """Return the ports that jobs have, and by which names machines are reached."""
+        return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts
+
+    def restore(self, taken: dict[str, list[int]], hosts: dict[str, str]) -> None:
+        """Take in what `state` has returned of the same machines."""
+        self._taken = {machine: set(numbers) for machine, numbers in taken.items()}
+        self._hosts = hosts
+
     def reached_by(self, machine: str, host: str) -> None:
         """Have the ranks of later jobs reach a machine by this name."""
         self._hosts[machine] = host
@@ -349,6 +358,15 @@ CoreEvent = JobFinished | SiteShut | SiteOpened
 """What follows for the core of a site from what its machines tell."""
 
 
+class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What machines run, which of them are full and why, the ports that jobs have, and how machines are reached."""
+
+    runs: list[Run]
+    full: dict[str, str]
+    ports: dict[str, list[int]]
+    hosts: dict[str, str]
+
+
 class Runs:
     """What the machines of a site run, and those that can start nothing.
 
@@ -373,6 +391,16 @@ class Runs:
         self._runs: dict[int, Run] = {}
         # Machines that cannot start anything, and why.
         self._full: dict[str, str] = {}
+
+    def state(self) -> RunsState:
+        """Return what is known between two instants."""
+        return RunsState(list(self._runs.values()), self._full, *self.ports.state())
+
+    def restore(self, state: RunsState) -> None:
+        """Take in what was known of the same machines."""
+        self._runs = {run.job_id: run for run in state.runs}
+        self._full = state.full
+        self.ports.restore(state.ports, state.hosts)
 
     def begin(self) -> None:
         """Begin an instant."""

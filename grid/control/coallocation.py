@@ -97,6 +97,13 @@ class AttemptChange(msgspec.Struct, frozen=True, gc=False):
     sites: tuple[int, ...] = ()
 
 
+class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The attempts that are under way, and the jobs of those that not all sites have granted."""
+
+    attempts: list[Attempt]
+    asking: list[int]
+
+
 class CoAllocator:
     """All attempts that are under way.
 
@@ -119,6 +126,15 @@ class CoAllocator:
         self.margin_ms = margin_ms
         self.attempts: dict[int, Attempt] = {}
         self.asking: dict[int, Attempt] = {}
+
+    def state(self) -> AttemptsState:
+        """Return the attempts that are under way."""
+        return AttemptsState(list(self.attempts.values()), list(self.asking))
+
+    def restore(self, state: AttemptsState) -> None:
+        """Take in the attempts that were under way."""
+        self.attempts = {attempt.job.job_id: attempt for attempt in state.attempts}
+        self.asking = {job_id: self.attempts[job_id] for job_id in state.asking}
 
     def copy(self) -> CoAllocator:
         """Return the same attempts, apart from these."""

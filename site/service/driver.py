@@ -33,7 +33,7 @@ from gridweave.site.job import (
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobUsage, NumberedNote
 from gridweave.site.journal.replay import replay
-from gridweave.site.journal.step import Step
+from gridweave.site.journal.step import Core, Step
 from gridweave.site.messages import UserSubmitted, Wish
 from gridweave.site.service.clock import Clock
 
@@ -84,13 +84,10 @@ _MOST_EVENTS = 2_000
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 
 
-class LiveCore(Protocol):
+class LiveCore(Core, Protocol):
     """A core with a live driver."""
 
     book: JobBook
-
-    def handle(self, now_ms: int, *events: Any) -> Sequence[Any]:
-        """Take in what has happened and return what is to be done."""
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""

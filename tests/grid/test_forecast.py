@@ -13,7 +13,6 @@ from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.journal.snapshot import dump_core
 from gridweave.site.messages import (
     Ended,
     Enqueued,
@@ -25,6 +24,7 @@ from gridweave.site.messages import (
     UserSubmitted,
     Wish,
 )
+from gridweave.site.state import dump_state
 
 NORTH, SOUTH, WEST = 0, 1, 2
 MINUTE_MS = 60_000
@@ -48,9 +48,9 @@ def grid(*jobs: tuple[int, float], sites: tuple[tuple[str, int], ...] = SITES, *
 
 def told(core: LiveGrid, job_id: int, now_ms: int = 0) -> Forecast:
     """Return the forecast of a job; nothing may have changed by it."""
-    before = dump_core(core)
+    before = dump_state(core)
     forecast = core.forecast(now_ms, job_id)
-    assert dump_core(core) == before, "a forecast has changed the grid"
+    assert dump_state(core) == before, "a forecast has changed the grid"
     assert forecast is not None
     return forecast
 
@@ -202,9 +202,9 @@ def test_adaptive_waits_because_that_ends_sooner() -> None:
 def test_what_a_split_gains() -> None:
     """A job that is to be split hears its length, and by how much sooner it ends than alone."""
     core = grid((3, 30), (2, 60), sites=(("north", 4), ("south", 5)))
-    before = dump_core(core)
+    before = dump_state(core)
     quote = core.quote(0, request(4, 10))
-    assert dump_core(core) == before, "a quote has changed the grid"
+    assert dump_state(core) == before, "a quote has changed the grid"
     assert (quote.job_id, quote.start_ms, quote.places) == (None, 0, (("south", 3), ("north", 1)))
     assert quote.reason == "it would start at once, on south (3) and north (1)"
     assert quote.split is not None

@@ -24,7 +24,6 @@ from gridweave.site.job import (
     RecordUsage,
 )
 from gridweave.site.journal.records import Codec, digest
-from gridweave.site.journal.snapshot import dump_core, load_core
 from gridweave.site.launch import Used
 from gridweave.site.messages import (
     CancelJob,
@@ -44,6 +43,7 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
+from gridweave.site.state import dump_state, read_state
 
 NORTH, SOUTH = 0, 1
 
@@ -327,7 +327,7 @@ def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
     now_ms, recorded, snapshot = 0, [], b""
     for number, (later_ms, given_events) in enumerate(steps):
         if number == kept:
-            snapshot, recorded = dump_core(core), []
+            snapshot, recorded = dump_state(core), []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(given_events))
         over = {job_id for job_id, record in core.book.records.items() if is_over(record)}
@@ -336,7 +336,7 @@ def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
         assert all(core.book.records[job_id].state != "running" for job_id in core._met)
     again = grid(control)
     if snapshot:
-        load_core(again, snapshot, "here")
+        again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
     assert again.book.records == core.book.records

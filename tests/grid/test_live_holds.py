@@ -17,7 +17,6 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.eligibility import Past
 from gridweave.site.job import Accepted, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
 from gridweave.site.journal.records import Codec, digest
-from gridweave.site.journal.snapshot import dump_core, load_core
 from gridweave.site.messages import (
     Ended,
     Enqueued,
@@ -34,6 +33,7 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
+from gridweave.site.state import dump_state, read_state
 
 NORTH, SOUTH = 0, 1
 
@@ -327,7 +327,7 @@ def test_whatever_is_wished_the_state_holds_and_can_be_replayed(
     used: set[tuple[int, int, int]] = set()
     for number, (later_ms, given_events) in enumerate(steps):
         if number == kept:
-            snapshot, recorded = dump_core(core), []
+            snapshot, recorded = dump_state(core), []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(given_events))
         commands = core.handle(now_ms, *events)
@@ -340,7 +340,7 @@ def test_whatever_is_wished_the_state_holds_and_can_be_replayed(
             assert core.book.records[job_id].attempt >= message.attempt
     again = grid(control)
     if snapshot:
-        load_core(again, snapshot, "here")
+        again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
     assert again.book.records == core.book.records

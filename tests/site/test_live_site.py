@@ -24,7 +24,6 @@ from gridweave.site.job import (
     RecordUsage,
 )
 from gridweave.site.journal.records import Codec, digest
-from gridweave.site.journal.snapshot import dump_core, load_core
 from gridweave.site.launch import RankReport, Used
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
@@ -60,6 +59,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
+from gridweave.site.state import dump_state, read_state
 
 OWN = 1_000_000_000_001
 TWO = (Machine(name="a", nodes=2, ports=(2000, 2002)), Machine(name="b", nodes=2, ports=(3000, 3001)))
@@ -557,7 +557,7 @@ def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[i
     now_ms, recorded, snapshot = 0, [], b""
     for number, (later_ms, groups) in enumerate(told):
         if number == kept:
-            snapshot = dump_core(core)
+            snapshot = dump_state(core)
             recorded = []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(event for group in groups for event in group))
@@ -566,7 +566,7 @@ def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[i
         assert core.next_wakeup_ms() is None or core.next_wakeup_ms() > now_ms  # type: ignore[operator]
     again = site(rendezvous_ms=15)
     if snapshot:
-        load_core(again, snapshot, "here")
+        again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
     assert list(again.book.records.values()) == list(core.book.records.values())
