@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import print_json, print_table, say
-from gridweave.cli.progress import delayed_progress
+from gridweave.cli.output import delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, problems_as_lines
 
 if TYPE_CHECKING:
