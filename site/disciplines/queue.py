@@ -209,6 +209,7 @@ class ArrayDiscipline:
         times = np.int64(now_ms), np.int64(length_ms)
         if self._discipline.queue is not None:
             return int(startable_behind_queue(self._state, self._discipline.queue, *times))
+        assert self._plan is not None, "neither a queue nor a plan"
         return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
