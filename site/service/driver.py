@@ -74,7 +74,7 @@ MOST_KEY = 1_000
 """Characters of an idempotency key at most."""
 
 _MOST_BYTES = 2**63 - 1
-MOST_IN_SNAPSHOT = 10_000
+MOST_IN_SNAPSHOT = 100_000
 """With more open jobs a snapshot would take so long that leases run out meanwhile: it waits until there are fewer."""
 
 REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.01, 0.1
