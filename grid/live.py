@@ -44,15 +44,15 @@ from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord
 from gridweave.site.launch import total_usage
 from gridweave.site.messages import (
     Answer,
-    CommitHold,
+    CommitNodes,
     Ended,
     EnqueueJob,
     FragmentsMet,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     Probed,
     Refused,
+    Reserved,
+    ReserveNodes,
     Started,
     UserSubmitted,
     Wish,
@@ -118,7 +118,7 @@ class LiveGrid:
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=6, limit_ms=1000)
     >>> commands = grid.handle(0, UserSubmitted("key", request))
     >>> [(c.site, type(c.message).__name__) for c in commands if isinstance(c, TellSite)]
-    [(0, 'DescribeJob'), (0, 'HoldNodes'), (1, 'DescribeJob'), (1, 'HoldNodes')]
+    [(0, 'DescribeJob'), (0, 'ReserveNodes'), (1, 'DescribeJob'), (1, 'ReserveNodes')]
     >>> grid.book.records[1].places
     (('north', 4), ('south', 2))
     """
@@ -351,16 +351,16 @@ class LiveGrid:
             return
         job_id, name = record.job_id, self._names[site]
         match answer:
-            case Held(rendezvous=rendezvous):
+            case Reserved(rendezvous=rendezvous):
                 if record.state != "held":
                     self._meeting[job_id] = rendezvous or self._meeting.get(job_id, "")
-                self.book.note(job_id, "held", f"at {name}")
+                self.book.note(job_id, "reserved", f"at {name}")
             case Started(start_ms=start_ms):
                 self._started(record, site, start_ms)
             case Refused(reason=reason):
                 self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
-            case HoldEnded() | Withdrawn():
+            case LeaseEnded() | Withdrawn():
                 self.book.note(job_id, "released", f"at {name}")
                 self._waits_again(record)
             case Ended(outcome=outcome):
@@ -414,11 +414,11 @@ class LiveGrid:
     def _carry_out(self, commands: list[GridCommand]) -> None:
         fragments: dict[int, list[tuple[int, int]]] = {}
         for command in commands:
-            if isinstance(command, ToSite) and isinstance(command.request, HoldNodes):
+            if isinstance(command, ToSite) and isinstance(command.request, ReserveNodes):
                 fragments.setdefault(command.request.job_id, []).append((command.site, command.request.width))
         for command in commands:
             match command:
-                case ToSite(site=site, request=HoldNodes() as request):
+                case ToSite(site=site, request=ReserveNodes() as request):
                     self._describe(site, request.attempt, request.length_ms, request.job_id, fragments[request.job_id])
                     self._tell(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
@@ -427,7 +427,7 @@ class LiveGrid:
                     self.book.note(job.job_id, "delegated", f"to {self._names[site]}")
                     self.book.records[job.job_id].state = "waiting"
                     self._tell(site, request)
-                case ToSite(site=site, request=CommitHold(job_id=job_id) as request):
+                case ToSite(site=site, request=CommitNodes(job_id=job_id) as request):
                     meeting = self._meeting.get(job_id, "")
                     self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
                 case ToSite(site=site, request=request):

@@ -26,21 +26,21 @@ from gridweave.site.job import (
 )
 from gridweave.site.messages import (
     Answer,
-    CommitHold,
+    CommitNodes,
     Ended,
     EnqueueJob,
-    Held,
-    HoldEnded,
-    HoldNodes,
     JobCancelled,
     JobSubmitted,
     KillJob,
+    LeaseEnded,
     LiveSiteCommand,
     LiveSiteEvent,
     MachineForgotten,
     Refused,
     RefuseJob,
     Report,
+    Reserved,
+    ReserveNodes,
     StartJob,
     TellGrid,
     ToGrid,
@@ -63,7 +63,7 @@ class Expected(msgspec.Struct):
     meeting : str
         Where its ranks meet, as the grid has said with the commitment; empty: not on other sites, or not known.
     port : Port
-        That its ranks on all sites meet at, from the hold to the start.
+        That its ranks on all sites meet at, from the request to the start.
     """
 
     described: DescribeJob
@@ -212,9 +212,9 @@ class LiveSite:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""
         self.core.check_invariants()
         running = {running.job.job_id for running in self.core.site.running()}
-        held = {job_id for job_id in running if self.core.part_state(job_id) in ("held", "committed")}
+        reserved = {job_id for job_id in running if self.core.part_state(job_id) in ("reserved", "committed")}
         assert bool(self.core.shut) == self.runs.is_full, "shut, and not full"
-        self.runs.check_invariants(running - held, [expected.port for expected in self._expected.values()])
+        self.runs.check_invariants(running - reserved, [expected.port for expected in self._expected.values()])
         parts = {(job_id, self.core.attempt_of(job_id)) for job_id, _ in self._expected}
         asked = {key for key, expected in self._expected.items() if expected.is_asked}
         assert asked <= parts, "an attempt is expected that is not here"
@@ -233,7 +233,7 @@ class LiveSite:
                     self._wish(event, record)
             case DescribeJob():
                 self._expected.setdefault((event.job_id, event.attempt), Expected(event))
-            case HoldNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
+            case ReserveNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
                 expected = self._expected.get((job_id, event.attempt))
                 if expected is None:
                     refused = Refused(job_id, event.attempt, "the site was not told what it runs")
@@ -241,7 +241,7 @@ class LiveSite:
                 elif not expected.is_asked:
                     expected.is_asked = True
                     self._inner.append(event)
-            case CommitHold(job_id=job_id, attempt=attempt):
+            case CommitNodes(job_id=job_id, attempt=attempt):
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
                 self._inner.append(event)
@@ -319,11 +319,11 @@ class LiveSite:
 
     def _answer(self, answer: Answer) -> None:
         """Tell the grid what the core answers, and what only this knows of it."""
-        if isinstance(answer, Held):
+        if isinstance(answer, Reserved):
             answer = msgspec.structs.replace(answer, rendezvous=self._meeting_for(answer.job_id, answer.attempt))
         elif isinstance(answer, Ended):
             answer = self._ended_answer(answer)
-        if isinstance(answer, (Ended, Refused, HoldEnded, Withdrawn)):
+        if isinstance(answer, (Ended, Refused, LeaseEnded, Withdrawn)):
             expected = self._expected.pop((answer.job_id, answer.attempt), None)
             if expected is not None:
                 self.runs.ports.give(expected.port)

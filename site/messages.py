@@ -191,7 +191,7 @@ class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     resources: Resources | None = None
 
 
-class HoldNodes(msgspec.Struct, frozen=True, tag="HoldNodes", gc=False):
+class ReserveNodes(msgspec.Struct, frozen=True, tag="ReserveNodes", gc=False):
     """Ask for nodes for a fragment of a job, now or never.
 
     Attributes
@@ -202,7 +202,7 @@ class HoldNodes(msgspec.Struct, frozen=True, tag="HoldNodes", gc=False):
     length_ms : int
         How long it will run at most, from its start on.
     start_ms : int, optional
-        The agreed start. Until then the hold waits to be committed; its lease ends with that instant. None: it is the
+        The agreed start. Until then the nodes wait to be committed; their lease ends with that instant. None: it is the
         only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
     """
 
@@ -213,8 +213,8 @@ class HoldNodes(msgspec.Struct, frozen=True, tag="HoldNodes", gc=False):
     start_ms: int | None = None
 
 
-class CommitHold(msgspec.Struct, frozen=True, tag="CommitHold", gc=False, repr_omit_defaults=True):
-    """Start the fragment at the agreed instant: all sites hold their nodes.
+class CommitNodes(msgspec.Struct, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
+    """Start the fragment at the agreed instant: all sites have reserved their nodes.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ class CommitHold(msgspec.Struct, frozen=True, tag="CommitHold", gc=False, repr_o
     rendezvous: str = ""
 
 
-class ReleaseHold(msgspec.Struct, frozen=True, tag="ReleaseHold", gc=False):
+class ReleaseNodes(msgspec.Struct, frozen=True, tag="ReleaseNodes", gc=False):
     """Give the nodes back: some other site did not grant its part."""
 
     job_id: int
@@ -259,7 +259,7 @@ class WithdrawJob(msgspec.Struct, frozen=True, tag="WithdrawJob", gc=False):
 
 
 class CancelJob(msgspec.Struct, frozen=True, tag="CancelJob", gc=False):
-    """End whatever the site has of a job: a wait, a hold, or a run."""
+    """End whatever the site has of a job: a wait, reserved nodes, or a run."""
 
     job_id: int
     attempt: int
@@ -281,9 +281,9 @@ class ResumeSite(msgspec.Struct, frozen=True, tag="ResumeSite", gc=False):
 
 Request = (
     RequestQuote
-    | HoldNodes
-    | CommitHold
-    | ReleaseHold
+    | ReserveNodes
+    | CommitNodes
+    | ReleaseNodes
     | EnqueueJob
     | WithdrawJob
     | CancelJob
@@ -315,8 +315,8 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     slowdown: float | None = None
 
 
-class Held(msgspec.Struct, frozen=True, tag="Held", gc=False, repr_omit_defaults=True):
-    """The nodes are held, until the agreed start at most.
+class Reserved(msgspec.Struct, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
+    """The nodes are reserved, until the agreed start at most.
 
     Attributes
     ----------
@@ -338,8 +338,8 @@ class Refused(msgspec.Struct, frozen=True, tag="Refused", gc=False):
     reason: str
 
 
-class HoldEnded(msgspec.Struct, frozen=True, tag="HoldEnded", gc=False):
-    """A hold was released, or was not committed in time; its nodes are free."""
+class LeaseEnded(msgspec.Struct, frozen=True, tag="LeaseEnded", gc=False):
+    """Reserved nodes were released, or not committed in time; they are free."""
 
     job_id: int
     attempt: int
@@ -421,7 +421,7 @@ class RunsLate(msgspec.Struct, frozen=True, tag="RunsLate", gc=False):
     since_ms: int
 
 
-Answer = Quoted | Held | Refused | HoldEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged | RunsLate
+Answer = Quoted | Reserved | Refused | LeaseEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged | RunsLate
 
 
 class ToGrid(msgspec.Struct, frozen=True, tag="ToGrid", gc=False):

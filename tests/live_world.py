@@ -26,7 +26,7 @@ from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.job import OWN_IDS, Accepted, JobRequest, Program
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
-from gridweave.site.messages import ORDERS, CommitHold, Held, HoldEnded, HoldNodes, Started, StartRun
+from gridweave.site.messages import ORDERS, CommitNodes, LeaseEnded, Reserved, ReserveNodes, Started, StartRun
 from gridweave.site.messages import Machine as SiteMachine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -265,10 +265,10 @@ class LiveWorld:
     # -- what is durable ----------------------------------------------------------------------------------------------
 
     def _grid_sent(self, site: int, message: Any) -> None:
-        if isinstance(message, HoldNodes) and message.start_ms is not None:
+        if isinstance(message, ReserveNodes) and message.start_ms is not None:
             key = message.job_id, message.attempt
             self._agreed.setdefault(key, ({}, message.start_ms))[0][site] = message.width
-        elif isinstance(message, CommitHold):
+        elif isinstance(message, CommitNodes):
             key = message.job_id, message.attempt
             if not self.history.is_committed(*key):
                 sites = tuple((self._first_site + each, width) for each, width in self._agreed[key][0].items())
@@ -277,11 +277,11 @@ class LiveWorld:
     def _site_sent(self, site: int, message: Any) -> None:
         now_ms = self.loop.now_ms()
         key = getattr(message, "job_id", -1), getattr(message, "attempt", 0)
-        if isinstance(message, Held):
-            self.history.held(self._first_site + site, *key, _FOREVER_MS)
+        if isinstance(message, Reserved):
+            self.history.reserved(self._first_site + site, *key, _FOREVER_MS)
             self._until[site, *key] = self._agreed[key][1]
-        elif isinstance(message, (HoldEnded, Started)) and (site, *key) in self._until:
-            self.history.unheld(now_ms, self._first_site + site, *key)
+        elif isinstance(message, (LeaseEnded, Started)) and (site, *key) in self._until:
+            self.history.unreserved(now_ms, self._first_site + site, *key)
             until_ms = max(self._until.pop((site, *key)), self.sites[site].up_since_ms) + SLACK_MS
             if now_ms > until_ms:
                 raise ViolationError(f"{now_ms} ms: site {site} held nodes for job {key} that were to be free long ago")

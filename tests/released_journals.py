@@ -21,7 +21,7 @@ from gridweave.grid.service.driver import GridDriver
 from gridweave.site.channel import Packet
 from gridweave.site.job import After, DescribeJob, JobRequest, Program
 from gridweave.site.launch import Used
-from gridweave.site.messages import Ended, HoldNodes, Machine, RunEnded, RunStarted, SiteChanged, Started
+from gridweave.site.messages import Ended, Machine, ReserveNodes, RunEnded, RunStarted, SiteChanged, Started
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.site_driver import GRID, SiteDriver
@@ -108,11 +108,13 @@ async def live_at_site(place: Path) -> dict[str, Any]:
     await submit(driver, "waits", 3, after=(After(job_id=own, has="ended"),))
     await submit(driver, "held", 1, hold=True)
     grids = JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=5000)
-    asked = DescribeJob(7, 1, grids, 5000, 0, 1, ("north",)), HoldNodes(7, 1, 1, 5000)
+    asked = DescribeJob(7, 1, grids, 5000, 0, 1, ("north",)), ReserveNodes(7, 1, 1, 5000)
     await turn(driver, *asked, peer=GRID)
     compact(driver, driver.site)
     await turn(driver, RunEnded("n0", own, 0, "finished", used=Used(cpu_s=1.5, peak_memory_bytes=1000)))
-    await turn(driver, DescribeJob(8, 1, grids, 5000, 0, 1, ("north",)), HoldNodes(8, 1, 1, 5000), peer=GRID, first=2)
+    await turn(
+        driver, DescribeJob(8, 1, grids, 5000, 0, 1, ("north",)), ReserveNodes(8, 1, 1, 5000), peer=GRID, first=2
+    )
     found = known(driver, [GRID])
     await driver.close()
     return found

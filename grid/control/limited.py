@@ -136,7 +136,7 @@ class LimitedControl(DelegatingControl):
         """Take in what a site says."""
         if isinstance(answer, Quoted):
             return self._quoted(now_ms, site, answer)
-        # A hold that was given back, or a job that was taken back, is no news: the grid itself wanted it so, and to
+        # A lease that has ended, or a job that was taken back, is no news: the grid itself wanted it so, and to
         # ask again at once for what has just been refused would never end.
         if isinstance(answer, (SiteChanged, Ended)):
             self._news[site] = None

@@ -17,17 +17,17 @@ from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     ENCODER,
     REPORTS,
-    CommitHold,
+    CommitNodes,
     DrainSite,
     EndRun,
     FragmentsMet,
-    HoldNodes,
     LiveSiteEvent,
     MachineForgotten,
     MachineJoined,
     Order,
     Request,
     RequestQuote,
+    ReserveNodes,
     ResumeSite,
     RunEnded,
     RunStarted,
@@ -200,16 +200,16 @@ def warm_up(settings: SiteSettings) -> LiveSite:
             events = [rest.pop(0)]
             if isinstance(events[0], DescribeJob):
                 events.append(rest.pop(0))
-            if isinstance(events[-1], HoldNodes) and events[-1].start_ms is not None:
+            if isinstance(events[-1], ReserveNodes) and events[-1].start_ms is not None:
                 now_ms = events[-1].start_ms - 10
     site.handle(100_000)
     return site
 
 
 def _of_the_grid(request: JobRequest) -> list[LiveSiteEvent]:
-    """Return a hold that starts at once, and one that is committed."""
+    """Return a request for nodes that starts at once, and one that is committed."""
     found: list[LiveSiteEvent] = []
     for job_id, start_ms in ((1, None), (2, 10_000)):
         found.append(DescribeJob(job_id, 1, request, 1_000, 0, 1, ("here",)))
-        found.append(HoldNodes(job_id, 1, 1, 1_000, start_ms))
-    return [*found, CommitHold(2, 1)]
+        found.append(ReserveNodes(job_id, 1, 1, 1_000, start_ms))
+    return [*found, CommitNodes(2, 1)]

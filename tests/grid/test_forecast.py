@@ -13,7 +13,17 @@ from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.messages import Ended, Enqueued, Held, Quoted, Refused, SiteChanged, Started, UserSubmitted, Wish
+from gridweave.site.messages import (
+    Ended,
+    Enqueued,
+    Quoted,
+    Refused,
+    Reserved,
+    SiteChanged,
+    Started,
+    UserSubmitted,
+    Wish,
+)
 from gridweave.site.state import dump_state
 
 NORTH, SOUTH, WEST = 0, 1, 2
@@ -160,12 +170,12 @@ def test_a_job_that_is_being_started() -> None:
     """It says which sites hold their part, which have been asked, and the start that is agreed on."""
     core = grid((12, 10), margin_ms=500)
     assert told(core, 1).reason == "it was placed; north and south have been asked, to start in 500ms"
-    core.handle(10, FromLiveSite(NORTH, Held(1, 1)))
+    core.handle(10, FromLiveSite(NORTH, Reserved(1, 1)))
     forecast = told(core, 1, 100)
     assert (forecast.state, forecast.start_ms) == ("starting", 500)
-    assert forecast.reason == "held on north (8); south has been asked, to start in 400ms"
-    core.handle(120, FromLiveSite(SOUTH, Held(1, 1)))
-    assert told(core, 1, 200).reason == "held on north (8) and south (4): the start was agreed for in 300ms"
+    assert forecast.reason == "reserved on north (8); south has been asked, to start in 400ms"
+    core.handle(120, FromLiveSite(SOUTH, Reserved(1, 1)))
+    assert told(core, 1, 200).reason == "reserved on north (8) and south (4): the start was agreed for in 300ms"
     core = grid((3, 10))
     assert told(core, 1).reason == "it was placed on south (3), which is starting it"
     core.handle(0, FromLiveSite(SOUTH, Started(1, 1, 0)))

@@ -10,7 +10,7 @@ from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
 from gridweave.site.live import OWN_IDS, LiveSite
-from gridweave.site.messages import EnqueueJob, HoldNodes, Machine, UserSubmitted, Wish
+from gridweave.site.messages import EnqueueJob, Machine, ReserveNodes, UserSubmitted, Wish
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -96,7 +96,7 @@ def test_jobs_of_the_grid() -> None:
     assert core.quote(1, request(1, 1)).start_ms == 1
     core = site()
     described = DescribeJob(1, 1, request(2, 5), 5 * MINUTE_MS, 0, 2, ("north", "south"))
-    core.handle(0, described, HoldNodes(1, 1, 2, 5 * MINUTE_MS, 500))
+    core.handle(0, described, ReserveNodes(1, 1, 2, 5 * MINUTE_MS, 500))
     held = told(core, 1)
     assert (held.state, held.start_ms) == ("starting", 500)
-    assert held.reason == "its nodes are held until the start that was agreed on"
+    assert held.reason == "its nodes are reserved until the start that was agreed on"

@@ -54,7 +54,7 @@ def fuzz(
     """Search for what must never happen, in simulated worlds with bad networks and failing sites.
 
     Every run checks that no job is lost or run twice, that no part of a job runs alone, that no node has two jobs, and
-    that nothing is held past its lease. The first violation ends the search with status 1, and is printed with the
+    that no node is reserved past its lease. The first violation ends the search with status 1, and is printed with the
     command that shows it again.
 
     Example: gridweave scenario fuzz two-sites --runs 1000 --seed 7

@@ -18,10 +18,10 @@ from gridweave.site.launch import Used
 from gridweave.site.messages import (
     ENCODER,
     EnqueueJob,
-    HoldNodes,
     Machine,
     MachineJoined,
     RequestQuote,
+    ReserveNodes,
     RunEnded,
     RunStarted,
     StartRun,
@@ -108,11 +108,11 @@ def packet(first: int, *messages: Any, received: int = 0) -> bytes:
     return msgspec.msgpack.encode(Packet(first, messages, received))
 
 
-def described(job_id: int, *, attempt: int = 1, width: int = 1) -> tuple[DescribeJob, HoldNodes]:
+def described(job_id: int, *, attempt: int = 1, width: int = 1) -> tuple[DescribeJob, ReserveNodes]:
     """Return what the grid says to start a job at once."""
     return (
         DescribeJob(job_id, attempt, request(width), 1000, 0, width, ("north",)),
-        HoldNodes(job_id, attempt, width, 1000),
+        ReserveNodes(job_id, attempt, width, 1000),
     )
 
 
