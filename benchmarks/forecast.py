@@ -19,7 +19,7 @@ from gridweave.grid.messages import FromSite, GridCommand, GridEvent, GridJobSub
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.explain import Forecast
 from gridweave.site.job import Job
-from gridweave.site.messages import Held, HoldNodes
+from gridweave.site.messages import Reserved, ReserveNodes
 
 SITES, NODES = 20, 64
 WAITING = (1_000, 10_000)
@@ -35,8 +35,8 @@ PLACES = (0.0, 0.1, 0.5, 1.0)
 
 def _granted(commands: list[GridCommand]) -> list[GridEvent]:
     """Return that sites hold what they were asked to hold for a split."""
-    requests = [(c.site, c.request) for c in commands if isinstance(c, ToSite) and isinstance(c.request, HoldNodes)]
-    return [FromSite(site, Held(hold.job_id, hold.attempt)) for site, hold in requests if hold.start_ms is not None]
+    requests = [(c.site, c.request) for c in commands if isinstance(c, ToSite) and isinstance(c.request, ReserveNodes)]
+    return [FromSite(site, Reserved(hold.job_id, hold.attempt)) for site, hold in requests if hold.start_ms is not None]
 
 
 def full_grid(policy: GridPolicy, waiting: int, margin_ms: int) -> tuple[MetaCore, int]:

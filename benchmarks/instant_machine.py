@@ -6,7 +6,7 @@ import asyncio
 import os
 
 from gridweave.errors import UnavailableError
-from gridweave.site.messages import ORDERS, Agent, AgentJoined, RunEnded, RunStarted, StartRun
+from gridweave.site.messages import ORDERS, Machine, MachineJoined, RunEnded, RunStarted, StartRun
 from gridweave.site.service.calls import Handles, NearActor, encode, endure, site_actor
 
 
@@ -15,13 +15,13 @@ class InstantMachine(NearActor):
 
     near_methods = ("order", "process")
 
-    def __init__(self, site: str, agent: Agent, folder: str, namespace: str, virtual: bool, *_: object) -> None:
-        self._handles, self._site, self._name = Handles(namespace), site, agent.name
-        self._reports: list[object] = [AgentJoined(agent.name, "127.0.0.1")]
+    def __init__(self, site: str, machine: Machine, folder: str, namespace: str, virtual: bool, *_: object) -> None:
+        self._handles, self._site, self._name = Handles(namespace), site, machine.name
+        self._reports: list[object] = [MachineJoined(machine.name, "127.0.0.1")]
         self._news = asyncio.Event()
         self._news.set()
         self._seen: set[tuple[int, int]] = set()
-        self._tasks = endure(f"{site}/{agent.name}", self._tell())
+        self._tasks = endure(f"{site}/{machine.name}", self._tell())
 
     async def ready(self) -> str:
         """Return its name."""

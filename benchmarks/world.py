@@ -33,7 +33,7 @@ from gridweave.scenarios.world.simulate import simulate_world
 
 RESULTS = Path(__file__).parent / "results" / "world.json"
 NODES = [128] * 4
-ASKED = 20_000
+ASKED = 8_000
 REPEATS = 10
 
 

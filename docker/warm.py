@@ -3,7 +3,7 @@
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import warm_up as warm_up_grid
-from gridweave.site.messages import Agent
+from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.site_driver import warm_up as warm_up_site
@@ -17,4 +17,4 @@ for policy in (
     warm_up_grid(GridSettings(sites=SITES, policy=policy))
 for discipline in ("queue", "planning"):
     policy_of_site = SitePolicy(discipline=discipline)
-    warm_up_site(SiteSettings(name="alpha", number=0, agents=(Agent(name="m0", nodes=8),), policy=policy_of_site))
+    warm_up_site(SiteSettings(name="alpha", number=0, machines=(Machine(name="m0", nodes=8),), policy=policy_of_site))

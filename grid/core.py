@@ -6,6 +6,7 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 from numpy.random import Generator
 
@@ -32,6 +33,7 @@ from gridweave.grid.sends import Sends, why_not_sent
 from gridweave.site.explain import Forecast, Forecaster
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
 from gridweave.site.messages import Ended
+from gridweave.site.state import CoreState, with_parts
 
 RETRY_MS = 60_000
 """After how long a site that refused, or was silent, is asked again though nothing was heard of it."""
@@ -39,6 +41,16 @@ RETRY_MS = 60_000
 
 CONTROLS: dict[str, type[Control]] = {"full": FullControl, "limited": LimitedControl, "none": NoControl}
 """Level of control to what decides at it."""
+
+
+L = TypeVar("L")
+
+
+class MetaCoreState(CoreState, Generic[L], frozen=True, kw_only=True, tag="MetaCore 1"):
+    """What the meta-scheduler knows: the state of its level of control."""
+
+    now_ms: int
+    control: L
 
 
 class MetaCore:
@@ -218,6 +230,20 @@ class MetaCore:
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
         return self._control.quoter(now_ms, job, sensitivity, sends)
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the level of control."""
+        return with_parts(MetaCoreState, self._control)
+
+    def state(self) -> MetaCoreState[Any]:
+        """Return all that is known between two instants."""
+        return MetaCoreState(now_ms=self._now_ms, control=self._control.state())
+
+    def restore(self, state: MetaCoreState[Any]) -> None:
+        """Take in all that another of the same settings knew; this one is fresh."""
+        self._now_ms = state.now_ms
+        self._control.restore(state.control)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""

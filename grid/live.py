@@ -7,6 +7,7 @@ docs/live.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from numpy.random import PCG64, Generator
@@ -36,27 +37,28 @@ from gridweave.grid.messages import (
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.correction import Measurements
-from gridweave.site.book import JobBook
+from gridweave.netmodel.correction import Measurements, MeasurementsState
+from gridweave.site.book import BookState, JobBook
 from gridweave.site.explain import Forecast, Forecaster, record_forecast
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, Traffic, request_problem
 from gridweave.site.launch import total_usage
 from gridweave.site.messages import (
     Answer,
-    CommitHold,
+    CommitNodes,
     Ended,
     EnqueueJob,
     FragmentsMet,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     Probed,
     Refused,
+    Reserved,
+    ReserveNodes,
     Started,
     UserSubmitted,
     Wish,
     Withdrawn,
 )
+from gridweave.site.state import CoreState, with_parts
 
 
 class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,20 @@ _WISHES: dict[str, Callable[[int], GridEvent]] = {
 """What the core is told of a job in its queue, or beyond."""
 
 
+C = TypeVar("C")
+
+
+class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveGrid 1"):
+    """What the live grid knows between two instants; of the core it depends on the level of control."""
+
+    now_ms: int
+    core: C
+    book: BookState
+    measured: MeasurementsState
+    met: dict[int, list[int]]
+    meeting: dict[int, str]
+
+
 class LiveGrid:
     """The meta-scheduler of a grid whose sites run real programs.
 
@@ -102,7 +118,7 @@ class LiveGrid:
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=6, limit_ms=1000)
     >>> commands = grid.handle(0, UserSubmitted("key", request))
     >>> [(c.site, type(c.message).__name__) for c in commands if isinstance(c, TellSite)]
-    [(0, 'DescribeJob'), (0, 'HoldNodes'), (1, 'DescribeJob'), (1, 'HoldNodes')]
+    [(0, 'DescribeJob'), (0, 'ReserveNodes'), (1, 'DescribeJob'), (1, 'ReserveNodes')]
     >>> grid.book.records[1].places
     (('north', 4), ('south', 2))
     """
@@ -210,6 +226,31 @@ class LiveGrid:
         """Return when `handle` is to be called though no event comes."""
         return self.core.next_wakeup_ms()
 
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the level of control."""
+        return with_parts(LiveGridState, self.core)
+
+    def state(self) -> LiveGridState[Any]:
+        """Return all that is known between two instants."""
+        return LiveGridState(
+            now_ms=self._now_ms,
+            core=self.core.state(),
+            book=self.book.state(),
+            measured=self.measured.state(),
+            met={job_id: sorted(sites) for job_id, sites in self._met.items()},
+            meeting=self._meeting,
+        )
+
+    def restore(self, state: LiveGridState[Any]) -> None:
+        """Take in all that another grid of the same settings knew; this one is fresh."""
+        self._now_ms = state.now_ms
+        self.core.restore(state.core)
+        self.book.restore(state.book)
+        self.measured.restore(state.measured)
+        self._met = {job_id: set(sites) for job_id, sites in state.met.items()}
+        self._meeting = state.meeting
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self.core.check_invariants()
@@ -290,7 +331,7 @@ class LiveGrid:
             return
         record.used = total_usage((record.used, report.used))
         record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
-        record.agents += tuple(f"{self._names[site]}/{agent}" for agent in report.agents)
+        record.machines += tuple(f"{self._names[site]}/{machine}" for machine in report.machines)
         record.reason = record.reason or report.reason
 
     def _is_asked(self, site: int, answer: Answer) -> bool:
@@ -310,16 +351,16 @@ class LiveGrid:
             return
         job_id, name = record.job_id, self._names[site]
         match answer:
-            case Held(rendezvous=rendezvous):
+            case Reserved(rendezvous=rendezvous):
                 if record.state != "held":
                     self._meeting[job_id] = rendezvous or self._meeting.get(job_id, "")
-                self.book.note(job_id, "held", f"at {name}")
+                self.book.note(job_id, "reserved", f"at {name}")
             case Started(start_ms=start_ms):
                 self._started(record, site, start_ms)
             case Refused(reason=reason):
                 self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
-            case HoldEnded() | Withdrawn():
+            case LeaseEnded() | Withdrawn():
                 self.book.note(job_id, "released", f"at {name}")
                 self._waits_again(record)
             case Ended(outcome=outcome):
@@ -373,11 +414,11 @@ class LiveGrid:
     def _carry_out(self, commands: list[GridCommand]) -> None:
         fragments: dict[int, list[tuple[int, int]]] = {}
         for command in commands:
-            if isinstance(command, ToSite) and isinstance(command.request, HoldNodes):
+            if isinstance(command, ToSite) and isinstance(command.request, ReserveNodes):
                 fragments.setdefault(command.request.job_id, []).append((command.site, command.request.width))
         for command in commands:
             match command:
-                case ToSite(site=site, request=HoldNodes() as request):
+                case ToSite(site=site, request=ReserveNodes() as request):
                     self._describe(site, request.attempt, request.length_ms, request.job_id, fragments[request.job_id])
                     self._tell(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
@@ -386,7 +427,7 @@ class LiveGrid:
                     self.book.note(job.job_id, "delegated", f"to {self._names[site]}")
                     self.book.records[job.job_id].state = "waiting"
                     self._tell(site, request)
-                case ToSite(site=site, request=CommitHold(job_id=job_id) as request):
+                case ToSite(site=site, request=CommitNodes(job_id=job_id) as request):
                     meeting = self._meeting.get(job_id, "")
                     self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
                 case ToSite(site=site, request=request):
@@ -411,7 +452,7 @@ class LiveGrid:
             if record.attempt:
                 self.book.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
-            record.used, record.exit_codes, record.agents, record.reason = type(record.used)(), (), (), ""
+            record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
             self._part(record)
         record.state = "starting" if record.state == "waiting" else record.state
         record.places = tuple((self._names[place], nodes) for place, nodes in places)

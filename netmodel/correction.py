@@ -64,6 +64,16 @@ class _Row(NamedTuple):
     least: float
 
 
+_Rows = list[tuple[str, str, list[_Row]]]
+
+
+class MeasurementsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The measurements that are known, by the two sites."""
+
+    round_trips: _Rows
+    bandwidths: _Rows
+
+
 class Measurements:
     """The newest measurements of each pair of sites.
 
@@ -106,6 +116,16 @@ class Measurements:
         # A round trip belongs to both directions: these are kept by the two sites in order.
         self._round_trips: dict[tuple[str, str], list[_Row]] = {}
         self._bandwidths: dict[tuple[str, str], list[_Row]] = {}
+
+    def state(self) -> MeasurementsState:
+        """Return the measurements that are known."""
+        known = (self._round_trips, self._bandwidths)
+        return MeasurementsState(*([(*pair, rows) for pair, rows in of.items()] for of in known))
+
+    def restore(self, state: MeasurementsState) -> None:
+        """Take in the measurements that were known."""
+        self._round_trips = {(first, second): rows for first, second, rows in state.round_trips}
+        self._bandwidths = {(origin, target): rows for origin, target, rows in state.bandwidths}
 
     def add_round_trip(self, origin: str, target: str, at_ms: int, samples_ms: Sequence[float]) -> None:
         """Take in the round trips of one probe.

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
+from gridweave.jit import Int
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import split_factor
@@ -253,7 +254,7 @@ def _outgoing(paths: Paths, bits_per_ms: FloatArray) -> FloatArray:
     return outgoing
 
 
-def _or_never(time_ms: int) -> int | None:
+def _or_never(time_ms: Int) -> int | None:
     return None if time_ms == NEVER_MS else int(time_ms)
 
 

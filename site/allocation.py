@@ -134,6 +134,13 @@ class NodePool:
         self._free |= taken
         self.free += taken.bit_count()
 
+    def hold(self, taken: int) -> None:
+        """Take nodes that are free, the bits of a number."""
+        if taken & ~self._free:
+            raise AssertionError("nodes taken, but some of them are not free, or not of this site")
+        self._free ^= taken
+        self.free -= taken.bit_count()
+
     def check_invariants(self) -> None:
         """Check that the bits are what `Notes` of the class promises.
 
@@ -154,6 +161,11 @@ def bits_of(intervals: Iterable[Interval]) -> int:
     for start, stop in intervals:
         bits |= (1 << stop) - (1 << start)
     return bits
+
+
+def intervals_of(bits: int) -> tuple[Interval, ...]:
+    """Return nodes that are the bits of one whole number, at least one, as maximal intervals in ascending order."""
+    return _lowest(bits, bits.bit_count())[0]
 
 
 def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gridweave.site.eligibility import Eligibility, after_problem, past_of, pasts_of
+import msgspec
+
+from gridweave.site.eligibility import Eligibility, EligibilityState, after_problem, past_of, pasts_of
 from gridweave.site.job import (
     OVER,
     Accepted,
@@ -28,6 +30,17 @@ from gridweave.site.messages import UserSubmitted, Wish
 
 KEEP_ENDED = 5_000
 """So many ended jobs of users are known without the journal."""
+
+
+class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The jobs of users between two instants, as in `JobBook`."""
+
+    records: list[JobRecord]
+    eligibility: EligibilityState
+    n_ended: int
+    next_id: int
+    users: dict[str, int]
+    ended: list[int]
 
 
 class JobBook:
@@ -237,6 +250,24 @@ class JobBook:
             for job_id in self._ended[: KEEP_ENDED // 10]:
                 self.records.pop(job_id, None)
             del self._ended[: KEEP_ENDED // 10]
+
+    def state(self) -> BookState:
+        """Return what is known between two instants."""
+        return BookState(
+            records=list(self.records.values()),
+            eligibility=self.eligibility.state(),
+            n_ended=self.n_ended,
+            next_id=self._next_id,
+            users=self._users,
+            ended=self._ended,
+        )
+
+    def restore(self, state: BookState) -> None:
+        """Take in what another book knew; this one is fresh."""
+        self.records = {record.job_id: record for record in state.records}
+        self.eligibility.restore(state.eligibility)
+        self.n_ended, self._next_id = state.n_ended, state.next_id
+        self._users, self._ended = state.users, state.ended
 
     def check_invariants(self) -> None:
         """Raise AssertionError if what is held is not what is kept from the queue."""

@@ -1,12 +1,13 @@
 """ContractCore: one site as its own users and the grid see it, events and requests in, commands and answers out.
 
-Around a `SiteCore`, which decides what starts when, it keeps what the site has promised to the grid: holds with their
-leases, delegated jobs, late ends, and what the owner lets the grid have. The rules are in docs/contract.md.
+Around a `SiteCore`, which decides what starts when, it keeps what the site has promised to the grid: reserved nodes
+with their leases, delegated jobs, late ends, and what the owner lets the grid have. The rules are in docs/contract.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -20,30 +21,30 @@ from gridweave.site.messages import (
     CancelJob,
     ChangeRate,
     Command,
-    CommitHold,
+    CommitNodes,
     DrainSite,
     Ended,
     Enqueued,
     EnqueueJob,
     Event,
     FragmentsMet,
-    Held,
-    HoldEnded,
-    HoldNodes,
     JobCancelled,
     JobFinished,
     JobSubmitted,
     KillJob,
+    LeaseEnded,
     Quoted,
     RateMeasured,
     Refused,
     RefuseJob,
-    ReleaseHold,
+    ReleaseNodes,
     RenewLeases,
     Request,
     RequestQuote,
     ReservationCancelled,
     ReservationRequested,
+    Reserved,
+    ReserveNodes,
     ResumeSite,
     RunsLate,
     SiteChanged,
@@ -56,7 +57,8 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.owner import GridShare, OwnerPolicy
+from gridweave.site.owner import GridShare, OwnerPolicy, ShareState
+from gridweave.site.state import CoreState, with_parts
 
 RENDEZVOUS_MS = 30_000
 """How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
@@ -64,7 +66,7 @@ RENDEZVOUS_MS = 30_000
 OWN = 0
 """Stands where jobs of the grid have the number of their attempt."""
 
-HELD, COMMITTED, RUNNING, WAITING = "held", "committed", "running", "waiting"
+RESERVED, COMMITTED, RUNNING, WAITING = "reserved", "committed", "running", "waiting"
 
 
 ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
@@ -101,7 +103,7 @@ class SlowedFragment(msgspec.Struct, gc=False):
 
 
 class GridJob(msgspec.Struct, gc=False):
-    """What the site has of a job of the grid: a fragment that is held or runs, or a delegated job."""
+    """What the site has of a job of the grid: a fragment that has nodes reserved or runs, or a delegated job."""
 
     attempt: int
     width: int
@@ -114,6 +116,23 @@ class GridJob(msgspec.Struct, gc=False):
     lease_until_ms: int = 0
     outcome: str = "finished"
     slowed: SlowedFragment | None = None
+
+
+D = TypeVar("D")
+
+
+class ContractCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="ContractCore 1"):
+    """What a site knows of its own jobs and of the grid's; the state of its `SiteCore` goes with the discipline."""
+
+    now_ms: int
+    site: D
+    parts: dict[int, GridJob]
+    timed: list[int]
+    slowed: list[int]
+    share: ShareState
+    own_running: dict[int, Job]
+    own_jobs: dict[int, Job]
+    told: SiteChanged
 
 
 class ContractCore:
@@ -133,7 +152,7 @@ class ContractCore:
     Notes
     -----
     Ids of jobs are unique over the grid and the site's own users; who hands them out sees to that. A request about an
-    attempt that the site does not have (any more) changes nothing, and is answered with nothing, but for `HoldNodes`
+    attempt that the site does not have (any more) changes nothing, and is answered with nothing, but for `ReserveNodes`
     and `EnqueueJob`, which bring a new one.
     """
 
@@ -177,8 +196,8 @@ class ContractCore:
         Returns
         -------
         list of Command or ToGrid
-            In the order in which they are to be carried out and sent. A fragment that is held has no `StartJob` until
-            its agreed start.
+            In the order in which they are to be carried out and sent. A fragment whose nodes are reserved has no
+            `StartJob` until its agreed start.
 
         Raises
         ------
@@ -227,7 +246,7 @@ class ContractCore:
         return self._share.shut
 
     def forecast(self, now_ms: int, job_id: int, name: str = "") -> Forecast | None:
-        """Return when a job starts that waits or is held here, the grid's or an own user's; None if there is no such.
+        """Return when a job starts that waits or has nodes reserved here, the grid's or an own user's; None: not here.
 
         Nothing changes by that.
 
@@ -247,7 +266,7 @@ class ContractCore:
             ahead, job = list(self._share.outside).index(job_id), self._share.outside[job_id]
             said = msgspec.structs.replace(said, ahead=ahead, reason=self._share.why_outside)
             return forecast_at(name, said, now_ms, job_id, job.width, job.estimate_ms)
-        reason = "its nodes are held until the start that was agreed on"
+        reason = "its nodes are reserved until the start that was agreed on"
         said = msgspec.structs.replace(said, start_ms=part.start_ms, reason=reason)
         return forecast_at(name, said, now_ms, job_id, part.width, part.length_ms, "starting")
 
@@ -273,7 +292,7 @@ class ContractCore:
         return forecast_at(name, said, now_ms, None, job.width, job.estimate_ms, state)
 
     def part_state(self, job_id: int) -> str | None:
-        """Return whether a job of the grid is held, committed, running or waiting here; None if it is not here."""
+        """Return whether a job of the grid is reserved, committed, running or waiting here; None if it is not here."""
         part = self._parts.get(job_id)
         return None if part is None else part.state
 
@@ -283,9 +302,36 @@ class ContractCore:
         return OWN if part is None else part.attempt
 
     def grant_of(self, job_id: int) -> StartJob | None:
-        """Return the nodes that a job of the grid holds or runs on here; None if it has none."""
+        """Return the nodes that a job of the grid has here, reserved or running; None if it has none."""
         part = self._parts.get(job_id)
         return None if part is None else part.grant
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the discipline."""
+        return with_parts(ContractCoreState, self.site)
+
+    def state(self) -> ContractCoreState[Any]:
+        """Return all that is known between two instants."""
+        return ContractCoreState(
+            now_ms=self._now_ms,
+            site=self.site.state(),
+            parts=self._parts,
+            timed=sorted(self._timed),
+            slowed=sorted(self._slowed),
+            share=self._share.state(),
+            own_running=self._own_running,
+            own_jobs=self._own_jobs,
+            told=self._told,
+        )
+
+    def restore(self, state: ContractCoreState[Any]) -> None:
+        """Take in all that another site of the same settings knew; this one is fresh."""
+        self._now_ms, self._told = state.now_ms, state.told
+        self.site.restore(state.site)
+        self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
+        self._share.restore(state.share)
+        self._own_running, self._own_jobs = state.own_running, state.own_jobs
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""
@@ -299,7 +345,7 @@ class ContractCore:
         for job_id, part in self._parts.items():
             place = share.outside if job_id in share.outside else waiting if part.state == WAITING else running
             assert job_id in place, f"job {job_id} is {part.state}, not so"
-            assert part.state not in (HELD, WAITING) or job_id in self._timed, f"job {job_id} has no lease"
+            assert part.state not in (RESERVED, WAITING) or job_id in self._timed, f"job {job_id} has no lease"
         grid = set(self._parts)
         assert running - grid == set(self._own_running), "the own users' running jobs differ"
         assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
@@ -309,11 +355,11 @@ class ContractCore:
         match event:
             case JobFinished():
                 return self._finished(event)
-            case HoldNodes():
-                return self._hold(event)
+            case ReserveNodes():
+                return self._reserve(event)
             case EnqueueJob():
                 return self._enqueue(event)
-            case CommitHold() | ReleaseHold() | CancelJob() | WithdrawJob() | FragmentsMet() | RateMeasured():
+            case CommitNodes() | ReleaseNodes() | CancelJob() | WithdrawJob() | FragmentsMet() | RateMeasured():
                 part = self._part(event.job_id, event.attempt)
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
@@ -332,15 +378,15 @@ class ContractCore:
         return ()
 
     def _requested_of(
-        self, part: GridJob, event: CommitHold | ReleaseHold | CancelJob | WithdrawJob | FragmentsMet | RateMeasured
+        self, part: GridJob, event: CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | FragmentsMet | RateMeasured
     ) -> Iterable[Event]:
         """Do as `_requested` for what is said of an attempt that is here."""
         job_id = event.job_id
         match event:
             # Later than the agreed start the lease has ended, though nobody has seen to it yet.
-            case CommitHold() if part.state == HELD and self._now_ms <= part.start_ms:
+            case CommitNodes() if part.state == RESERVED and self._now_ms <= part.start_ms:
                 part.state = COMMITTED
-            case ReleaseHold() | CancelJob():
+            case ReleaseNodes() | CancelJob():
                 return self._cancel(job_id, part)
             case WithdrawJob() if part.state == WAITING:
                 return self._withdraw(job_id)
@@ -379,7 +425,7 @@ class ContractCore:
             return ()
         return (event,)
 
-    def _hold(self, request: HoldNodes) -> Iterable[Event]:
+    def _reserve(self, request: ReserveNodes) -> Iterable[Event]:
         job_id, width, start_ms, length_ms = request.job_id, request.width, request.start_ms, request.length_ms
         is_shared = start_ms is not None
         if start_ms is None:
@@ -393,7 +439,7 @@ class ContractCore:
         if reason is not None:
             self._answer(Refused(job_id, request.attempt, reason))
             return ()
-        self._parts[job_id] = GridJob(request.attempt, width, HELD, start_ms, is_shared, length_ms=length_ms)
+        self._parts[job_id] = GridJob(request.attempt, width, RESERVED, start_ms, is_shared, length_ms=length_ms)
         self._share.nodes += width
         return (JobSubmitted(job, True),)
 
@@ -420,7 +466,7 @@ class ContractCore:
         if part.state == RUNNING:
             self._kill(job_id, part, "cancelled")
             return ()
-        return self._end_hold(job_id, part)
+        return self._end_lease(job_id, part)
 
     def _withdraw(self, job_id: int) -> Iterable[Event]:
         part = self._parts[job_id]
@@ -428,9 +474,9 @@ class ContractCore:
         self._answer(Withdrawn(job_id, part.attempt))
         return () if self._share.leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
 
-    def _end_hold(self, job_id: int, part: GridJob) -> Iterable[Event]:
+    def _end_lease(self, job_id: int, part: GridJob) -> Iterable[Event]:
         self._forget(job_id)
-        self._answer(HoldEnded(job_id, part.attempt))
+        self._answer(LeaseEnded(job_id, part.attempt))
         return () if self._unsubmit(job_id) else (JobFinished(job_id),)
 
     def _unsubmit(self, job_id: int) -> bool:
@@ -460,8 +506,8 @@ class ContractCore:
             part = self._parts[job_id]
             if part.state == COMMITTED or self._due_ms(part) > self._now_ms:
                 continue
-            if part.state == HELD:
-                ended += self._end_hold(job_id, part)
+            if part.state == RESERVED:
+                ended += self._end_lease(job_id, part)
             elif part.state == WAITING:
                 ended += self._withdraw(job_id)
             else:
@@ -472,7 +518,7 @@ class ContractCore:
         """Return the next instant that changes a timed part by itself."""
         if part.state == COMMITTED:
             return part.start_ms
-        if part.state == HELD:
+        if part.state == RESERVED:
             return part.start_ms + 1
         if part.state == RUNNING:
             return part.start_ms + self.rendezvous_ms
@@ -531,14 +577,14 @@ class ContractCore:
                 self._out.append(command)
 
     def _granted(self, command: StartJob, part: GridJob) -> None:
-        """Take in that the nodes are there: of a hold until its start, or of a job that starts now."""
+        """Take in that the nodes are there: reserved until the start, or of a job that starts now."""
         job_id = command.job_id
         part.grant = command
         if part.state == WAITING:
             self._share.waiting -= part.width
         if part.shared:
             self._timed.add(job_id)
-            self._answer(Held(job_id, part.attempt))
+            self._answer(Reserved(job_id, part.attempt))
             return
         self._timed.discard(job_id)
         part.state, part.start_ms = RUNNING, self._now_ms
@@ -549,7 +595,7 @@ class ContractCore:
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
             if part.state == COMMITTED and part.start_ms <= self._now_ms:
-                assert part.grant is not None, "a fragment is committed that was not held"
+                assert part.grant is not None, "a fragment is committed that was not reserved"
                 part.state = RUNNING
                 self._out.append(part.grant)
                 if part.rate != RATE_ONE:
@@ -557,7 +603,7 @@ class ContractCore:
                 self._answer(Started(job_id, part.attempt, self._now_ms))
 
     def _restarted(self) -> list[Event]:
-        """Give up what ran or was held; the owner's users get their jobs run again, the grid decides for its own."""
+        """Give up all that ran or was reserved; own users get their jobs run again, the grid decides for its own."""
         gone: list[Event] = []
         for job_id, part in sorted(self._parts.items()):
             if part.state == WAITING:
@@ -566,7 +612,7 @@ class ContractCore:
             if part.state == RUNNING:
                 self._answer(Ended(job_id, part.attempt, self._now_ms, "lost"))
             else:
-                self._answer(HoldEnded(job_id, part.attempt))
+                self._answer(LeaseEnded(job_id, part.attempt))
             gone.append(JobFinished(job_id))
         again = sorted(self._own_running.items())
         self._own_running = {}

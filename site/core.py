@@ -9,11 +9,12 @@ import copy
 import functools
 import operator
 from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.allocation import NodePool, bits_of
+from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, Policy
 from gridweave.site.explain import SiteReason, free_text, nodes_text
@@ -36,6 +37,21 @@ from gridweave.site.messages import (
     StartJob,
     check_reservation,
 )
+from gridweave.site.state import CoreState, with_parts
+
+D = TypeVar("D")
+
+
+class SiteCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="SiteCore 1"):
+    """What a site knows: its jobs by number, and the state of its discipline."""
+
+    now_ms: int
+    waiting: list[int]
+    nodes_of: dict[int, NodeIntervals]
+    killed: list[int]
+    reservations: list[ReservationRequested]
+    reserved_nodes: dict[int, NodeIntervals]
+    discipline: D
 
 
 class SiteCore:
@@ -328,6 +344,35 @@ class SiteCore:
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that are not over, by start and id."""
         return sorted(self._reservations.values(), key=lambda r: (r.start_ms, r.reservation_id))
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the discipline."""
+        return with_parts(SiteCoreState, self._discipline)
+
+    def state(self) -> SiteCoreState[Any]:
+        """Return all that is known."""
+        return SiteCoreState(
+            now_ms=self._now_ms,
+            waiting=sorted(self._waiting),
+            nodes_of={job_id: intervals_of(nodes) for job_id, nodes in self._nodes_of.items()},
+            killed=sorted(self._killed),
+            reservations=list(self._reservations.values()),
+            reserved_nodes=self._reserved_nodes,
+            discipline=self._discipline.state(),
+        )
+
+    def restore(self, state: SiteCoreState[Any]) -> None:
+        """Take in all that another site of the same settings knew; this one is fresh."""
+        self._now_ms = state.now_ms
+        self._waiting, self._killed = set(state.waiting), set(state.killed)
+        self._nodes_of = {job_id: bits_of(nodes) for job_id, nodes in state.nodes_of.items()}
+        self._reservations = {each.reservation_id: each for each in state.reservations}
+        self._reserved_nodes = state.reserved_nodes
+        self._discipline.restore(state.discipline)
+        if self._places is None:
+            for nodes in (*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())):
+                self._pool.hold(nodes)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a node held twice, or a job lost."""

@@ -120,6 +120,15 @@ class Settled(msgspec.Struct, frozen=True):
     kept: list[tuple[int, str]]
 
 
+class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The jobs that are kept from the queue, when all is settled."""
+
+    kept: dict[int, _Kept]
+    wishes: list[int]
+    followers: dict[int, list[int]]
+    arrays: list[tuple[ArrayKey, _Array]]
+
+
 class Eligibility:
     """The jobs that are kept from the queue.
 
@@ -300,6 +309,15 @@ class Eligibility:
         if not reasons and kept.array is not None:
             reasons.append(f"{kept.at_once} jobs of its array {kept.array[1]} are under way, as many as may be")
         return "; ".join(reasons)
+
+    def state(self) -> EligibilityState:
+        """Return which jobs are kept, when all is settled."""
+        return EligibilityState(self._kept, sorted(self._wishes), self._followers, list(self._arrays.items()))
+
+    def restore(self, state: EligibilityState) -> None:
+        """Take in which jobs were kept."""
+        self._kept, self._wishes, self._followers = state.kept, set(state.wishes), state.followers
+        self._arrays = dict(state.arrays)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a job that is kept for nothing."""

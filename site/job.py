@@ -331,7 +331,7 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     exit_codes : tuple of (int, int or None, int or None)
         Of each rank that did not end well: its number, its exit code and the signal that ended it; 20 at most.
     used : Used
-    agents : tuple of str
+    machines : tuple of str
         The machines that have its output.
     """
 
@@ -340,7 +340,7 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     reason: str
     exit_codes: tuple[tuple[int, int | None, int | None], ...]
     used: Used
-    agents: tuple[str, ...]
+    machines: tuple[str, ...]
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
@@ -365,7 +365,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     exit_codes : tuple
         As in `FragmentReport`.
     used : Used
-    agents : tuple of str
+    machines : tuple of str
     """
 
     job_id: int
@@ -380,7 +380,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     reason: str = ""
     exit_codes: tuple[tuple[int, int | None, int | None], ...] = ()
     used: Used = Used()
-    agents: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="Accepted"):

@@ -7,9 +7,11 @@ clock, no I/O: the rules are in docs/live.md.
 
 from __future__ import annotations
 
+from typing import Any, Generic, TypeVar
+
 import msgspec
 
-from gridweave.site.book import JobBook
+from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import (
@@ -23,22 +25,22 @@ from gridweave.site.job import (
     why_impossible,
 )
 from gridweave.site.messages import (
-    AgentForgotten,
     Answer,
-    CommitHold,
+    CommitNodes,
     Ended,
     EnqueueJob,
-    Held,
-    HoldEnded,
-    HoldNodes,
     JobCancelled,
     JobSubmitted,
     KillJob,
+    LeaseEnded,
     LiveSiteCommand,
     LiveSiteEvent,
+    MachineForgotten,
     Refused,
     RefuseJob,
     Report,
+    Reserved,
+    ReserveNodes,
     StartJob,
     TellGrid,
     ToGrid,
@@ -46,7 +48,8 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.runs import NO_PORT, Port, Runs, SiteSettings, make_run
+from gridweave.site.runs import NO_PORT, Port, Runs, RunsState, SiteSettings, make_run
+from gridweave.site.state import CoreState, with_parts
 
 
 class Expected(msgspec.Struct):
@@ -60,7 +63,7 @@ class Expected(msgspec.Struct):
     meeting : str
         Where its ranks meet, as the grid has said with the commitment; empty: not on other sites, or not known.
     port : Port
-        That its ranks on all sites meet at, from the hold to the start.
+        That its ranks on all sites meet at, from the request to the start.
     """
 
     described: DescribeJob
@@ -69,15 +72,28 @@ class Expected(msgspec.Struct):
     port: Port = NO_PORT
 
 
+D = TypeVar("D")
+
+
+class LiveSiteState(CoreState, Generic[D], frozen=True, kw_only=True, tag="LiveSite 1"):
+    """What a live site knows between two instants; of the core it depends on the discipline."""
+
+    now_ms: int
+    core: D
+    book: BookState
+    runs: RunsState
+    expected: list[Expected]
+
+
 class LiveSite:
     """A site that runs real programs.
 
     Examples
     --------
     >>> from gridweave.site.policy import SitePolicy
-    >>> from gridweave.site.messages import Agent
+    >>> from gridweave.site.messages import Machine
     >>> from gridweave.site.job import JobRequest, Program
-    >>> settings = SiteSettings(name="north", number=0, agents=(Agent(name="n0", nodes=4),), policy=SitePolicy())
+    >>> settings = SiteSettings(name="north", number=0, machines=(Machine(name="n0", nodes=4),), policy=SitePolicy())
     >>> site = LiveSite(settings)
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1000)
     >>> for command in site.handle(0, UserSubmitted("key", request)):
@@ -169,13 +185,36 @@ class LiveSite:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         return self.core.quote(now_ms, self.book.next_job(request), self.settings.name, for_grid=for_grid)
 
+    @property
+    def state_type(self) -> Any:
+        """The type of the state; it goes with the discipline."""
+        return with_parts(LiveSiteState, self.core)
+
+    def state(self) -> LiveSiteState[Any]:
+        """Return all that is known between two instants."""
+        return LiveSiteState(
+            now_ms=self._now_ms,
+            core=self.core.state(),
+            book=self.book.state(),
+            runs=self.runs.state(),
+            expected=list(self._expected.values()),
+        )
+
+    def restore(self, state: LiveSiteState[Any]) -> None:
+        """Take in all that another site of the same settings knew; this one is fresh."""
+        self._now_ms = state.now_ms
+        self.core.restore(state.core)
+        self.book.restore(state.book)
+        self.runs.restore(state.runs)
+        self._expected = {(each.described.job_id, each.described.attempt): each for each in state.expected}
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""
         self.core.check_invariants()
         running = {running.job.job_id for running in self.core.site.running()}
-        held = {job_id for job_id in running if self.core.part_state(job_id) in ("held", "committed")}
+        reserved = {job_id for job_id in running if self.core.part_state(job_id) in ("reserved", "committed")}
         assert bool(self.core.shut) == self.runs.is_full, "shut, and not full"
-        self.runs.check_invariants(running - held, [expected.port for expected in self._expected.values()])
+        self.runs.check_invariants(running - reserved, [expected.port for expected in self._expected.values()])
         parts = {(job_id, self.core.attempt_of(job_id)) for job_id, _ in self._expected}
         asked = {key for key, expected in self._expected.items() if expected.is_asked}
         assert asked <= parts, "an attempt is expected that is not here"
@@ -194,7 +233,7 @@ class LiveSite:
                     self._wish(event, record)
             case DescribeJob():
                 self._expected.setdefault((event.job_id, event.attempt), Expected(event))
-            case HoldNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
+            case ReserveNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
                 expected = self._expected.get((job_id, event.attempt))
                 if expected is None:
                     refused = Refused(job_id, event.attempt, "the site was not told what it runs")
@@ -202,11 +241,11 @@ class LiveSite:
                 elif not expected.is_asked:
                     expected.is_asked = True
                     self._inner.append(event)
-            case CommitHold(job_id=job_id, attempt=attempt):
+            case CommitNodes(job_id=job_id, attempt=attempt):
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
                 self._inner.append(event)
-            case _ if isinstance(event, Report | AgentForgotten):
+            case _ if isinstance(event, Report | MachineForgotten):
                 self._inner += self.runs.take_in(event)
             case _:
                 self._inner.append(event)
@@ -280,11 +319,11 @@ class LiveSite:
 
     def _answer(self, answer: Answer) -> None:
         """Tell the grid what the core answers, and what only this knows of it."""
-        if isinstance(answer, Held):
+        if isinstance(answer, Reserved):
             answer = msgspec.structs.replace(answer, rendezvous=self._meeting_for(answer.job_id, answer.attempt))
         elif isinstance(answer, Ended):
             answer = self._ended_answer(answer)
-        if isinstance(answer, (Ended, Refused, HoldEnded, Withdrawn)):
+        if isinstance(answer, (Ended, Refused, LeaseEnded, Withdrawn)):
             expected = self._expected.pop((answer.job_id, answer.attempt), None)
             if expected is not None:
                 self.runs.ports.give(expected.port)
@@ -321,7 +360,7 @@ class LiveSite:
             if record is None:
                 continue
             outcome, reason = run.outcome()
-            record.used, record.exit_codes, record.agents = run.used, run.exit_codes, tuple(run.pieces)
+            record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
             if outcome == "lost":
                 record.state, record.start_ms = "waiting", None
                 self.book.note(job_id, "retried", reason)

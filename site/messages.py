@@ -191,7 +191,7 @@ class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     resources: Resources | None = None
 
 
-class HoldNodes(msgspec.Struct, frozen=True, tag="HoldNodes", gc=False):
+class ReserveNodes(msgspec.Struct, frozen=True, tag="ReserveNodes", gc=False):
     """Ask for nodes for a fragment of a job, now or never.
 
     Attributes
@@ -202,7 +202,7 @@ class HoldNodes(msgspec.Struct, frozen=True, tag="HoldNodes", gc=False):
     length_ms : int
         How long it will run at most, from its start on.
     start_ms : int, optional
-        The agreed start. Until then the hold waits to be committed; its lease ends with that instant. None: it is the
+        The agreed start. Until then the nodes wait to be committed; their lease ends with that instant. None: it is the
         only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
     """
 
@@ -213,8 +213,8 @@ class HoldNodes(msgspec.Struct, frozen=True, tag="HoldNodes", gc=False):
     start_ms: int | None = None
 
 
-class CommitHold(msgspec.Struct, frozen=True, tag="CommitHold", gc=False, repr_omit_defaults=True):
-    """Start the fragment at the agreed instant: all sites hold their nodes.
+class CommitNodes(msgspec.Struct, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
+    """Start the fragment at the agreed instant: all sites have reserved their nodes.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ class CommitHold(msgspec.Struct, frozen=True, tag="CommitHold", gc=False, repr_o
     rendezvous: str = ""
 
 
-class ReleaseHold(msgspec.Struct, frozen=True, tag="ReleaseHold", gc=False):
+class ReleaseNodes(msgspec.Struct, frozen=True, tag="ReleaseNodes", gc=False):
     """Give the nodes back: some other site did not grant its part."""
 
     job_id: int
@@ -259,7 +259,7 @@ class WithdrawJob(msgspec.Struct, frozen=True, tag="WithdrawJob", gc=False):
 
 
 class CancelJob(msgspec.Struct, frozen=True, tag="CancelJob", gc=False):
-    """End whatever the site has of a job: a wait, a hold, or a run."""
+    """End whatever the site has of a job: a wait, reserved nodes, or a run."""
 
     job_id: int
     attempt: int
@@ -281,9 +281,9 @@ class ResumeSite(msgspec.Struct, frozen=True, tag="ResumeSite", gc=False):
 
 Request = (
     RequestQuote
-    | HoldNodes
-    | CommitHold
-    | ReleaseHold
+    | ReserveNodes
+    | CommitNodes
+    | ReleaseNodes
     | EnqueueJob
     | WithdrawJob
     | CancelJob
@@ -315,8 +315,8 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     slowdown: float | None = None
 
 
-class Held(msgspec.Struct, frozen=True, tag="Held", gc=False, repr_omit_defaults=True):
-    """The nodes are held, until the agreed start at most.
+class Reserved(msgspec.Struct, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
+    """The nodes are reserved, until the agreed start at most.
 
     Attributes
     ----------
@@ -338,8 +338,8 @@ class Refused(msgspec.Struct, frozen=True, tag="Refused", gc=False):
     reason: str
 
 
-class HoldEnded(msgspec.Struct, frozen=True, tag="HoldEnded", gc=False):
-    """A hold was released, or was not committed in time; its nodes are free."""
+class LeaseEnded(msgspec.Struct, frozen=True, tag="LeaseEnded", gc=False):
+    """Reserved nodes were released, or not committed in time; they are free."""
 
     job_id: int
     attempt: int
@@ -421,7 +421,7 @@ class RunsLate(msgspec.Struct, frozen=True, tag="RunsLate", gc=False):
     since_ms: int
 
 
-Answer = Quoted | Held | Refused | HoldEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged | RunsLate
+Answer = Quoted | Reserved | Refused | LeaseEnded | Enqueued | Withdrawn | Started | Ended | SiteChanged | RunsLate
 
 
 class ToGrid(msgspec.Struct, frozen=True, tag="ToGrid", gc=False):
@@ -480,7 +480,7 @@ LOCAL = "127.0.0.1"
 """By which a machine is reached that has not said how."""
 
 
-class Agent(msgspec.Struct, frozen=True, kw_only=True):
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of a site.
 
     Attributes
@@ -551,7 +551,7 @@ class Wish(msgspec.Struct, frozen=True, tag="Wish"):
 class RunStarted(msgspec.Struct, frozen=True, tag="RunStarted"):
     """A machine runs its part of a job."""
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
 
@@ -561,7 +561,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
 
     Attributes
     ----------
-    agent : str
+    machine : str
     job_id, attempt : int
     outcome : str
         ``lost``: nobody knows how that came.
@@ -572,7 +572,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
         Whether it may have run; if not, it certainly has not.
     """
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
     outcome: Outcome
@@ -585,7 +585,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
 class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
     """A machine cannot start its part of a job now; what it is asked again once it has room it starts."""
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
     reason: str
@@ -594,27 +594,27 @@ class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
 class MachineReady(msgspec.Struct, frozen=True, tag="MachineReady"):
     """A machine that could not start anything can again."""
 
-    agent: str
+    machine: str
 
 
-class AgentJoined(msgspec.Struct, frozen=True, tag="AgentJoined"):
+class MachineJoined(msgspec.Struct, frozen=True, tag="MachineJoined"):
     """A machine is there, for the first time or again; it is asked what it still knows (`ConfirmRun`).
 
     Attributes
     ----------
-    agent : str
+    machine : str
     host : str
         By which other machines reach it.
     """
 
-    agent: str
+    machine: str
     host: str
 
 
-class AgentForgotten(msgspec.Struct, frozen=True, tag="AgentForgotten"):
+class MachineForgotten(msgspec.Struct, frozen=True, tag="MachineForgotten"):
     """The operator says that a machine will not come back: what it ran is lost."""
 
-    agent: str
+    machine: str
 
 
 class Probed(msgspec.Struct, frozen=True, tag="Probed"):
@@ -647,8 +647,8 @@ LiveSiteEvent = (
     | RunEnded
     | RunDelayed
     | MachineReady
-    | AgentJoined
-    | AgentForgotten
+    | MachineJoined
+    | MachineForgotten
 )
 """What a live site is told."""
 
@@ -661,14 +661,14 @@ class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
 
     Attributes
     ----------
-    agent : str
+    machine : str
     launch : Launch
         The hardware threads of its ranks are counted from 0 on each node.
     slots : tuple of int
         The node of that machine, from 0, that each rank runs on.
     """
 
-    agent: str
+    machine: str
     launch: Launch
     slots: tuple[int, ...]
 
@@ -676,7 +676,7 @@ class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
 class ConfirmRun(msgspec.Struct, frozen=True, tag="ConfirmRun"):
     """Have a machine that was away say that it runs its part of a job, or that it knows nothing of it any more."""
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
 
@@ -684,7 +684,7 @@ class ConfirmRun(msgspec.Struct, frozen=True, tag="ConfirmRun"):
 class EndRun(msgspec.Struct, frozen=True, tag="EndRun"):
     """Have a machine end its part of a job."""
 
-    agent: str
+    machine: str
     job_id: int
     attempt: int
     reason: str
@@ -693,7 +693,7 @@ class EndRun(msgspec.Struct, frozen=True, tag="EndRun"):
 class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
     """Have a machine that could not start anything say so when it can."""
 
-    agent: str
+    machine: str
 
 
 class TellGrid(msgspec.Struct, frozen=True, tag="TellGrid"):
@@ -707,7 +707,7 @@ LiveSiteCommand = StartRun | EndRun | TellGrid | Accepted | Declined | Noted | R
 Order = StartRun | ConfirmRun | EndRun | LookForRoom
 """What a site tells a machine."""
 
-Report = RunStarted | RunEnded | RunDelayed | MachineReady | AgentJoined
+Report = RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined
 """What a machine tells its site."""
 
 

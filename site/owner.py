@@ -51,6 +51,16 @@ def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
     return f"{policy.label}, own users first" if owner.own_users_first else policy.label
 
 
+class ShareState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What jobs of the grid have and wait for, as in `GridShare`."""
+
+    draining: bool
+    shut: str
+    nodes: int
+    waiting: int
+    outside: list[Job]
+
+
 class GridShare:
     """The nodes that jobs of the grid have and wait for, beside what the owner gives.
 
@@ -91,6 +101,16 @@ class GridShare:
         self.waiting = 0
         self.outside: dict[int, Job] = {}
         self._outside_nodes = 0
+
+    def state(self) -> ShareState:
+        """Return what jobs of the grid have and wait for."""
+        return ShareState(self.draining, self.shut, self.nodes, self.waiting, list(self.outside.values()))
+
+    def restore(self, state: ShareState) -> None:
+        """Take in what jobs of the grid had and waited for."""
+        self.draining, self.shut, self.nodes, self.waiting = state.draining, state.shut, state.nodes, state.waiting
+        self.outside = {job.job_id: job for job in state.outside}
+        self._outside_nodes = sum(job.width for job in state.outside)
 
     @property
     def closed(self) -> str | None:

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.site.kernels.dispatch import DisciplineArrays, Planning, QueueCodes
+from gridweave.site.kernels.dispatch import DisciplineArrays, Planning
 from gridweave.site.kernels.limits import WEEK_MS, LimitArrays, next_open
 from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.queueing import QueueCodes
 from gridweave.site.kernels.state import NEVER_MS, Plan
 
 DAY_MS = 24 * 3600 * 1000

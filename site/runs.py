@@ -17,13 +17,13 @@ from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals
 from gridweave.site.launch import Launch, Rank, Used, total_usage
 from gridweave.site.messages import (
     LOCAL,
-    Agent,
-    AgentForgotten,
-    AgentJoined,
     ConfirmRun,
     EndRun,
     JobFinished,
     LookForRoom,
+    Machine,
+    MachineForgotten,
+    MachineJoined,
     MachineReady,
     Order,
     Report,
@@ -46,7 +46,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     name : str
     number : int
         Its place among the sites of the grid, from 0.
-    agents : tuple of Agent
+    machines : tuple of Machine
         The machines, and how many nodes each of them has.
     policy : SitePolicy or SharedNodes
     owner : OwnerPolicy
@@ -61,27 +61,27 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     number: int
-    agents: tuple[Agent, ...]
+    machines: tuple[Machine, ...]
     policy: Policy
     owner: OwnerPolicy = OwnerPolicy()
     rendezvous_ms: int = 30_000
 
     def __post_init__(self) -> None:
-        names = [agent.name for agent in self.agents]
+        names = [machine.name for machine in self.machines]
         if not names or len(set(names)) != len(names):
             right = "at least one machine, each with its own name"
-            raise OptionError("agents", f"of site {self.name} are {names}; {right}")
+            raise OptionError("machines", f"of site {self.name} are {names}; {right}")
 
     @property
     def nodes(self) -> int:
         """Nodes of the site."""
-        return sum(agent.nodes for agent in self.agents)
+        return sum(machine.nodes for machine in self.machines)
 
 
 class Port(msgspec.Struct, frozen=True):
     """A port that was given to a job; number 0: none was free."""
 
-    agent: str = ""
+    machine: str = ""
     number: int = 0
     meeting: str = ""
 
@@ -94,10 +94,10 @@ class Ports:
 
     Examples
     --------
-    >>> from gridweave.site.messages import Agent
+    >>> from gridweave.site.messages import Machine
     >>> from gridweave.site.policy import SitePolicy
-    >>> machine = Agent(name="n0", nodes=1, ports=(2000, 2001))
-    >>> ports = Ports(SiteSettings(name="north", number=0, agents=(machine,), policy=SitePolicy()))
+    >>> machine = Machine(name="n0", nodes=1, ports=(2000, 2001))
+    >>> ports = Ports(SiteSettings(name="north", number=0, machines=(machine,), policy=SitePolicy()))
     >>> first = ports.take("n0")
     >>> first.meeting, ports.take("n0").meeting
     ('127.0.0.1:2000', '')
@@ -107,37 +107,46 @@ class Ports:
     """
 
     def __init__(self, settings: SiteSettings) -> None:
-        self._ranges = {agent.name: range(*agent.ports) for agent in settings.agents}
-        self._taken: dict[str, set[int]] = {agent.name: set() for agent in settings.agents}
+        self._ranges = {machine.name: range(*machine.ports) for machine in settings.machines}
+        self._taken: dict[str, set[int]] = {machine.name: set() for machine in settings.machines}
         self._hosts: dict[str, str] = {}
 
-    def reached_by(self, agent: str, host: str) -> None:
+    def state(self) -> tuple[dict[str, list[int]], dict[str, str]]:
+        """Return the ports that jobs have, and by which names machines are reached."""
+        return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts
+
+    def restore(self, taken: dict[str, list[int]], hosts: dict[str, str]) -> None:
+        """Take in what `state` has returned of the same machines."""
+        self._taken = {machine: set(numbers) for machine, numbers in taken.items()}
+        self._hosts = hosts
+
+    def reached_by(self, machine: str, host: str) -> None:
         """Have the ranks of later jobs reach a machine by this name."""
-        self._hosts[agent] = host
+        self._hosts[machine] = host
 
-    def host_of(self, agent: str) -> str:
+    def host_of(self, machine: str) -> str:
         """Return by which name a machine is reached; empty if it was never there."""
-        return self._hosts.get(agent, "")
+        return self._hosts.get(machine, "")
 
-    def take(self, agent: str) -> Port:
+    def take(self, machine: str) -> Port:
         """Return the lowest port of a machine that no job has; there may be none."""
-        taken = self._taken[agent]
-        number = next((port for port in self._ranges[agent] if port not in taken), 0)
+        taken = self._taken[machine]
+        number = next((port for port in self._ranges[machine] if port not in taken), 0)
         if not number:
             return NO_PORT
         taken.add(number)
-        return Port(agent, number, f"{self._hosts.get(agent, LOCAL)}:{number}")
+        return Port(machine, number, f"{self._hosts.get(machine, LOCAL)}:{number}")
 
     def give(self, port: Port) -> None:
         """Take a port back."""
         if port.number:
-            self._taken[port.agent].discard(port.number)
+            self._taken[port.machine].discard(port.number)
 
     def taken(self) -> Iterator[tuple[str, int]]:
         """Yield machine and number of the ports that jobs have."""
-        for agent, numbers in self._taken.items():
+        for machine, numbers in self._taken.items():
             for number in numbers:
-                yield agent, number
+                yield machine, number
 
 
 MOST_CODES = 20
@@ -265,19 +274,19 @@ class Run(msgspec.Struct):
         return worst, found[worst]
 
 
-def repeated_orders(runs: Iterable[Run], agents: Collection[str]) -> Iterator[StartRun | ConfirmRun | EndRun]:
+def repeated_orders(runs: Iterable[Run], machines: Collection[str]) -> Iterator[StartRun | ConfirmRun | EndRun]:
     """Yield what machines should run or end now, as far as they have not said that they do."""
     for run in runs:
-        for agent, piece in run.pieces.items():
-            if agent not in agents or piece.is_over:
+        for machine, piece in run.pieces.items():
+            if machine not in machines or piece.is_over:
                 continue
             if piece.in_doubt and piece.has_started:
-                yield ConfirmRun(agent, run.job_id, run.attempt)
+                yield ConfirmRun(machine, run.job_id, run.attempt)
             if run.ending:
                 # A machine that never heard of it makes a note that it is not to be started.
-                yield EndRun(agent, run.job_id, run.attempt, run.ending)
+                yield EndRun(machine, run.job_id, run.attempt, run.ending)
             elif not piece.has_started:
-                yield StartRun(agent, piece.launch, piece.slots)
+                yield StartRun(machine, piece.launch, piece.slots)
 
 
 def make_run(
@@ -303,13 +312,13 @@ def make_run(
     chosen = nodes[:1] if program.ranks == "first-node" else nodes
     pieces: dict[str, Piece] = {}
     first = 0
-    for agent in settings.agents:
-        here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + agent.nodes]
+    for machine in settings.machines:
+        here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + machine.nodes]
         if here:
             ranks = tuple(Rank(described.first_rank + number, number, lanes.get(node)) for number, node in here)
             launch = _launch(settings.name, described, ranks)
-            pieces[agent.name] = Piece(launch, tuple(node - first for _, node in here))
-        first += agent.nodes
+            pieces[machine.name] = Piece(launch, tuple(node - first for _, node in here))
+        first += machine.nodes
     return Run(described.job_id, described.attempt, described.request, len(nodes), now_ms, pieces)
 
 
@@ -349,6 +358,15 @@ CoreEvent = JobFinished | SiteShut | SiteOpened
 """What follows for the core of a site from what its machines tell."""
 
 
+class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What machines run, which of them are full and why, the ports that jobs have, and how machines are reached."""
+
+    runs: list[Run]
+    full: dict[str, str]
+    ports: dict[str, list[int]]
+    hosts: dict[str, str]
+
+
 class Runs:
     """What the machines of a site run, and those that can start nothing.
 
@@ -369,10 +387,20 @@ class Runs:
         self.ports = Ports(settings)
         self.over: dict[int, Run] = {}
         self._book = book
-        self._n_machines = len(settings.agents)
+        self._n_machines = len(settings.machines)
         self._runs: dict[int, Run] = {}
         # Machines that cannot start anything, and why.
         self._full: dict[str, str] = {}
+
+    def state(self) -> RunsState:
+        """Return what is known between two instants."""
+        return RunsState(list(self._runs.values()), self._full, *self.ports.state())
+
+    def restore(self, state: RunsState) -> None:
+        """Take in what was known of the same machines."""
+        self._runs = {run.job_id: run for run in state.runs}
+        self._full = state.full
+        self.ports.restore(state.ports, state.hosts)
 
     def begin(self) -> None:
         """Begin an instant."""
@@ -383,15 +411,15 @@ class Runs:
         """Whether no machine can start anything."""
         return len(self._full) == self._n_machines
 
-    def orders(self, *agents: str) -> Iterator[Order]:
+    def orders(self, *machines: str) -> Iterator[Order]:
         """Yield what machines should do now and have not said that they have: safe to repeat."""
-        yield from repeated_orders(self._runs.values(), set(agents))
-        yield from (LookForRoom(agent) for agent in self._full if agent in agents)
+        yield from repeated_orders(self._runs.values(), set(machines))
+        yield from (LookForRoom(machine) for machine in self._full if machine in machines)
 
-    def expects(self, agent: str, job_id: int, attempt: int) -> bool:
+    def expects(self, machine: str, job_id: int, attempt: int) -> bool:
         """Return whether a machine is thought to run a part of this attempt."""
         run = self._runs.get(job_id)
-        piece = None if run is None or run.attempt != attempt else run.pieces.get(agent)
+        piece = None if run is None or run.attempt != attempt else run.pieces.get(machine)
         return piece is not None and not piece.is_over
 
     def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
@@ -399,19 +427,19 @@ class Runs:
         run = self._runs.get(job_id)
         if run is None or run.attempt != attempt:
             return ""
-        ranks = {each.rank: agent for agent, piece in run.pieces.items() for each in piece.launch.ranks}
+        ranks = {each.rank: machine for machine, piece in run.pieces.items() for each in piece.launch.ranks}
         return ranks.get(rank, "")
 
-    def problem_of(self, agent: str) -> str:
+    def problem_of(self, machine: str) -> str:
         """Return why a machine can start nothing now; empty if it can, as far as it has said."""
-        return self._full.get(agent, "")
+        return self._full.get(machine, "")
 
     # -- what the site wants ------------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
         """Have the machines start what they have to run of a job."""
         self._runs[run.job_id] = run
-        self._book.out += [StartRun(agent, piece.launch, piece.slots) for agent, piece in run.pieces.items()]
+        self._book.out += [StartRun(machine, piece.launch, piece.slots) for machine, piece in run.pieces.items()]
 
     def cancel(self, job_id: int) -> bool:
         """Take note that the user of a job wants it no more; return False if none of it is run."""
@@ -441,13 +469,13 @@ class Runs:
         """Have all machines end what they run of a job."""
         if not run.ending:
             run.ending = reason
-            for agent, piece in run.pieces.items():
+            for machine, piece in run.pieces.items():
                 if not piece.is_over:
-                    self._book.out.append(EndRun(agent, run.job_id, run.attempt, reason))
+                    self._book.out.append(EndRun(machine, run.job_id, run.attempt, reason))
 
     # -- what machines tell -------------------------------------------------------------------------------------------
 
-    def take_in(self, event: Report | AgentForgotten) -> list[CoreEvent]:
+    def take_in(self, event: Report | MachineForgotten) -> list[CoreEvent]:
         """Take note of what a machine says; return what the core is to be told of that.
 
         What it says of anything but the present attempt is passed over.
@@ -459,20 +487,20 @@ class Runs:
                 return self._ended(event)
             case RunDelayed():
                 return self._delayed(event)
-            case MachineReady(agent=agent):
-                return self._ready(agent)
-            case AgentJoined():
+            case MachineReady(machine=machine):
+                return self._ready(machine)
+            case MachineJoined():
                 return self._joined(event)
-            case AgentForgotten(agent=agent):
-                why = f"machine {agent} is gone for good"
-                lost = [RunEnded(agent, run.job_id, run.attempt, "lost", why) for run in self._runs.values()]
+            case MachineForgotten(machine=machine):
+                why = f"machine {machine} is gone for good"
+                lost = [RunEnded(machine, run.job_id, run.attempt, "lost", why) for run in self._runs.values()]
                 return [told for end in lost for told in self._ended(end)]
 
     def _started(self, event: RunStarted) -> list[CoreEvent]:
-        if not self.expects(event.agent, event.job_id, event.attempt):
+        if not self.expects(event.machine, event.job_id, event.attempt):
             return []
         run, record = self._runs[event.job_id], self._book.records.get(event.job_id)
-        piece = run.pieces[event.agent]
+        piece = run.pieces[event.machine]
         piece.has_started, piece.has_run, piece.in_doubt, piece.delayed = True, True, False, ""
         if record is not None and record.state == "starting" and run.has_started:
             # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
@@ -481,18 +509,18 @@ class Runs:
         return []
 
     def _ended(self, event: RunEnded) -> list[CoreEvent]:
-        if not self.expects(event.agent, event.job_id, event.attempt):
+        if not self.expects(event.machine, event.job_id, event.attempt):
             return []
         run = self._runs[event.job_id]
         if event.outcome == "cancelled" and not run.ending:
             # Nobody here wanted that: the machine was shut down, or had lost what it knew.
             event = msgspec.structs.replace(event, outcome="lost")
-        piece, program = run.pieces[event.agent], run.request.program
+        piece, program = run.pieces[event.machine], run.request.program
         piece.has_started, piece.has_run = True, piece.has_run or event.has_run
         piece.end = event
         again = event.outcome == "lost" and program.if_lost == "requeue"
         if again or (event.outcome != "finished" and program.end_on_failure):
-            self._end_pieces(run, f"its part on {event.agent} has ended: {event.outcome}")
+            self._end_pieces(run, f"its part on {event.machine} has ended: {event.outcome}")
         if not all(other.is_over for other in run.pieces.values()):
             return []
         del self._runs[event.job_id]
@@ -503,28 +531,28 @@ class Runs:
     def _delayed(self, event: RunDelayed) -> list[CoreEvent]:
         """Take note that a machine has no room; a site with no other starts nothing for the grid until one has."""
         was_full = self.is_full
-        self._full[event.agent] = event.reason
-        if self.expects(event.agent, event.job_id, event.attempt):
-            piece = self._runs[event.job_id].pieces[event.agent]
+        self._full[event.machine] = event.reason
+        if self.expects(event.machine, event.job_id, event.attempt):
+            piece = self._runs[event.job_id].pieces[event.machine]
             if not piece.has_started:
                 piece.delayed = event.reason
                 self._book.note(event.job_id, "delayed", event.reason)
         return [SiteShut(event.reason)] if self.is_full and not was_full else []
 
-    def _ready(self, agent: str) -> list[CoreEvent]:
+    def _ready(self, machine: str) -> list[CoreEvent]:
         """Take note that a machine can start what it is asked for."""
         was_full = self.is_full
-        self._full.pop(agent, None)
+        self._full.pop(machine, None)
         return [SiteOpened()] if was_full and not self.is_full else []
 
-    def _joined(self, event: AgentJoined) -> list[CoreEvent]:
+    def _joined(self, event: MachineJoined) -> list[CoreEvent]:
         """Take note that a machine is there, for the first time or again."""
-        self.ports.reached_by(event.agent, event.host)
+        self.ports.reached_by(event.machine, event.host)
         for run in self._runs.values():
-            if event.agent in run.pieces:
-                run.pieces[event.agent].in_doubt = True
+            if event.machine in run.pieces:
+                run.pieces[event.machine].in_doubt = True
         # If it still is full, it finds that out anew.
-        return self._ready(event.agent)
+        return self._ready(event.machine)
 
     def check_invariants(self, running: Collection[int], given: Collection[Port]) -> None:
         """Raise AssertionError if not exactly these jobs are run, or ports beside those given to them are taken."""
@@ -532,6 +560,6 @@ class Runs:
         for run in self._runs.values():
             assert not all(piece.is_over for piece in run.pieces.values()), f"job {run.job_id} is over and still here"
         every = [*given, *(run.port for run in self._runs.values())]
-        ports = [(port.agent, port.number) for port in every if port.number]
+        ports = [(port.machine, port.number) for port in every if port.number]
         assert len(ports) == len(set(ports)), "a port is given twice"
         assert sorted(ports) == sorted(self.ports.taken()), "a port is lost"

@@ -1,9 +1,9 @@
 """The state of a core as plain typed data, and as bytes: what a journal keeps, so that a core goes on where it stood.
 
-Every core has ``state()``, which returns a `State` of its own kind, and ``restore(state)``, by which a fresh core of
-the same settings takes it in. A state holds numbers, texts, structs, tuples and dicts; arrays by the names of their
-columns (`arrays_state`), generators of chance by their numbers (`generator_state`), and the states of its parts.
-Nothing is looked up by a name that the bytes give. What a release may change says docs/journal.md, "Versions".
+Every core has ``state()``, which returns a `CoreState` of its own kind, and ``restore(state)``, by which a fresh core
+of the same settings takes it in. A state holds numbers, texts, structs, tuples and dicts; arrays by the names of their
+columns (`arrays_state`), generators of chance by their numbers (`generator_state`), and the states of its parts. No
+name in the bytes is looked up. What a release may change of it says docs/journal.md, "Versions".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEVEL = 1  # of compression: most of a state are zeros, which the quickest leve
 A = TypeVar("A", bound=NamedTuple)
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="state"):
+class CoreState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="state"):
     """What a core knows; the tag of each kind says whose state it is, and in which version: ``tag="SiteCore 1"``."""
 
 
@@ -34,7 +34,7 @@ class HasState(Protocol):
 
     @property
     def state_type(self) -> Any:
-        """What `state` returns and `restore` takes: a `State`.
+        """What `state` returns and `restore` takes: a `CoreState`.
 
         Or a union of several, of which older releases have written all but the last; or, where a part may be another,
         `with_parts` of those parts.
@@ -48,7 +48,7 @@ class HasState(Protocol):
 
 
 def with_parts(kind: Any, *parts: HasState) -> Any:
-    """Return a generic `State` of what these parts know."""
+    """Return a generic `CoreState` of what these parts know."""
     return kind[tuple(part.state_type for part in parts)]
 
 

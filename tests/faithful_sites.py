@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridCommand, GridEvent, ToSite
-from gridweave.site.messages import CommitHold, Ended, Held, HoldNodes, Refused, Started
+from gridweave.site.messages import CommitNodes, Ended, Refused, Reserved, ReserveNodes, Started
 
 Start = tuple[int, tuple[tuple[int, int], ...], int]
 """When a job has started, on how many nodes of which sites, and how long it takes."""
@@ -28,7 +28,7 @@ class FaithfulSites:
         self.now_ms = 0
         self.starts: dict[int, Start] = {}
         self._calendar: dict[int, list[GridEvent]] = defaultdict(list)
-        self._asked: dict[tuple[int, int], list[tuple[int, HoldNodes]]] = {}
+        self._asked: dict[tuple[int, int], list[tuple[int, ReserveNodes]]] = {}
         self.refusals = set(refusals)
         self._n_asked = 0
 
@@ -64,7 +64,7 @@ class FaithfulSites:
         if not isinstance(command, ToSite):
             return []
         site, request = command.site, command.request
-        if isinstance(request, HoldNodes):
+        if isinstance(request, ReserveNodes):
             self._n_asked += 1
             if self._n_asked - 1 in self.refusals:
                 return [FromSite(site, Refused(request.job_id, request.attempt, "not now"))]
@@ -72,8 +72,8 @@ class FaithfulSites:
                 self._start([(site, request)], self.now_ms)
                 return [FromSite(site, Started(request.job_id, request.attempt, self.now_ms))]
             self._asked.setdefault((request.job_id, request.attempt), []).append((site, request))
-            return [FromSite(site, Held(request.job_id, request.attempt))]
-        if isinstance(request, CommitHold):
+            return [FromSite(site, Reserved(request.job_id, request.attempt))]
+        if isinstance(request, CommitNodes):
             parts = self._asked.pop((request.job_id, request.attempt), None)
             if parts is not None:
                 start_ms = parts[0][1].start_ms
@@ -81,7 +81,7 @@ class FaithfulSites:
                 self._start(parts, start_ms)
         return []
 
-    def _start(self, parts: list[tuple[int, HoldNodes]], start_ms: int) -> None:
+    def _start(self, parts: list[tuple[int, ReserveNodes]], start_ms: int) -> None:
         job_id, attempt, length_ms = parts[0][1].job_id, parts[0][1].attempt, parts[0][1].length_ms
         self.starts[job_id] = start_ms, tuple((site, hold.width) for site, hold in parts), length_ms
         for site, _ in parts:

@@ -53,13 +53,13 @@ from gridweave.site.job import Accepted, JobRequest, Program, WishKind
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     AcceptReservation,
-    Agent,
     ChangeRate,
     EndRun,
     JobCancelled,
     JobFinished,
     JobSubmitted,
     KillJob,
+    Machine,
     RefuseReservation,
     ReservationRequested,
     RunEnded,
@@ -367,7 +367,7 @@ class LiveCores:
                 SiteSettings(
                     name=f"s{number}",
                     number=number,
-                    agents=tuple(Agent(name=f"m{place}", nodes=count) for place, count in enumerate(shape)),
+                    machines=tuple(Machine(name=f"m{place}", nodes=count) for place, count in enumerate(shape)),
                     policy=SitePolicy(backfill=backfills[number]),
                     owner=OwnerPolicy(grid_share=(1.0, 0.75, 1.0)[number], own_users_first=number == 1),
                 )
@@ -453,14 +453,14 @@ class LiveCores:
         elif isinstance(command, StartRun):
             self._start(now_ms, place, command)
         elif isinstance(command, EndRun):
-            self._end(now_ms, place, command.agent, command.job_id, command.attempt, "cancelled")
+            self._end(now_ms, place, command.machine, command.job_id, command.attempt, "cancelled")
 
     def _start(self, now_ms: int, place: int, command: StartRun) -> None:
         launch = command.launch
-        name = place, command.agent, launch.job_id, launch.attempt
+        name = place, command.machine, launch.job_id, launch.attempt
         self._begun[name] = now_ms
         self._log.append((now_ms, "start", *name, command.slots, [rank.rank for rank in launch.ranks], launch.size))
-        self._told.append((place, RunStarted(command.agent, launch.job_id, launch.attempt)))
+        self._told.append((place, RunStarted(command.machine, launch.job_id, launch.attempt)))
         run_ms, limit_ms = int(launch.environment["RUN_MS"]), launch.limit_ms or 0
         outcome = "finished" if run_ms <= limit_ms else "limit"
         self._at(now_ms + min(run_ms, limit_ms), lambda when_ms: self._end(when_ms, *name, outcome))

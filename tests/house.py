@@ -94,6 +94,22 @@ def folder_counts() -> dict[str, int]:
     return dict(Counter(Path(file).parent.as_posix() for file in product_files()))
 
 
+def lost_imports() -> set[str]:
+    """Return, as "a.py -> gridweave.b.name", which imports of ours lead nowhere; a type checker may let them pass."""
+    homes = {module_name(file): file for file in product_files()}
+    packages = {home.rsplit(".", depth)[0] for home in homes for depth in range(1, home.count(".") + 1)}
+    lost = set()
+    for file in product_files():
+        for module, name in imported_names(file):
+            if module.split(".")[0] != "gridweave" or f"{module}.{name}" in homes:
+                continue
+            if module not in homes and module not in packages:
+                lost.add(f"{file} -> {module}")
+            elif name and module in homes and not re.search(rf"\b{name}\b", text_of(homes[module])):
+                lost.add(f"{file} -> {module}.{name}")
+    return lost
+
+
 def long_files() -> dict[str, int]:
     """Return the files that are too long, with their lines."""
     return {file: lines for file, lines in line_counts().items() if lines > MAX_FILE_LINES}

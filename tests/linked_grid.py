@@ -18,7 +18,7 @@ from gridweave.grid.service.backend import LiveBackend, SiteBackend
 from gridweave.grid.service.cluster import SitePlan
 from gridweave.grid.service.serve import FarSitePlan, GridService, GridSide, SiteService, make_gateway
 from gridweave.site.machine.agent import AgentDriver
-from gridweave.site.messages import Agent
+from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service import calls as ray_names
@@ -126,11 +126,11 @@ class LinkedGrid:
     def _site_service(self, number: int, port: int) -> SiteService:
         name, nodes = SITES[number]
         ports = (24_000 + 100 * number, 24_100 + 100 * number)
-        agents = (Agent(name="m0", nodes=nodes, ports=ports),)
+        agents = (Machine(name="m0", nodes=nodes, ports=ports),)
         return SiteService(
             folder=str(self.folder / name),
             plan=SitePlan(name=name, nodes=nodes),
-            settings=SiteSettings(name=name, number=number, agents=agents, policy=SitePolicy()),
+            settings=SiteSettings(name=name, number=number, machines=agents, policy=SitePolicy()),
             namespace="",
             gateway=GatewayTable(port=port, tokens=False),
             uplink=LinkEnd(site=name, url=self.up[name].url, token_file=write_secret(self.folder, f"{name}-to-grid")),

@@ -17,13 +17,13 @@ from gridweave.site.job import NodeIntervals
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
-    CommitHold,
+    CommitNodes,
     EnqueueJob,
-    Held,
-    HoldEnded,
-    HoldNodes,
     JobFinished,
+    LeaseEnded,
     LiveSiteEvent,
+    Reserved,
+    ReserveNodes,
     SiteMessage,
     Started,
     StartJob,
@@ -64,7 +64,7 @@ class _Journals:
             for command in commands:
                 if isinstance(command, StartJob):
                     self._add(now_ms, _STARTED, "started", number, command.job_id, command.nodes, site.book.records)
-                elif isinstance(command, ToGrid) and isinstance(command.answer, (Held, HoldEnded, Started)):
+                elif isinstance(command, ToGrid) and isinstance(command.answer, (Reserved, LeaseEnded, Started)):
                     self._add(now_ms, _HELD, "answered", number, command.answer)
             return commands
 
@@ -90,11 +90,11 @@ class _Journals:
             commands = inner(now_ms, *events)
             for command in commands:
                 match command:
-                    case ToSite(site=site, request=HoldNodes() as hold):
+                    case ToSite(site=site, request=ReserveNodes() as hold):
                         self.fragments[hold.job_id, hold.attempt][site] = hold.width
                     case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt)):
                         self.fragments[job.job_id, attempt][site] = job.width
-                    case ToSite(request=CommitHold() as commit):
+                    case ToSite(request=CommitNodes() as commit):
                         self._add(now_ms, _COMMITTED, "committed", commit.job_id, commit.attempt)
                     case ReportDone(job_id=job_id, outcome=outcome):
                         self.outcomes[job_id] = outcome
@@ -185,13 +185,13 @@ class _Told:
     def accepted(self, now_ms: int, job_id: int) -> None:
         self._history.accepted(job_id)
 
-    def answered(self, now_ms: int, site: int, answer: Held | HoldEnded | Started) -> None:
+    def answered(self, now_ms: int, site: int, answer: Reserved | LeaseEnded | Started) -> None:
         self._attempt[site, answer.job_id] = answer.attempt
-        if isinstance(answer, Held):
+        if isinstance(answer, Reserved):
             # A site that is down lets go when it is back; that nothing is held at the end is checked at the end.
-            self._history.held(site, answer.job_id, answer.attempt, 2**62)
+            self._history.reserved(site, answer.job_id, answer.attempt, 2**62)
         else:
-            self._history.unheld(now_ms, site, answer.job_id, answer.attempt)
+            self._history.unreserved(now_ms, site, answer.job_id, answer.attempt)
 
     def committed(self, now_ms: int, job_id: int, attempt: int) -> None:
         if (job_id, attempt) not in self._committed:

@@ -26,7 +26,8 @@ from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.job import OWN_IDS, Accepted, JobRequest, Program
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
-from gridweave.site.messages import ORDERS, Agent, CommitHold, Held, HoldEnded, HoldNodes, Started, StartRun
+from gridweave.site.messages import ORDERS, CommitNodes, LeaseEnded, Reserved, ReserveNodes, Started, StartRun
+from gridweave.site.messages import Machine as SiteMachine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -121,7 +122,7 @@ class LiveWorld:
         self.settings: list[SiteSettings] = []
         for number, shape in enumerate(shapes):
             agents = tuple(
-                Agent(name=f"s{number}m{place}", nodes=count, ports=(2000, 2000 + int(rng.integers(0, 4))))
+                SiteMachine(name=f"s{number}m{place}", nodes=count, ports=(2000, 2000 + int(rng.integers(0, 4))))
                 for place, count in enumerate(shape)
             )
             policy = SitePolicy(backfill=str(rng.choice(["easy", "conservative", "none"])))
@@ -130,7 +131,7 @@ class LiveWorld:
             )
             self.settings.append(
                 SiteSettings(
-                    name=f"s{number}", number=number, agents=agents, policy=policy, owner=owner,
+                    name=f"s{number}", number=number, machines=agents, policy=policy, owner=owner,
                     rendezvous_ms=self.rendezvous_ms,
                 )
             )  # fmt: skip
@@ -177,11 +178,11 @@ class LiveWorld:
             async def to_grid(_peer: str, data: bytes) -> None:
                 self._carry(number, self.grid, self.settings[number].name, data)
 
-            async def to_agent(name: str, data: bytes) -> None:
+            async def to_machine(name: str, data: bytes) -> None:
                 self._order(self.agents[name], data)
 
             place: Any = self.disks[number]
-            driver = SiteDriver(self.settings[number], place, self._clock(), to_grid=to_grid, to_agent=to_agent)
+            driver = SiteDriver(self.settings[number], place, self._clock(), to_grid=to_grid, to_machine=to_machine)
             process.spawn(driver.run(), endless=True)
             process.spawn(driver.repeat_orders(), endless=True)
             return driver
@@ -264,10 +265,10 @@ class LiveWorld:
     # -- what is durable ----------------------------------------------------------------------------------------------
 
     def _grid_sent(self, site: int, message: Any) -> None:
-        if isinstance(message, HoldNodes) and message.start_ms is not None:
+        if isinstance(message, ReserveNodes) and message.start_ms is not None:
             key = message.job_id, message.attempt
             self._agreed.setdefault(key, ({}, message.start_ms))[0][site] = message.width
-        elif isinstance(message, CommitHold):
+        elif isinstance(message, CommitNodes):
             key = message.job_id, message.attempt
             if not self.history.is_committed(*key):
                 sites = tuple((self._first_site + each, width) for each, width in self._agreed[key][0].items())
@@ -276,11 +277,11 @@ class LiveWorld:
     def _site_sent(self, site: int, message: Any) -> None:
         now_ms = self.loop.now_ms()
         key = getattr(message, "job_id", -1), getattr(message, "attempt", 0)
-        if isinstance(message, Held):
-            self.history.held(self._first_site + site, *key, _FOREVER_MS)
+        if isinstance(message, Reserved):
+            self.history.reserved(self._first_site + site, *key, _FOREVER_MS)
             self._until[site, *key] = self._agreed[key][1]
-        elif isinstance(message, (HoldEnded, Started)) and (site, *key) in self._until:
-            self.history.unheld(now_ms, self._first_site + site, *key)
+        elif isinstance(message, (LeaseEnded, Started)) and (site, *key) in self._until:
+            self.history.unreserved(now_ms, self._first_site + site, *key)
             until_ms = max(self._until.pop((site, *key)), self.sites[site].up_since_ms) + SLACK_MS
             if now_ms > until_ms:
                 raise ViolationError(f"{now_ms} ms: site {site} held nodes for job {key} that were to be free long ago")

@@ -14,7 +14,7 @@ from gridweave.grid.service.backend import LiveBackend
 from gridweave.grid.service.desk import GridDesk
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.machine.agent import AgentDriver
-from gridweave.site.messages import Agent
+from gridweave.site.messages import Machine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -59,8 +59,8 @@ class LocalGrid:
             SiteSettings(
                 name=name,
                 number=number,
-                agents=tuple(
-                    Agent(name=f"m{place}", nodes=count, ports=(23_000 + 100 * number, 23_100 + 100 * number))
+                machines=tuple(
+                    Machine(name=f"m{place}", nodes=count, ports=(23_000 + 100 * number, 23_100 + 100 * number))
                     for place, count in enumerate(nodes)
                 ),
                 policy=SitePolicy(),
@@ -80,11 +80,11 @@ class LocalGrid:
     async def __aenter__(self) -> LocalGrid:
         """Start it."""
         for settings in self.settings:
-            for agent in settings.agents:
+            for agent in settings.machines:
                 await self._start_agent(settings.name, agent.name)
         for settings in self.settings:
             self._start_site(settings)
-        machines = tuple(tuple(agent.name for agent in settings.agents) for settings in self.settings)
+        machines = tuple(tuple(agent.name for agent in settings.machines) for settings in self.settings)
         self.driver = GridDriver(self.grid_settings, self.folder / "grid.journal", Clock(), to_site=self._to_site)
         self._doors[GRID_ACTOR] = Door(GridDesk(self.driver, machines), GridDesk.methods)
         self._spawn(self.driver.run())
@@ -110,11 +110,11 @@ class LocalGrid:
             self.driver.packet(name, data)
             await asyncio.sleep(0)
 
-        async def to_agent(agent: str, data: bytes) -> None:
+        async def to_machine(agent: str, data: bytes) -> None:
             await self._carried(agent_actor(name, agent), self.agents[f"{name}/{agent}"].order(data))
 
         place = self.folder / f"{name}.journal"
-        driver = SiteDriver(settings, place, Clock(), to_grid=to_grid, to_agent=to_agent)
+        driver = SiteDriver(settings, place, Clock(), to_grid=to_grid, to_machine=to_machine)
         self.sites[name] = driver
         self._doors[site_actor(name)] = Door(SiteDesk(driver), SiteDesk.methods)
         self._spawn(driver.run())

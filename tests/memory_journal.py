@@ -13,8 +13,8 @@ from gridweave.errors import UnavailableError
 from gridweave.site.job import JobRecord
 from gridweave.site.journal.records import Codec, KeptAnswer, Note, NumberedNote, digest
 from gridweave.site.journal.replay import Replayed
-from gridweave.site.journal.snapshot import dump_core, load_core
 from gridweave.site.journal.step import Counts, Step, StepRows
+from gridweave.site.state import HasState, dump_state, kind_of, read_state
 
 
 class Disk:
@@ -159,10 +159,10 @@ class MemoryJournal:
         messages = tuple(self._messages.decode(kept[number], self.where) for number in sorted(kept))
         return _Known(counts.first, messages, counts.received)
 
-    def snapshot(self, core: object) -> None:
+    def snapshot(self, core: HasState) -> None:
         """Keep the state of a core."""
         with self.step() as step:
-            step.snapshot("", dump_core(core))
+            step.snapshot(kind_of(core), dump_state(core))
 
     def story(self, job_id: int) -> list[Note]:
         """Return what happened to a job."""
@@ -188,7 +188,7 @@ class MemoryJournal:
         begin = None
         if self.disk.snapshot is not None:
             begin, state = self.disk.snapshot
-            load_core(core, state, self.where)
+            core.restore(read_state(core, state))
         for row in self.disk.inputs[begin or 0 :]:
             commands = core.handle(row["now_ms"], *self._events.decode_all(row["events"], self.where))
             assert digest(commands) == row["decided"], f"input {row['sequence']} is decided otherwise"

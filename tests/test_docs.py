@@ -42,3 +42,11 @@ def test_links_in_pages(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if "://" not in target:
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_life_of_a_job_names_each_file_once() -> None:
+    """The page takes a reader through fewer than 25 files, each of which is there and named once."""
+    page = (ROOT / "docs" / "life-of-a-job.md").read_text(encoding="utf-8")
+    files = re.findall(r"`((?:[\w.-]+/)+[\w-]+\.py)`", page)
+    assert len(files) == len(set(files)) < 25
+    assert [file for file in files if not (ROOT / file).is_file()] == []

@@ -116,6 +116,11 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
+def test_every_import_of_ours_is_there() -> None:
+    """What a file imports of gridweave is in the tree, also where the import is reached late."""
+    assert house.lost_imports() == set()
+
+
 def test_public_names_can_be_had() -> None:
     """Every public name of the package is found, and an unknown one is an AttributeError."""
     import gridweave

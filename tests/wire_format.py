@@ -1,4 +1,4 @@
-"""What is sent and kept, type by type: the tags of messages, and the names and types of their fields.
+"""What is sent and kept: the tags of messages and states, the names and types of their fields, and those of arrays.
 
 Run as a script, it writes `data/wire_format.json` anew, which shows what a change does to the wire and to journals.
 """
@@ -7,15 +7,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
+import numpy as np
 from msgspec import inspect
 
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.kernels.links import PREFETCH
+from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import GridMessage, LiveGridCommand, LiveGridEvent
+from gridweave.grid.policy import GridPolicy
 from gridweave.site.channel import Packet
+from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Accepted, Declined, JobRecord
-from gridweave.site.messages import LiveSiteCommand, LiveSiteEvent, Order, Report, SiteMessage
+from gridweave.site.live import LiveSite
+from gridweave.site.messages import LiveSiteCommand, LiveSiteEvent, Machine, Order, Report, SiteMessage
+from gridweave.site.policy import SitePolicy
+from gridweave.site.runs import SiteSettings
+from gridweave.site.state import ArrayState
+from net_builders import drawn_model
 
 FILE = Path(__file__).with_name("data") / "wire_format.json"
 
@@ -24,6 +35,10 @@ EVENTS = (LiveSiteEvent, LiveGridEvent)
 COMMANDS = (LiveSiteCommand, LiveGridCommand)
 SENT = (SiteMessage, GridMessage, Order, Report, Packet)
 KEPT = (Accepted | Declined, JobRecord)
+
+# Cores of every discipline and every level of control, with all arrays.
+SITES = (SitePolicy(), SitePolicy(discipline="planning"), SharedNodes())
+GRIDS = (GridPolicy(backfill="conservative"), GridPolicy(control="limited"), GridPolicy(control="none"))
 
 # Values of a type, by the kind that msgspec finds.
 _PLAIN = {
@@ -37,15 +52,19 @@ _PLAIN = {
 }
 
 
-def name_of(cls: type[msgspec.Struct]) -> str:
-    """Return by what a struct is known: its tag, which no renaming changes, or the name of its class."""
-    return str(cls.__struct_config__.tag or cls.__name__)
+_RECORDS = inspect.StructType | inspect.DataclassType | inspect.NamedTupleType
+
+
+def name_of(cls: Any) -> str:
+    """Return by what a record is known: its tag, which no renaming changes, or the name of its class."""
+    plain = get_origin(cls) or cls
+    return str((issubclass(plain, msgspec.Struct) and plain.__struct_config__.tag) or plain.__name__)
 
 
 def text_of(kind: inspect.Type) -> str:
     """Return a type as text."""
     match kind:
-        case inspect.StructType(cls=cls):
+        case inspect.StructType(cls=cls) | inspect.DataclassType(cls=cls) | inspect.NamedTupleType(cls=cls):
             return name_of(cls)
         case inspect.UnionType(types=types):
             return " | ".join(sorted(map(text_of, types)))
@@ -60,12 +79,13 @@ def text_of(kind: inspect.Type) -> str:
     return _PLAIN[type(kind)]
 
 
-def structs_in(kind: inspect.Type, found: dict[str, inspect.StructType]) -> None:
-    """Add the structs that a type is made of, and those that these are made of."""
-    if isinstance(kind, inspect.StructType):
+def structs_in(kind: inspect.Type, found: dict[str, Any]) -> None:
+    """Add the records that a type is made of, and those that these are made of."""
+    if isinstance(kind, _RECORDS):
         name = name_of(kind.cls)
         if name in found:
-            assert found[name].cls is kind.cls, f"{found[name].cls} and {kind.cls} are both known as {name}"
+            same = [get_origin(each.cls) or each.cls for each in (found[name], kind)]
+            assert same[0] is same[1], f"{same[0]} and {same[1]} are both known as {name}"
             return
         found[name] = kind
         parts = [field.type for field in kind.fields]
@@ -77,15 +97,15 @@ def structs_in(kind: inspect.Type, found: dict[str, inspect.StructType]) -> None
 
 
 def written(*kinds: Any) -> dict[str, dict[str, str]]:
-    """Return the fields of all structs that some types are made of, with their types and defaults."""
-    found: dict[str, inspect.StructType] = {}
+    """Return the fields of all records that some types are made of, with their types and defaults."""
+    found: dict[str, Any] = {}
     for kind in kinds:
         structs_in(inspect.type_info(kind), found)
     return {name: _fields(found[name]) for name in sorted(found)}
 
 
-def _fields(kind: inspect.StructType) -> dict[str, str]:
-    fields = {} if kind.tag is None else {str(kind.tag_field): repr(kind.tag)}
+def _fields(kind: Any) -> dict[str, str]:
+    fields = {} if getattr(kind, "tag", None) is None else {str(kind.tag_field): repr(kind.tag)}
     for field in kind.fields:
         default = "" if field.required else f" = {_default(field)}"
         fields[field.encode_name] = text_of(field.type) + default
@@ -98,9 +118,39 @@ def _default(field: inspect.Field) -> str:
     return json.dumps(msgspec.to_builtins(field.default_factory()))
 
 
-def now() -> dict[str, dict[str, str]]:
+def arrays_in(state: Any, found: dict[str, dict[str, str]]) -> None:
+    """Add the arrays of a state, and of the states within, with their types."""
+    for name in state.__struct_fields__:
+        value = getattr(state, name)
+        if isinstance(value, msgspec.Struct):
+            arrays_in(value, found)
+        elif isinstance(value, dict) and any(isinstance(each, ArrayState) for each in value.values()):
+            listed = found.setdefault(f"{name_of(type(state))}.{name}", {})
+            listed |= {array: each.dtype for array, each in value.items()}
+
+
+def now() -> dict[str, Any]:
     """Return what is sent and kept now."""
-    return written(*EVENTS, *COMMANDS, *SENT, *KEPT)
+    network = drawn_network(2)
+    machines = (Machine(name="n0", nodes=2),)
+    cores = [LiveSite(SiteSettings(name="north", number=0, machines=machines, policy=policy)) for policy in SITES]
+    sites = (("north", 2), ("south", 2))
+    grids = [LiveGrid(GridSettings(sites=sites, policy=policy, network=network)) for policy in GRIDS]
+    states: list[Any] = [core.state_type for core in (*cores, *grids)]
+    arrays: dict[str, dict[str, str]] = {}
+    for core in (*cores, *grids):
+        arrays_in(core.state(), arrays)
+    return {
+        "messages": written(*EVENTS, *COMMANDS, *SENT, *KEPT),
+        "states": written(*states),
+        "arrays": dict(sorted(arrays.items())),
+    }
+
+
+def drawn_network(sites: int) -> GridNetwork:
+    """Return a network between sites."""
+    model = drawn_model(np.random.default_rng(1), sites)
+    return GridNetwork(model, earliest_end=True, staging=int(PREFETCH), exact_up_to=100)
 
 
 if __name__ == "__main__":

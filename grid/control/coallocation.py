@@ -1,7 +1,7 @@
-"""Co-allocation: hold nodes on every site of a job, then commit all or release all (docs/contract.md).
+"""Co-allocation: reserve nodes on every site of a job, then commit all or release all (docs/contract.md).
 
 A single fragment needs no second phase. Whatever is lost or crashes on the way, no fragment does work without the
-others, and no node is held past its lease: the reasons are in docs/contract.md, "Why no part of a job runs alone".
+others, and no node is reserved past its lease: the reasons are in docs/contract.md, "Why no part of a job runs alone".
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     CancelJob,
-    CommitHold,
+    CommitNodes,
     Ended,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     Quoted,
     Refused,
-    ReleaseHold,
+    ReleaseNodes,
+    Reserved,
+    ReserveNodes,
     SiteChanged,
     Started,
 )
@@ -47,7 +47,7 @@ class Attempt(msgspec.Struct, gc=False):
         The agreed start; for a single fragment the instant at which it was asked for.
     state : str
     missing : set of int
-        Sites that have not answered the request for a hold.
+        Sites that have not answered the request.
     ended : dict from int to str
         Sites whose fragment is over, with the outcome.
     ending : bool
@@ -78,7 +78,7 @@ class Attempt(msgspec.Struct, gc=False):
     def _outcome_of_others(self) -> str | None:
         """Return what became of the whole where not all fragments have finished."""
         others = set(self.ended.values()) - {"finished"}
-        if {"lost", "unmet", "hold-ended"}.intersection(others):
+        if {"lost", "unmet", "lease-ended"}.intersection(others):
             return None
         # Where one has failed, the others were ended for that.
         return min(others, key=("failed", "limit", "cancelled").index)
@@ -97,13 +97,20 @@ class AttemptChange(msgspec.Struct, frozen=True, gc=False):
     sites: tuple[int, ...] = ()
 
 
+class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The attempts that are under way, and the jobs of those that not all sites have granted."""
+
+    attempts: list[Attempt]
+    asking: list[int]
+
+
 class CoAllocator:
     """All attempts that are under way.
 
     Parameters
     ----------
     margin_ms : int
-        How far ahead the start of a job with several fragments is agreed: long enough for a hold, its answer and the
+        How far ahead the start of a job with several fragments is agreed: long enough for a request, its answer and the
         commitment to travel, with what may be lost on the way.
 
     Attributes
@@ -119,6 +126,15 @@ class CoAllocator:
         self.margin_ms = margin_ms
         self.attempts: dict[int, Attempt] = {}
         self.asking: dict[int, Attempt] = {}
+
+    def state(self) -> AttemptsState:
+        """Return the attempts that are under way."""
+        return AttemptsState(list(self.attempts.values()), list(self.asking))
+
+    def restore(self, state: AttemptsState) -> None:
+        """Take in the attempts that were under way."""
+        self.attempts = {attempt.job.job_id: attempt for attempt in state.attempts}
+        self.asking = {job_id: self.attempts[job_id] for job_id in state.asking}
 
     def copy(self) -> CoAllocator:
         """Return the same attempts, apart from these."""
@@ -149,7 +165,7 @@ class CoAllocator:
             ((site, width),) = fragments
             job_id = job.job_id
             self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
-            return [ToSite(site, HoldNodes(job_id, number, width, length_ms))]
+            return [ToSite(site, ReserveNodes(job_id, number, width, length_ms))]
         return self._ask_all(job, number, fragments, length_ms, now_ms + self.margin_ms)
 
     def _ask_all(self, job: Job, number: int, fragments: Fragments, length_ms: int, start_ms: int) -> list[GridCommand]:
@@ -157,7 +173,7 @@ class CoAllocator:
         missing = {site for site, _ in fragments}
         attempt = Attempt(job, number, fragments, length_ms, start_ms, ASKED, missing)
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
-        return [ToSite(site, HoldNodes(job.job_id, number, width, length_ms, start_ms)) for site, width in fragments]
+        return [ToSite(site, ReserveNodes(job.job_id, number, width, length_ms, start_ms)) for site, width in fragments]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], AttemptChange | None]:
         """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
@@ -172,16 +188,16 @@ class CoAllocator:
                 return [], AttemptChange(MOVED, attempt)
             case Ended(outcome=outcome):
                 return self._over(attempt, site, outcome)
-            case Held():
+            case Reserved():
                 return self._held(now_ms, site, attempt), None
             case Refused():
                 return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,))
-            case HoldEnded():
+            case LeaseEnded():
                 if attempt.state == ASKED:
                     # A lease ends at the instant at which the attempt expires; then the silent sites are to blame.
                     silent = tuple(sorted(attempt.missing)) if now_ms > attempt.start_ms else ()
                     return self._give_up(attempt, site), AttemptChange(FAILED, attempt, silent)
-                return self._over(attempt, site, "hold-ended")
+                return self._over(attempt, site, "lease-ended")
             case _:
                 return [], None
 
@@ -191,15 +207,15 @@ class CoAllocator:
             return []
         attempt.state = COMMITTED
         del self.asking[attempt.job.job_id]
-        return [ToSite(s, CommitHold(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
+        return [ToSite(s, CommitNodes(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
 
     def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:
-        """Release what other sites hold, or will hold when the request reaches them; nothing has started."""
+        """Release what other sites have reserved, or will have when the request reaches them; nothing has started."""
         job_id = attempt.job.job_id
         attempt.state = OVER
         del self.attempts[job_id]
         self.asking.pop(job_id, None)
-        return [ToSite(s, ReleaseHold(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
+        return [ToSite(s, ReleaseNodes(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
 
     def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[GridCommand], AttemptChange | None]:
         """Note the end of a fragment; one that failed, or thought itself alone, takes the others with it."""
@@ -221,7 +237,7 @@ class CoAllocator:
             return []
         attempt.ending = True
         if attempt.state == ASKED:
-            # It must not be committed any more; the sites answer that their holds have ended.
+            # It must not be committed any more; the sites answer that their leases have ended.
             attempt.state = COMMITTED
             del self.asking[attempt.job.job_id]
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]

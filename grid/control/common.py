@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -25,6 +25,7 @@ from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, CancelJob, Quoted, WithdrawJob
+from gridweave.site.state import CoreState, GeneratorState, generator_state, restore_generator
 
 
 class ControlOptions(NamedTuple):
@@ -52,6 +53,12 @@ class ControlOptions(NamedTuple):
     lease_ms: int
     network: GridNetwork | None
     names: tuple[str, ...]
+
+
+class ControlState(CoreState, frozen=True, kw_only=True):
+    """What every level of control knows."""
+
+    draws: GeneratorState | None
 
 
 class Control(ABC):
@@ -143,6 +150,23 @@ class Control(ABC):
     def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
 
+    @property
+    @abstractmethod
+    def state_type(self) -> Any:
+        """The type of the state of this level."""
+
+    @abstractmethod
+    def state(self) -> Any:
+        """Return all that is known between two instants."""
+
+    def _draws(self) -> GeneratorState | None:
+        return None if self._rng is None else generator_state(self._rng)
+
+    def restore(self, state: Any) -> None:
+        """Take in all that another of the same settings knew; this one is fresh."""
+        if self._rng is not None and state.draws is not None:
+            restore_generator(self._rng, state.draws)
+
     @abstractmethod
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -181,6 +205,13 @@ class Delegation:
     refused_by: set[int] = field(default_factory=set)
 
 
+class DelegatingState(ControlState, frozen=True, kw_only=True):
+    """What every level knows at which jobs wait in the queues of sites."""
+
+    jobs: list[Delegation]
+    retry_at_ms: int | None
+
+
 class DelegatingControl(Control):
     """A level at which jobs wait in the queues of sites: where each stands, and what its user wants of it."""
 
@@ -189,6 +220,12 @@ class DelegatingControl(Control):
         self._jobs: dict[int, Delegation] = {}
         # When the sites are asked again for the jobs that none of them takes.
         self._retry_at_ms: int | None = None
+
+    def restore(self, state: Any) -> None:
+        """Take in all that another of the same settings knew; this one is fresh."""
+        super().restore(state)
+        self._jobs = {delegation.job.job_id: delegation for delegation in state.jobs}
+        self._retry_at_ms = state.retry_at_ms
 
     def _knows(self, job_id: int) -> bool:
         return job_id in self._jobs

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
-from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptChange, CoAllocator
-from gridweave.grid.control.common import Control, ControlOptions
-from gridweave.grid.control.queue import GridQueue
+from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptChange, AttemptsState, CoAllocator
+from gridweave.grid.control.common import Control, ControlOptions, ControlState
+from gridweave.grid.control.queue import GridQueue, QueueState
 from gridweave.grid.explain.play import attempt_forecast, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
@@ -24,6 +24,17 @@ from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, Ended, RunsLate, SiteChanged
+
+
+class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl 1"):
+    """What is known at this level."""
+
+    queue: QueueState
+    attempts: AttemptsState
+    number: dict[int, int]
+    held: list[int]
+    hopeless: dict[int, str]
+    closed: dict[int, tuple[int, int]]
 
 
 class FullControl(Control):
@@ -41,6 +52,31 @@ class FullControl(Control):
         # Sites that are not asked for now: what of them counts as taken for that, and until when.
         self._closed: dict[int, tuple[int, int]] = {}
         self._changed = False
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state of this level."""
+        return FullControlState
+
+    def state(self) -> FullControlState:
+        """Return all that is known between two instants."""
+        return FullControlState(
+            draws=self._draws(),
+            queue=self._queue.state(),
+            attempts=self._attempts.state(),
+            number=self._number,
+            held=sorted(self._held),
+            hopeless=self._hopeless,
+            closed=self._closed,
+        )
+
+    def restore(self, state: FullControlState) -> None:
+        """Take in all that another of the same settings knew; this one is fresh."""
+        super().restore(state)
+        self._queue.restore(state.queue)
+        self._attempts.restore(state.attempts)
+        self._number, self._held = state.number, set(state.held)
+        self._hopeless, self._closed = state.hopeless, state.closed
 
     def copy(self) -> Self:
         """Return the same state; neither sees what is done to the other."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from gridweave.grid.control.coallocation import ENDED, MOVED, AttemptChange, CoAllocator
+from gridweave.grid.control.coallocation import ENDED, MOVED, AttemptChange, AttemptsState, CoAllocator
 from gridweave.grid.control.common import (
     ASKING,
     BACKLOG,
@@ -17,8 +18,10 @@ from gridweave.grid.control.common import (
     WITHDRAWING,
     ControlOptions,
     DelegatingControl,
+    DelegatingState,
     Delegation,
 )
+from gridweave.grid.control.links import LinksState
 from gridweave.grid.control.placing import OneJob
 from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
 from gridweave.grid.explain.play import attempt_forecast
@@ -54,6 +57,19 @@ LOOKS = 16
 """How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
 
 
+class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="LimitedControl 1"):
+    """What is known at this level."""
+
+    attempts: AttemptsState
+    links: LinksState | None
+    quote_id: int
+    asked: dict[int, tuple[int, int]]
+    news: list[int]
+    claimed: dict[int, tuple[int, int]]
+    patience_ms: dict[int, int]
+    renew_at_ms: int | None
+
+
 class LimitedControl(DelegatingControl):
     """Delegation by quotes, with second thoughts while a job still waits."""
 
@@ -70,6 +86,36 @@ class LimitedControl(DelegatingControl):
         self._patience_ms: dict[int, int] = {}
         self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state of this level."""
+        return LimitedControlState
+
+    def state(self) -> LimitedControlState:
+        """Return all that is known between two instants."""
+        return LimitedControlState(
+            draws=self._draws(),
+            jobs=list(self._jobs.values()),
+            retry_at_ms=self._retry_at_ms,
+            attempts=self._attempts.state(),
+            links=self._one_job.state(),
+            quote_id=self._quote_id,
+            asked=self._asked,
+            news=list(self._news),
+            claimed=self._claimed,
+            patience_ms=self._patience_ms,
+            renew_at_ms=self._renew_at_ms,
+        )
+
+    def restore(self, state: LimitedControlState) -> None:
+        """Take in all that another of the same settings knew; this one is fresh."""
+        super().restore(state)
+        self._attempts.restore(state.attempts)
+        self._one_job.restore(state.links)
+        self._quote_id, self._asked, self._claimed = state.quote_id, state.asked, state.claimed
+        self._news = dict.fromkeys(state.news)
+        self._patience_ms, self._renew_at_ms = state.patience_ms, state.renew_at_ms
 
     def _admit(
         self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int
@@ -90,7 +136,7 @@ class LimitedControl(DelegatingControl):
         """Take in what a site says."""
         if isinstance(answer, Quoted):
             return self._quoted(now_ms, site, answer)
-        # A hold that was given back, or a job that was taken back, is no news: the grid itself wanted it so, and to
+        # A lease that has ended, or a job that was taken back, is no news: the grid itself wanted it so, and to
         # ask again at once for what has just been refused would never end.
         if isinstance(answer, (SiteChanged, Ended)):
             self._news[site] = None

@@ -22,6 +22,7 @@ from gridweave.netmodel.correction import PairMeasured, correct
 from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays, with_own_room
 from gridweave.netmodel.model import NetworkModel, new_choice
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -115,6 +116,14 @@ def more_slots(links: GridLinks, slots: int) -> GridLinks:
     return links._replace(**larger)
 
 
+class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the links are now, and what the jobs send over them."""
+
+    factors: tuple[float, ...] | None
+    measured: tuple[PairMeasured, ...]
+    arrays: Arrays
+
+
 class KnownLinks:
     """The links as a meta-scheduler knows them now, and what each of its jobs sends over them.
 
@@ -156,10 +165,28 @@ class KnownLinks:
             self._factors = news.factors
         else:
             self._measured = news.pairs
-        model = self._network.model if self._factors is None else self._network.model_with(self._factors)
-        paths = correct(model, self._measured).model.arrays
+        paths = self._paths()
         self._least = least_crossing(paths)
         self.arrays = with_paths(self.arrays, paths)
+
+    def _paths(self) -> NetArrays:
+        model = self._network.model if self._factors is None else self._network.model_with(self._factors)
+        return correct(model, self._measured).model.arrays
+
+    def state(self) -> LinksState:
+        """Return what is known; not what is worked out from the network, or again when it is asked for."""
+        return LinksState(factors=self._factors, measured=self._measured, arrays=arrays_state(self._own_arrays()))
+
+    def restore(self, state: LinksState) -> None:
+        """Take in what was known of the same network."""
+        self._factors, self._measured = state.factors, state.measured
+        paths = self._paths()
+        self._least = least_crossing(paths)
+        arrays = restored_arrays(self._own_arrays(), state.arrays)
+        self.arrays = arrays._replace(paths=paths, choice=self.arrays.choice, memo=self.arrays.memo)
+
+    def _own_arrays(self) -> GridLinks:
+        return self.arrays._replace(paths=None, choice=None, memo=None)  # type: ignore[arg-type]
 
     def grow(self, slots: int) -> None:
         """Make room for more jobs."""

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from gridweave.grid.control.common import BACKLOG, WAITING, ControlOptions, DelegatingControl, Delegation
+from gridweave.grid.control.common import (
+    BACKLOG,
+    WAITING,
+    ControlOptions,
+    DelegatingControl,
+    DelegatingState,
+    Delegation,
+)
 from gridweave.grid.control.placing import OneJob
 from gridweave.grid.explain.delegated import sent_forecast, unasked_quote
 from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ToSite
@@ -14,6 +22,12 @@ from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Answer, Ended, EnqueueJob, Refused, Withdrawn
+
+
+class NoControlState(DelegatingState, frozen=True, kw_only=True, tag="NoControl 1"):
+    """What is known at this level."""
+
+    area: list[int]
 
 
 class NoControl(DelegatingControl):
@@ -27,6 +41,22 @@ class NoControl(DelegatingControl):
         self._one_job = OneJob(nodes, policy)
         # Width x estimate of all that was sent to a site and has not come back.
         self._area = [0] * len(self._nodes)
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state of this level."""
+        return NoControlState
+
+    def state(self) -> NoControlState:
+        """Return all that is known between two instants."""
+        return NoControlState(
+            draws=self._draws(), jobs=list(self._jobs.values()), retry_at_ms=self._retry_at_ms, area=self._area
+        )
+
+    def restore(self, state: NoControlState) -> None:
+        """Take in all that another of the same settings knew; this one is fresh."""
+        super().restore(state)
+        self._area = state.area
 
     def _admit(
         self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gridweave.grid.control.coallocation import Fragments
-from gridweave.grid.control.links import GridNetwork, KnownLinks
+from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState
 from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
@@ -71,6 +71,16 @@ class OneJob:
         """Place jobs from now on by the links as they are now."""
         if self._links is not None:
             self._links.change(news)
+            self._codes = self._codes._replace(net=self._links.arrays)
+
+    def state(self) -> LinksState | None:
+        """Return how the links are now, without a job; None if none are known."""
+        return None if self._links is None else self._links.state()
+
+    def restore(self, state: LinksState | None) -> None:
+        """Take in how the links were."""
+        if self._links is not None and state is not None:
+            self._links.restore(state)
             self._codes = self._codes._replace(net=self._links.arrays)
 
     def delay_ms(self, job: Job, sends: Sends, submit_ms: int, site: int, when_ms: int) -> int | None:

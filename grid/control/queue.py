@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from gridweave.grid.control.coallocation import Fragments
-from gridweave.grid.control.links import GridNetwork, KnownLinks, copied
+from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, copied
 from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
 from gridweave.grid.kernels.candidates import MOST, withdraw
 from gridweave.grid.kernels.grid_plan import (
@@ -31,13 +31,14 @@ from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.jit import prepared
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, copy_into
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.job import Job
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.profile import earliest_fit
 from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
 from gridweave.site.kernels.work import late_end_ms, work_left
 from gridweave.site.messages import RunsLate
+from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
 class PlacedJob(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +55,17 @@ class RunningJob(NamedTuple):
     job: Job
     fragments: Fragments
     end_ms: int
+
+
+class QueueState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The jobs of the grid in arrays; ``plan`` is empty where no starts are reserved."""
+
+    slots: SlotsState
+    arrays: Arrays
+    plan: Arrays
+    others: list[int]
+    late: list[RunsLate]
+    links: LinksState | None
 
 
 class GridQueue:
@@ -108,6 +120,32 @@ class GridQueue:
         self._n_running, self._n_started = counters["n_running"], counters["n_started"]
         # A pass starts no more jobs, in all their fragments, than there are nodes.
         self._most_fragments = len(self._state.fragments) - self._total
+
+    def state(self) -> QueueState:
+        """Return what is known of the jobs."""
+        return QueueState(
+            slots=self._slots.state(),
+            arrays=arrays_state(self._state),
+            plan={} if self._plan is None else arrays_state(self._plan),
+            others=self._others,
+            late=list(self._late.values()),
+            links=None if self._links is None else self._links.state(),
+        )
+
+    def restore(self, state: QueueState) -> None:
+        """Take in what was known of the jobs; this one is fresh."""
+        self._slots.restore(state.slots)
+        self._state = restored_arrays(empty_grid(self._nodes, slots=self._slots.count), state.arrays)
+        if self._plan is not None:
+            self._plan = restored_arrays(self._plan, state.plan)
+        self._others = state.others
+        self._late = {late.job_id: late for late in state.late}
+        if self._links is not None and state.links is not None:
+            self._links.restore(state.links)
+            self._codes = self._codes._replace(net=self._links.arrays)
+        counters = self._state.counters[0]
+        self.n_waiting, self._n_fragments = int(counters["n_waiting"]), int(counters["n_fragments"])
+        self._name_numbers()
 
     def copy(self) -> Self:
         """Return a queue of the same state, for the same kernels; neither sees what is done to the other."""

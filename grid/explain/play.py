@@ -18,7 +18,7 @@ from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecast, listed, places_text
 from gridweave.site.job import Job
 from gridweave.site.kernels.planning import OVERDUE_MS
-from gridweave.site.messages import Answer, Ended, Held, HoldNodes
+from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes
 from gridweave.site.times import when_text
 
 MOST_STEPS = 20_000
@@ -75,14 +75,14 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
     places = named(attempt.fragments, names)
     missing = attempt.missing if attempt.state == ASKED else ()
     asked = [names[site] for site, _ in attempt.fragments if site in missing]
-    held = places_text(named(tuple(part for part in attempt.fragments if part[0] not in missing), names))
+    reserved = places_text(named(tuple(part for part in attempt.fragments if part[0] not in missing), names))
     start = when_text(attempt.start_ms, now_ms)
     if len(places) == 1:
         reason = f"it was placed on {places_text(places)}, which is starting it"
     elif not asked:
-        reason = f"held on {held}: the start was agreed for {start}"
+        reason = f"reserved on {reserved}: the start was agreed for {start}"
     else:
-        reason = f"held on {held}" if held else "it was placed"
+        reason = f"reserved on {reserved}" if reserved else "it was placed"
         reason += f"; {listed(asked)} {'has' if len(asked) == 1 else 'have'} been asked, to start {start}"
     return Forecast(
         job_id=attempt.job.job_id,
@@ -182,7 +182,7 @@ def _play(control: Copy, standing: Standing, now_ms: int, most_steps: int) -> Fo
     """Play a copy forward until a job is placed; return None if that is not reached within the steps allowed."""
     for attempt in list(control.attempts.values()):
         for site in sorted(attempt.missing):
-            _carry_out(control, now_ms, control.answered(now_ms, site, Held(attempt.job.job_id, attempt.number)))
+            _carry_out(control, now_ms, control.answered(now_ms, site, Reserved(attempt.job.job_id, attempt.number)))
     reserved = 0
     for _ in range(most_steps):
         placed = control.attempts.get(standing.job_id)
@@ -214,7 +214,7 @@ def _end_jobs(control: Copy, now_ms: int) -> None:
 def _carry_out(control: Copy, now_ms: int, commands: Sequence[GridCommand]) -> None:
     """Have the sites grant at once what they are asked for on several of them."""
     for command in commands:
-        if isinstance(command, ToSite) and isinstance(command.request, HoldNodes):
+        if isinstance(command, ToSite) and isinstance(command.request, ReserveNodes):
             request = command.request
             if request.start_ms is not None:
-                control.answered(now_ms, command.site, Held(request.job_id, request.attempt))
+                control.answered(now_ms, command.site, Reserved(request.job_id, request.attempt))

@@ -20,9 +20,6 @@ from gridweave.grid.kernels.state import GridState, Place, forget_head
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import GONE, dequeue
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="no-any-return, return-value"
-
 STRETCH = 64
 """Jobs that are sifted at one stroke."""
 

@@ -35,9 +35,6 @@ from gridweave.site.kernels.state import (
     drop_started,
 )
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="assignment, return-value"
-
 
 @kernel
 def planned_job_ended(state: GridState, plan: ReservedStarts, slot: Slot, now_ms: Int) -> bool:

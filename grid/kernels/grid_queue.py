@@ -23,9 +23,6 @@ from gridweave.grid.kernels.state import ALL_NODES, UNKNOWN, GridState, Place, S
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import HEAD, NEVER_MS, NO_PLACE
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="assignment"
-
 
 @kernel_part
 def grid_job_ended(state: GridState, slot: Slot) -> bool:

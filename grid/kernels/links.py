@@ -20,9 +20,6 @@ from gridweave.netmodel.kernels.transfers import transfer_ms
 from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.state import NEVER_MS
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="no-any-return"
-
 MAX_OVERHEAD = 10_000
 """A split job that takes ten thousand times as long is a slip of the pen; by the links, it is none that can be made."""
 

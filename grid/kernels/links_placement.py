@@ -30,8 +30,8 @@ from gridweave.netmodel.kernels.choice import choose_sites
 from gridweave.netmodel.kernels.placements import Choice
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
-# What is read of arrays has numpy's types, or none; and these are called with links, which the compiler knows.
-# mypy: disable-error-code="arg-type, assignment, no-any-return, return-value, union-attr"
+# These are called with links, which the compiler knows.
+# mypy: disable-error-code="arg-type, union-attr"
 
 STARTS, ROUNDS = np.int64(16), np.int64(8)
 """Of the heuristic for choosing sites (netmodel/model.py)."""

@@ -18,9 +18,6 @@ from gridweave.grid.kernels.state import GridState, Slot
 from gridweave.jit import Int, kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="no-any-return"
-
 
 @kernel_part
 def stretched_ms(overhead: npt.NDArray[np.float64], n_fragments: Int, sensitivity: float, length_ms: Int) -> Int:

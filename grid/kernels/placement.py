@@ -17,9 +17,6 @@ from gridweave.grid.kernels.state import GridState, SiteNodes, Slot
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="assignment, no-any-return, return-value"
-
 BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM, EARLIEST_END = 0, 1, 2, 3, 4
 
 

@@ -13,9 +13,6 @@ from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.profile import clear, occupy
 from gridweave.site.kernels.state import NEVER_MS
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="no-any-return"
-
 RESERVED = np.dtype([("length_ms", np.int64), ("n_fragments", np.int64)], align=True)
 """What is reserved for a waiting job: for how long, and on how many sites. Its start is ``promised_ms`` of its slot."""
 

@@ -11,9 +11,6 @@ from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.profile import earliest_fit
 from gridweave.site.kernels.state import NEVER_MS
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="no-any-return"
-
 
 @kernel
 def find_place(

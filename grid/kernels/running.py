@@ -16,9 +16,6 @@ from gridweave.grid.kernels.state import BLOCK, BLOCK_BITS, GridState, Place, Sl
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NO_PLACE
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="no-any-return"
-
 FIRST_PLACE = np.int64(0)
 """Where the job that ends first stands."""
 

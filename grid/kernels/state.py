@@ -15,9 +15,6 @@ from gridweave.grid.kernels.site_order import SITE_BITS, move_site
 from gridweave.jit import Int, kernel_part
 from gridweave.site.kernels.state import JOB, NEVER_MS, RUNNING
 
-# What is read of arrays has numpy's types, or none.
-# mypy: disable-error-code="no-any-return"
-
 Slot = Int
 """The row of a job in the tables of jobs; it keeps that as long as it waits or runs."""
 

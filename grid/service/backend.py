@@ -261,9 +261,9 @@ class LiveBackend:
     async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
         """Return the machines of a site that may have the output of a rank."""
         # A record of the grid names the site as well, one of a site's own job does not.
-        ended = [agent.removeprefix(f"{site}/") for agent in record.agents if agent.startswith(f"{site}/")]
+        ended = [machine.removeprefix(f"{site}/") for machine in record.machines if machine.startswith(f"{site}/")]
         if record.job_id >= OWN_IDS:
-            ended = list(record.agents)
+            ended = list(record.machines)
         if ended:
             return ended
         actor = site_actor(site)

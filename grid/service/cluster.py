@@ -26,7 +26,7 @@ from gridweave.grid.service.actor import MetaActor
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
-from gridweave.site.messages import Agent
+from gridweave.site.messages import Machine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -215,7 +215,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
         """Return how a site of it probes, and which other sites: those after it, on their first machines."""
         later = range(number + 1, len(self.sites))
-        return self.probes, tuple((self.sites[k].name, self.site_settings(k).agents[0].name) for k in later)
+        return self.probes, tuple((self.sites[k].name, self.site_settings(k).machines[0].name) for k in later)
 
     def site_settings(self, number: int) -> SiteSettings:
         """Return what a site of it is made of."""
@@ -224,7 +224,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         return SiteSettings(
             name=site.name,
             number=number,
-            agents=agents_of(site, self.first_port + before * PORTS_EACH),
+            machines=machines_of(site, self.first_port + before * PORTS_EACH),
             policy=site.policy,
             owner=site.owner,
             rendezvous_ms=self.rendezvous_ms,
@@ -388,7 +388,7 @@ def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
     grid = RunningGrid(plan)
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
     # It takes longest to start, and so comes first.
-    machines = tuple(tuple(agent.name for agent in plan.site_settings(n).agents) for n in range(len(plan.sites)))
+    machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, Clock(), plan.namespace, machines)
     grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host)
     place = Place(folder=plan.folder, labelled=plan.labelled)
@@ -437,14 +437,14 @@ def make_site(
         Of `SiteActor`.
     """
     folder = Path(place.folder) / site.name
-    for agent in settings.agents:
-        probes = probing if agent is settings.agents[0] else (None, ())
-        what = (site.name, agent, str(folder / agent.name), found.namespace, site.virtual, *probes, Clock())
-        labels = _labels(place.labelled, site, agent.name)
+    for each in settings.machines:
+        probes = probing if each is settings.machines[0] else (None, ())
+        what = (site.name, each, str(folder / each.name), found.namespace, site.virtual, *probes, Clock())
+        labels = _labels(place.labelled, site, each.name)
         named: dict[str, Any] = {"host": place.host} if place.host else {}
-        found.make(machine, agent_actor(site.name, agent.name), labels, *what, **named)
+        found.make(machine, agent_actor(site.name, each.name), labels, *what, **named)
     journal = site.journal or str(folder / "site.journal")
-    labels = _labels(place.labelled, site, settings.agents[0].name)
+    labels = _labels(place.labelled, site, settings.machines[0].name)
     found.make(SiteActor, site_actor(site.name), labels, settings, journal, Clock(), found.namespace, **options)
 
 
@@ -456,7 +456,7 @@ def _labels(labelled: bool, site: SitePlan, machine: str) -> dict[str, str]:
     return labels | {MACHINE_LABEL: machine} if site.machines > 1 else labels
 
 
-def agents_of(site: SitePlan, first_port: int) -> tuple[Agent, ...]:
+def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
     """Return the machines of a site, each with its nodes and ports of its own.
 
     Parameters
@@ -464,13 +464,13 @@ def agents_of(site: SitePlan, first_port: int) -> tuple[Agent, ...]:
     first_port : int
         From which on ports are kept, `PORTS_EACH` for each machine.
     """
-    agents = []
+    machines = []
     for machine in range(site.machines):
         nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
         low = first_port + machine * PORTS_EACH
         ports = (low, low + PORTS_EACH) if low + PORTS_EACH <= 65_536 else (0, 0)
-        agents.append(Agent(name=f"m{machine}", nodes=nodes, ports=ports))
-    return tuple(agents)
+        machines.append(Machine(name=f"m{machine}", nodes=nodes, ports=ports))
+    return tuple(machines)
 
 
 def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:

@@ -16,15 +16,15 @@ from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
 from gridweave.site.messages import (
     Answer,
-    CommitHold,
+    CommitNodes,
     Ended,
     Enqueued,
     EnqueueJob,
-    Held,
-    HoldNodes,
     Probed,
     Quoted,
     RequestQuote,
+    Reserved,
+    ReserveNodes,
     SiteMessage,
     Started,
     UserSubmitted,
@@ -167,9 +167,9 @@ def warm_up(settings: GridSettings) -> LiveGrid:
 def _answers(message: GridMessage, now_ms: int, nodes: int) -> list[Answer]:
     """Return what a site says on which everything ends as soon as it has started."""
     match message:
-        case HoldNodes(job_id=job_id, attempt=attempt, start_ms=start_ms) if start_ms is not None:
-            return [Held(job_id, attempt)]
-        case HoldNodes(job_id=job_id, attempt=attempt) | CommitHold(job_id=job_id, attempt=attempt):
+        case ReserveNodes(job_id=job_id, attempt=attempt, start_ms=start_ms) if start_ms is not None:
+            return [Reserved(job_id, attempt)]
+        case ReserveNodes(job_id=job_id, attempt=attempt) | CommitNodes(job_id=job_id, attempt=attempt):
             return [Started(job_id, attempt, now_ms), Ended(job_id, attempt, now_ms, "finished")]
         case EnqueueJob(job=job, attempt=attempt):
             begun = Started(job.job_id, attempt, now_ms)

@@ -121,7 +121,7 @@ def grid_service(read: ReadGrid) -> GridService:
     read : ReadGrid
         Of the grid's side.
     """
-    from gridweave.grid.service.cluster import agents_of, plan_of
+    from gridweave.grid.service.cluster import machines_of, plan_of
 
     file = read.file
     assert isinstance(file, ServedGrid), "a site is no grid"
@@ -133,7 +133,7 @@ def grid_service(read: ReadGrid) -> GridService:
             FarSitePlan(
                 end=_link_end(site, site.name, read),
                 accepts_file=read.placed(site.accepts_file),
-                machines=tuple(agent.name for agent in agents_of(each, FIRST_PORT)),
+                machines=tuple(machine.name for machine in machines_of(each, FIRST_PORT)),
             )
             for site, each in zip(file.sites, plan.sites, strict=True)
         ),
@@ -525,7 +525,7 @@ def make_gateway(service: SiteService, settings: GatewaySettings, calls: Any) ->
         To the actors of the site.
     """
     name = service.settings.name
-    machines = [agent.name for agent in service.settings.agents]
+    machines = [machine.name for machine in service.settings.machines]
 
     async def take(_site: str, data: bytes) -> str | None:
         problem: str | None = await calls.call(site_actor(name), "packet", data)

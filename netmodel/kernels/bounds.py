@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Ints, Record, Records, kernel, kernel_part
 from gridweave.netmodel.kernels.overhead import local_exchange_ms
-from gridweave.netmodel.kernels.state import ALL_TO_ALL
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.netmodel.kernels.state import ALL_TO_ALL, NetArrays
 
 SLACK = 1.0 + 1e-9
 """For the roundings on the way."""
 
 
 @kernel_part
-def waits_for_all(net, communication):
+def waits_for_all(net: NetArrays, communication: Record) -> bool:
     """Whether each rank of a job waits in each exchange for the slowest of the messages of all to all."""
     return not net.overlapped and communication.pattern == ALL_TO_ALL and communication.fraction > 0.0
 
 
 @kernel_part
-def first_parts_factor(net, communication, parts):
+def first_parts_factor(net: NetArrays, communication: Record, parts: Records) -> float:
     """Return by which factor a job for which `waits_for_all` grows if its first two parts alone send messages.
 
     It is no more than that of `split_factor` for these parts and any others.
@@ -42,7 +39,7 @@ def first_parts_factor(net, communication, parts):
 
 
 @kernel
-def may_grow_by(net, communication, free, factor):
+def may_grow_by(net: NetArrays, communication: Record, free: Ints, factor: float) -> bool:
     """Whether a job for which `waits_for_all` may be split over free nodes so that it grows by no more than a factor.
 
     Parameters

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_apart, kernel_part
+from gridweave.jit import Floats, Int, Ints, Record, kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.gathering import try_gathered
-from gridweave.netmodel.kernels.placements import BEGUN, WHOLE, judge, placed_end_ms, take_fewest_sites
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.netmodel.kernels.placements import BEGUN, WHOLE, Choice, judge, placed_end_ms, take_fewest_sites
+from gridweave.netmodel.kernels.state import NetArrays
 
 
 @kernel_apart
-def choose_sites(net, communication, free, length_ms, delay_ms, exact_up_to, n_starts, n_rounds, choice):
+def choose_sites(
+    net: NetArrays,
+    communication: Record,
+    free: Ints,
+    length_ms: float,
+    delay_ms: Floats,
+    exact_up_to: float,
+    n_starts: Int,
+    n_rounds: Int,
+    choice: Choice,
+) -> bool:
     """Choose sites and nodes of each for a job that is to end as early as it can.
 
     Parameters
@@ -59,7 +67,7 @@ def choose_sites(net, communication, free, length_ms, delay_ms, exact_up_to, n_s
 
 
 @kernel_part
-def _all_free(free):
+def _all_free(free: Ints) -> Int:
     total = 0
     for site in range(len(free)):
         total += free[site]
@@ -67,7 +75,7 @@ def _all_free(free):
 
 
 @kernel
-def _try_single_sites(free, width, length_ms, delay_ms, choice):
+def _try_single_sites(free: Ints, width: Int, length_ms: float, delay_ms: Floats, choice: Choice) -> None:
     """Take the site where the job ends first; of several the one that leaves the fewest nodes free, then the first."""
     best = -1
     for site in range(len(free)):
@@ -84,7 +92,7 @@ def _try_single_sites(free, width, length_ms, delay_ms, choice):
 
 
 @kernel
-def count_placements(free, width, ways, enough):
+def count_placements(free: Ints, width: Int, ways: Floats, enough: float) -> float:
     """Return in how many ways a width can be made of the nodes that are free on the sites, as a double.
 
     The count ends when it is more than ``enough``. What is given and what is kept are counted alike; the fewer of them.
@@ -109,7 +117,9 @@ def count_placements(free, width, ways, enough):
 
 
 @kernel
-def _try_all(net, communication, free, length_ms, delay_ms, choice):
+def _try_all(
+    net: NetArrays, communication: Record, free: Ints, length_ms: float, delay_ms: Floats, choice: Choice
+) -> None:
     """Try all placements, those with more nodes on earlier sites first.
 
     How long the job takes over the fewest sites is known before. Where no placement that begins as the one in hand can
@@ -150,7 +160,7 @@ def _try_all(net, communication, free, length_ms, delay_ms, choice):
 
 
 @kernel
-def _recall_known(free, length_ms, choice):
+def _recall_known(free: Ints, length_ms: float, choice: Choice) -> None:
     """Begin with the best that was known before, if the job can still be placed so, and on no single site."""
     known = choice.known
     usable = known.n_parts[0] > 0 and choice.n_best[0] == 0

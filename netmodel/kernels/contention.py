@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Floats, Int, Record, Records, kernel, kernel_part
 from gridweave.netmodel.kernels.overhead import BACK, OUT, count_messages, step_ms
 from gridweave.netmodel.kernels.sharing import share_max_min
-from gridweave.netmodel.kernels.state import MASTER_WORKERS, NO_COMMUNICATION
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.netmodel.kernels.state import MASTER_WORKERS, NO_COMMUNICATION, Filling, Flows, NetArrays
 
 
 @kernel_part
-def add_flow(flows, owner, path, demand):
+def add_flow(flows: Flows, owner: Int, path: Int, demand: float) -> None:
     """Add one flow."""
     place = flows.n_flows[0]
     flows.owner[place] = owner
@@ -29,7 +26,9 @@ def add_flow(flows, owner, path, demand):
 
 
 @kernel
-def add_job_flows(net, flows, owner, communication, parts, n_parts, factor):
+def add_job_flows(
+    net: NetArrays, flows: Flows, owner: Int, communication: Record, parts: Records, n_parts: Int, factor: float
+) -> Int:
     """Add what a split job sends from part to part, each with the rate at which it is sent on idle links.
 
     Parameters
@@ -62,7 +61,16 @@ def add_job_flows(net, flows, owner, communication, parts, n_parts, factor):
 
 
 @kernel
-def _add_exchange(net, flows, owner, communication, parts, n_parts, bits_per_ms, exchange):
+def _add_exchange(
+    net: NetArrays,
+    flows: Flows,
+    owner: Int,
+    communication: Record,
+    parts: Records,
+    n_parts: Int,
+    bits_per_ms: float,
+    exchange: Int,
+) -> None:
     """Add the flows of one exchange; parts that have no link between them need none.
 
     A path that is gone has had links: the job was placed when it was there.
@@ -79,7 +87,7 @@ def _add_exchange(net, flows, owner, communication, parts, n_parts, bits_per_ms,
 
 
 @kernel
-def drop_flows(flows, owner):
+def drop_flows(flows: Flows, owner: Int) -> Int:
     """Take out all flows of an owner; return how many they were."""
     kept = 0
     for place in range(flows.n_flows[0]):
@@ -96,7 +104,7 @@ def drop_flows(flows, owner):
 
 
 @kernel
-def share_links(net, flows, filling):
+def share_links(net: NetArrays, flows: Flows, filling: Filling) -> None:
     """Work out anew what each flow gets; where no path is left it gets nothing."""
     share_max_min(flows.n_flows[0], flows.path, flows.demand, net.first, net.links, net.capacity, filling, flows.rate)
     sites = len(net.lag_ms)
@@ -106,7 +114,7 @@ def share_links(net, flows, filling):
 
 
 @kernel_part
-def _flow_slowdown(flows, place):
+def _flow_slowdown(flows: Flows, place: Int) -> float:
     """Return how many times as long a flow takes as on idle links."""
     if flows.rate[place] >= flows.demand[place]:
         return 1.0
@@ -114,7 +122,7 @@ def _flow_slowdown(flows, place):
 
 
 @kernel
-def slowdown_of(flows, owner):
+def slowdown_of(flows: Flows, owner: Int) -> float:
     """Return how many times as long as on idle links a job takes at the rates of its flows.
 
     It is the slowest of them that counts, bulk-synchronous or overlapped: no rank can run ahead of the others for long.
@@ -138,7 +146,7 @@ def slowdown_of(flows, owner):
 
 
 @kernel
-def all_slowdowns(flows, slowdown):
+def all_slowdowns(flows: Flows, slowdown: Floats) -> None:
     """Write the slowdown of every owner of a flow to ``slowdown[owner]``; those of others stay as they are."""
     for place in range(flows.n_flows[0]):
         slowdown[flows.owner[place]] = 1.0

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
-from gridweave.netmodel.kernels.placements import WHOLE, judge, largest_left, take_fewest_sites
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.jit import Floats, Int, Ints, Record, kernel, kernel_part
+from gridweave.netmodel.kernels.placements import WHOLE, Choice, Placements, judge, largest_left, take_fewest_sites
+from gridweave.netmodel.kernels.state import NetArrays
 
 NEAREST, NEAREST_AND_LARGE = np.int64(0), np.int64(1)
 
 
 @kernel
-def try_gathered(net, communication, free, length_ms, delay_ms, n_starts, n_rounds, choice):
+def try_gathered(
+    net: NetArrays,
+    communication: Record,
+    free: Ints,
+    length_ms: float,
+    delay_ms: Floats,
+    n_starts: Int,
+    n_rounds: Int,
+    choice: Choice,
+) -> None:
     """Try what is gathered around the sites with the most free nodes, and the fewest fragments; improve each."""
     count = _find_starts(free, n_starts, choice)
     choice.begun.n_rows[0] = choice.ended.n_rows[0] = 0
@@ -44,7 +51,7 @@ def try_gathered(net, communication, free, length_ms, delay_ms, n_starts, n_roun
 
 
 @kernel
-def _is_among(choice, placements):
+def _is_among(choice: Choice, placements: Placements) -> bool:
     """Whether the best so far is one of some placements."""
     for row in range(placements.n_rows[0]):
         same = placements.n_parts[row] == choice.n_best[0]
@@ -57,7 +64,7 @@ def _is_among(choice, placements):
 
 
 @kernel
-def _add_to(choice, placements):
+def _add_to(choice: Choice, placements: Placements) -> None:
     """Add the best so far to some placements."""
     row = placements.n_rows[0]
     placements.n_parts[row] = choice.n_best[0]
@@ -67,7 +74,7 @@ def _add_to(choice, placements):
 
 
 @kernel
-def _find_starts(free, n_starts, choice):
+def _find_starts(free: Ints, n_starts: Int, choice: Choice) -> Int:
     """Write down the sites with the most free nodes; return how many."""
     for site in range(len(free)):
         choice.nodes[site] = 0
@@ -83,7 +90,7 @@ def _find_starts(free, n_starts, choice):
 
 
 @kernel
-def _set_aside(choice):
+def _set_aside(choice: Choice) -> tuple[Int, float, float]:
     """Begin anew, and remember the best so far; return how many parts it has, its end and its factor."""
     n_last, last_ms, last_factor = choice.n_best[0], choice.end_ms[0], choice.factor[0]
     for place in range(n_last):
@@ -94,7 +101,7 @@ def _set_aside(choice):
 
 
 @kernel
-def _keep_better(choice, n_last, last_ms, last_factor):
+def _keep_better(choice: Choice, n_last: Int, last_ms: float, last_factor: float) -> None:
     """Take back what was set aside, unless what has been found since is better."""
     fewer = choice.end_ms[0] == last_ms and choice.n_best[0] < n_last
     if n_last == 0 or choice.end_ms[0] < last_ms or fewer:
@@ -106,7 +113,7 @@ def _keep_better(choice, n_last, last_ms, last_factor):
 
 
 @kernel
-def _level(free, nodes):
+def _level(free: Ints, nodes: Ints) -> None:
     """Let the sites of a placement have as nearly the same number of nodes as what is free on them allows."""
     missing, sites = np.int64(0), 0
     for site in range(len(free)):
@@ -125,7 +132,7 @@ def _level(free, nodes):
 
 
 @kernel
-def _gather(net, communication, free, choice, start, way):
+def _gather(net: NetArrays, communication: Record, free: Ints, choice: Choice, start: Int, way: Int) -> None:
     """Place a job around a site: add the site whose farthest way to those taken is the shortest, until it fits.
 
     In the second way, that distance is divided by the nodes that the site can give.
@@ -153,7 +160,7 @@ def _gather(net, communication, free, choice, start, way):
 
 
 @kernel_part
-def _apart_ms(net, communication, one, other):
+def _apart_ms(net: NetArrays, communication: Record, one: Int, other: Int) -> float:
     """Return what a message takes there and another one back, alone."""
     least = net.local_ms_per_bit
     there = max(net.stream_ms_per_bit[one, other], least, net.narrowest_ms_per_bit[one, other])
@@ -162,7 +169,16 @@ def _apart_ms(net, communication, one, other):
 
 
 @kernel
-def _improve(net, communication, free, length_ms, delay_ms, n_starts, n_rounds, choice):
+def _improve(
+    net: NetArrays,
+    communication: Record,
+    free: Ints,
+    length_ms: float,
+    delay_ms: Floats,
+    n_starts: Int,
+    n_rounds: Int,
+    choice: Choice,
+) -> None:
     """Move nodes from a part to another site while that lets the job end earlier: all, or half, a quarter, ... of them.
 
     They move to sites that have a part, and to those that were started from.
@@ -198,7 +214,16 @@ def _improve(net, communication, free, length_ms, delay_ms, n_starts, n_rounds, 
 
 
 @kernel
-def _move_some(net, communication, free, length_ms, delay_ms, choice, one, other):
+def _move_some(
+    net: NetArrays,
+    communication: Record,
+    free: Ints,
+    length_ms: float,
+    delay_ms: Floats,
+    choice: Choice,
+    one: Int,
+    other: Int,
+) -> bool:
     """Move as many nodes as can be, or half of them and so on, if that is better; return whether it was."""
     nodes = choice.nodes
     moved = min(nodes[one], free[other] - nodes[other])

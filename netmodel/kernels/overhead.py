@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_apart, kernel_part
-from gridweave.netmodel.kernels.state import ALL_TO_ALL, MASTER_WORKERS, NO_COMMUNICATION
+from gridweave.jit import Int, Record, Records, kernel, kernel_apart, kernel_part
+from gridweave.netmodel.kernels.state import ALL_TO_ALL, MASTER_WORKERS, NO_COMMUNICATION, LinkRows, NetArrays
 from gridweave.netmodel.kernels.traffic import exchanged
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 # Typed, so that kernels are not compiled anew for each of them.
 OUT, BACK = np.int64(1), np.int64(2)
 
 
 @kernel_apart
-def split_factor(net, communication, parts, n_parts):
+def split_factor(net: NetArrays, communication: Record, parts: Records, n_parts: Int) -> float:
     """Return the factor by which the run time of a job grows in these parts, on links that nobody else uses.
 
     Parameters
@@ -40,13 +37,13 @@ def split_factor(net, communication, parts, n_parts):
 
 
 @kernel_part
-def share_nothing(net, parts, n_parts):
+def share_nothing(net: NetArrays, parts: Records, n_parts: Int) -> bool:
     """Whether it is plain that no two paths between the parts have a link in common."""
     return n_parts == 2 and net.apart[parts[0].site, parts[1].site]
 
 
 @kernel
-def is_more_than(net, communication, parts, n_parts, limit):
+def is_more_than(net: NetArrays, communication: Record, parts: Records, n_parts: Int, limit: float) -> bool:
     """Whether it is found, with less work than `split_factor` takes, that this is more than a limit.
 
     The messages are looked at first as if no two paths had a link in common, then with the loads of the links, and no
@@ -90,14 +87,16 @@ def is_more_than(net, communication, parts, n_parts, limit):
 
 
 @kernel_part
-def is_counted(net, communication, n_parts):
+def is_counted(net: NetArrays, communication: Record, n_parts: Int) -> bool:
     """Whether `is_more_than` counts the messages from each part to those behind, which leave what comes back unsaid."""
     sends = communication.fraction > 0.0 and communication.pattern != NO_COMMUNICATION
     return n_parts > 1 and sends and net.mirrored and communication.pattern != MASTER_WORKERS
 
 
 @kernel_part
-def _alone_is_more(net, communication, parts, n_parts, over_ms, busy_ms):
+def _alone_is_more(
+    net: NetArrays, communication: Record, parts: Records, n_parts: Int, over_ms: float, busy_ms: float
+) -> bool:
     """Count the messages from each part to those behind it; return whether they alone take more than they may.
 
     That is ``over_ms`` more than on one site, for the slowest of them or, overlapped, for all; and ``busy_ms``.
@@ -126,7 +125,9 @@ def _alone_is_more(net, communication, parts, n_parts, over_ms, busy_ms):
 
 
 @kernel_part
-def _loaded_is_more(net, communication, parts, n_parts, over_ms, busy_ms):
+def _loaded_is_more(
+    net: NetArrays, communication: Record, parts: Records, n_parts: Int, over_ms: float, busy_ms: float
+) -> bool:
     """Whether the messages that `_alone_is_more` counted take more than they may on the links as they are loaded."""
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     sites = len(net.lag_ms)
@@ -146,13 +147,13 @@ def _loaded_is_more(net, communication, parts, n_parts, over_ms, busy_ms):
 
 
 @kernel_part
-def _stream_ms(net, one, other):
+def _stream_ms(net: NetArrays, one: Int, other: Int) -> float:
     """Return what a bit takes in a stream between two sites, there or back, whichever is less."""
     return min(net.stream_ms_per_bit[one, other], net.stream_ms_per_bit[other, one])
 
 
 @kernel_part
-def _more_ms(net, one, other, count, more_ms, longer_ms):
+def _more_ms(net: NetArrays, one: Int, other: Int, count: float, more_ms: float, longer_ms: float) -> float:
     """Return what messages take more than on one site, with so many more there and as many back."""
     there_ms, back_ms = net.lag_ms[one, other], net.lag_ms[other, one]
     if net.overlapped:
@@ -161,7 +162,7 @@ def _more_ms(net, one, other, count, more_ms, longer_ms):
 
 
 @kernel_part
-def _factor(net, communication, parts, n_parts, alone):
+def _factor(net: NetArrays, communication: Record, parts: Records, n_parts: Int, alone: bool) -> float:
     """Work the factor out; ``alone``: as if each path had its links for itself."""
     count_messages(net, communication, parts, n_parts, OUT)
     ratio, busiest_ms = _exchange_ratio(net, communication, parts, n_parts, alone)
@@ -174,20 +175,20 @@ def _factor(net, communication, parts, n_parts, alone):
 
 
 @kernel_part
-def local_exchange_ms(net, communication):
+def local_exchange_ms(net: NetArrays, communication: Record) -> float:
     """Return what one exchange takes on the network of one site."""
     return net.local_latency_ms + communication.messages * communication.bits * net.local_ms_per_bit
 
 
 @kernel_part
-def step_ms(net, communication):
+def step_ms(net: NetArrays, communication: Record) -> float:
     """Return what a step takes on one site: the exchanges, and the work between them."""
     exchanges = 2.0 if communication.pattern == MASTER_WORKERS else 1.0
     return exchanges * local_exchange_ms(net, communication) / communication.fraction
 
 
 @kernel
-def count_messages(net, communication, parts, n_parts, exchange):
+def count_messages(net: NetArrays, communication: Record, parts: Records, n_parts: Int, exchange: Int) -> None:
     """Write to ``net.messages`` how many messages go from part to part (from x parts + to) in one exchange."""
     messages = net.messages
     if communication.pattern == MASTER_WORKERS:
@@ -211,7 +212,9 @@ def count_messages(net, communication, parts, n_parts, exchange):
 
 
 @kernel
-def _exchange_ratio(net, communication, parts, n_parts, alone):
+def _exchange_ratio(
+    net: NetArrays, communication: Record, parts: Records, n_parts: Int, alone: bool
+) -> tuple[float, float]:
     """Return what one exchange takes in these parts, as a multiple of what it takes on one site.
 
     Bulk-synchronous it takes as long as its slowest message, overlapped as long as the average of all. Returned too is
@@ -254,13 +257,13 @@ def _exchange_ratio(net, communication, parts, n_parts, alone):
 
 
 @kernel_part
-def _first_other(one, mirrored):
+def _first_other(one: Int, mirrored: bool) -> Int:
     """Return the first part whose path from this one is gone along: where paths are mirrored, one of each two is."""
     return one + 1 if mirrored else 0
 
 
 @kernel_part
-def _load_links(net, links, parts, n_parts, mirrored):
+def _load_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, mirrored: bool) -> None:
     """Add the messages between the parts to the load of the links on their paths.
 
     As many come back as go there, but from and to a master. If they come back over the mirrored links, a link and its
@@ -277,7 +280,7 @@ def _load_links(net, links, parts, n_parts, mirrored):
 
 
 @kernel_part
-def _busiest_ms(net, links, path):
+def _busiest_ms(net: NetArrays, links: LinkRows, path: Int) -> float:
     """Return what each bit takes on the busiest link of a path."""
     busy_ms = 0.0
     for place in range(net.first[path], net.first[path + 1]):
@@ -287,7 +290,7 @@ def _busiest_ms(net, links, path):
 
 
 @kernel_part
-def _find_busiest(net, parts, n_parts):
+def _find_busiest(net: NetArrays, parts: Records, n_parts: Int) -> None:
     """Write to ``net.busy_ms`` what each bit takes on the busiest link from part to part, where paths are mirrored."""
     sites = len(net.lag_ms)
     for one in range(n_parts):
@@ -298,7 +301,7 @@ def _find_busiest(net, parts, n_parts):
 
 
 @kernel_part
-def _clear_links(net, links, parts, n_parts, mirrored):
+def _clear_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, mirrored: bool) -> None:
     """Take back what `_load_links` did; if there are few links, all of them at one stroke."""
     if len(net.load) <= 32 * n_parts:
         for link in range(len(net.load)):
@@ -314,7 +317,7 @@ def _clear_links(net, links, parts, n_parts, mirrored):
 
 
 @kernel_part
-def _all_messages(communication):
+def _all_messages(communication: Record) -> float:
     """Return how many messages there are in one exchange, within parts and between them."""
     if communication.pattern == ALL_TO_ALL:
         return float(communication.width * (communication.width - 1))

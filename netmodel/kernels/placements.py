@@ -7,13 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_apart, kernel_part
+from gridweave.jit import Floats, Int, Ints, Record, kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.overhead import is_counted, is_more_than, split_factor
-from gridweave.netmodel.kernels.state import FloatArray, IntArray
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
-
+from gridweave.netmodel.kernels.state import FloatArray, IntArray, NetArrays
 
 BEGUN, WHOLE = np.int64(0), np.int64(1)
 """Whether there are nodes of a job that are not placed yet."""
@@ -125,7 +121,7 @@ class Choice(NamedTuple):
 
 
 @kernel_part
-def _list_parts(delay_ms, choice):
+def _list_parts(delay_ms: Floats, choice: Choice) -> tuple[Int, float]:
     """List the parts of the placement in ``nodes``; return how many, and for how long the last of them waits."""
     count = 0
     wait_ms = 0.0
@@ -139,14 +135,14 @@ def _list_parts(delay_ms, choice):
 
 
 @kernel_part
-def _factor_limit(length_ms, wait_ms, choice):
+def _factor_limit(length_ms: float, wait_ms: float, choice: Choice) -> float:
     """Return more than which the factor of a placement cannot be that is the best so far."""
     limit_ms = min(choice.end_ms[0], choice.limit_ms[0])
     return (limit_ms * (1.0 + 1e-12) - wait_ms) / length_ms
 
 
 @kernel_apart
-def judge(net, communication, length_ms, delay_ms, choice, what):
+def judge(net: NetArrays, communication: Record, length_ms: float, delay_ms: Floats, choice: Choice, what: Int) -> bool:
     """Work out when the placement in ``nodes`` ends, and keep it if it is the best so far.
 
     The best ends first; of several that do, it has the fewest parts; of those, it is the one that was tried first.
@@ -186,7 +182,7 @@ def judge(net, communication, length_ms, delay_ms, choice, what):
 
 
 @kernel_part
-def _is_alike(net, choice, count):
+def _is_alike(net: NetArrays, choice: Choice, count: Int) -> bool:
     """Whether the placement in hand is on the sites of the one worked out last, with as many messages between them."""
     alike = choice.alike
     if alike.n_parts[0] != count:
@@ -201,7 +197,7 @@ def _is_alike(net, choice, count):
 
 
 @kernel_part
-def _note_alike(net, choice, count, factor):
+def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> None:
     """Keep what was just worked out."""
     alike = choice.alike
     alike.n_parts[0] = count
@@ -213,7 +209,7 @@ def _note_alike(net, choice, count, factor):
 
 
 @kernel
-def _is_before_known(choice, count):
+def _is_before_known(choice: Choice, count: Int) -> bool:
     """Whether the best so far was known before, and the placement in hand, with as many parts, is tried before it."""
     if choice.known.n_parts[0] != count:
         return False
@@ -227,14 +223,14 @@ def _is_before_known(choice, count):
 
 
 @kernel
-def placed_end_ms(net, communication, length_ms, delay_ms, choice):
+def placed_end_ms(net: NetArrays, communication: Record, length_ms: float, delay_ms: Floats, choice: Choice) -> float:
     """Return when the placement in ``nodes`` ends."""
     count, wait_ms = _list_parts(delay_ms, choice)
     return wait_ms + length_ms * split_factor(net, communication, choice.parts, count)
 
 
 @kernel
-def take_fewest_sites(free, width, nodes):
+def take_fewest_sites(free: Ints, width: Int, nodes: Ints) -> None:
     """Take all that the sites with the most free nodes have (Streit, section 6.5.3)."""
     for site in range(len(free)):
         nodes[site] = 0
@@ -245,7 +241,7 @@ def take_fewest_sites(free, width, nodes):
 
 
 @kernel
-def largest_left(free, nodes):
+def largest_left(free: Ints, nodes: Ints) -> Int:
     """Return the site with the most free nodes among those that have no part yet, the first of several; -1 if none."""
     best = -1
     for site in range(len(free)):

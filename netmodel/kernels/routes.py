@@ -11,11 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_part
-from gridweave.netmodel.kernels.state import IntArray
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.jit import Bools, Floats, Int, Ints, kernel, kernel_part
+from gridweave.netmodel.kernels.state import IntArray, LinkRows
 
 FAR_NS = np.int64(2**62)
 NO_LINK = np.int64(-1)
@@ -55,7 +52,7 @@ class LinkArrays(NamedTuple):
 
 
 @kernel
-def find_routes_to(net, goal):
+def find_routes_to(net: LinkArrays, goal: Int) -> None:
     """Find the best routes from all nodes to one, over the links that are usable (Dijkstra's algorithm).
 
     Parameters
@@ -94,12 +91,12 @@ def find_routes_to(net, goal):
 
 
 @kernel_part
-def _before(ns, hops, other_ns, other_hops):
+def _before(ns: Int, hops: Int, other_ns: Int, other_hops: Int) -> bool:
     return ns < other_ns or (ns == other_ns and hops < other_hops)
 
 
 @kernel_part
-def _push(net, size, ns, hops, node):
+def _push(net: LinkArrays, size: Int, ns: Int, hops: Int, node: Int) -> Int:
     """Put an entry into the heap; return its size."""
     place = size
     while place > 0:
@@ -113,7 +110,7 @@ def _push(net, size, ns, hops, node):
 
 
 @kernel_part
-def _pop(net, size):
+def _pop(net: LinkArrays, size: Int) -> Int:
     """Take the first entry out of the heap; return its size."""
     size -= 1
     ns, hops, node = net.heap_ns[size], net.heap_hops[size], net.heap_node[size]
@@ -133,14 +130,16 @@ def _pop(net, size):
 
 
 @kernel_part
-def _move(net, origin, place):
+def _move(net: LinkArrays, origin: Int, place: Int) -> None:
     net.heap_ns[place] = net.heap_ns[origin]
     net.heap_hops[place] = net.heap_hops[origin]
     net.heap_node[place] = net.heap_node[origin]
 
 
 @kernel
-def follow_routes(net, goal, node_of_site, column, begin, length, cursor, links):
+def follow_routes(
+    net: LinkArrays, goal: Int, node_of_site: Ints, column: Int, begin: Ints, length: Ints, cursor: Int, links: LinkRows
+) -> Int:
     """Write down the routes that were found to one node, from every site that has none yet.
 
     Parameters
@@ -180,7 +179,7 @@ def follow_routes(net, goal, node_of_site, column, begin, length, cursor, links)
 
 
 @kernel
-def missing_hops(net, node_of_site, length, column):
+def missing_hops(net: LinkArrays, node_of_site: Ints, length: Ints, column: Int) -> Int:
     """Return how many links `follow_routes` will write, for a site."""
     total = 0
     for site in range(len(node_of_site)):
@@ -191,7 +190,7 @@ def missing_hops(net, node_of_site, length, column):
 
 
 @kernel
-def gather_routes(begin, length, found, first, links):
+def gather_routes(begin: Ints, length: Ints, found: Ints, first: Ints, links: LinkRows) -> None:
     """Put the routes in the order of pairs (from x sites + to)."""
     sites = len(begin)
     for path in range(sites * sites):
@@ -201,7 +200,15 @@ def gather_routes(begin, length, found, first, links):
 
 
 @kernel
-def add_up_paths(first, links, latency_ms, jitter_ms, bandwidth_bps, loss, sums):
+def add_up_paths(
+    first: Ints,
+    links: LinkRows,
+    latency_ms: Floats,
+    jitter_ms: Floats,
+    bandwidth_bps: Floats,
+    loss: Floats,
+    sums: Floats,
+) -> None:
     """Add up the links of each path.
 
     Parameters
@@ -223,7 +230,7 @@ def add_up_paths(first, links, latency_ms, jitter_ms, bandwidth_bps, loss, sums)
 
 
 @kernel
-def find_ways_apart(first, links, mark, apart):
+def find_ways_apart(first: Ints, links: LinkRows, mark: Ints, apart: Bools) -> None:
     """Find out whether the path from one site to another and the path back have no link in common.
 
     Parameters
@@ -247,7 +254,7 @@ def find_ways_apart(first, links, mark, apart):
 
 
 @kernel
-def find_mirrors(first, links, ms_per_bit, mirror, both):
+def find_mirrors(first: Ints, links: LinkRows, ms_per_bit: Floats, mirror: Ints, both: LinkRows) -> bool:
     """Find out whether every path back is the path there in a mirror: link for link, each as fast as the one there.
 
     Parameters

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.jit import Floats, Int, Ints, kernel, kernel_part
+from gridweave.netmodel.kernels.state import Filling, LinkRows
 
 NO_LINK = np.int64(-1)
 
 
 @kernel
-def share_max_min(n_flows, path, demand, first, links, capacity, filling, rate):
+def share_max_min(
+    n_flows: Int,
+    path: Ints,
+    demand: Floats,
+    first: Ints,
+    links: LinkRows,
+    capacity: Floats,
+    filling: Filling,
+    rate: Floats,
+) -> None:
     """Give each flow its max-min fair rate: none can have more but at the cost of one that has no more than it.
 
     Parameters
@@ -49,7 +56,9 @@ def share_max_min(n_flows, path, demand, first, links, capacity, filling, rate):
 
 
 @kernel
-def _count_crossing(n_flows, path, demand, first, links, capacity, filling):
+def _count_crossing(
+    n_flows: Int, path: Ints, demand: Floats, first: Ints, links: LinkRows, capacity: Floats, filling: Filling
+) -> Int:
     """Let all flows rise; return how many links they cross."""
     n_used = 0
     for flow in range(n_flows):
@@ -67,7 +76,7 @@ def _count_crossing(n_flows, path, demand, first, links, capacity, filling):
 
 
 @kernel
-def _all_have_enough(filling, n_used):
+def _all_have_enough(filling: Filling, n_used: Int) -> bool:
     """Whether no link is wanted for more than it has; then nobody is left to rise."""
     for place in range(n_used):
         if filling.wanted[filling.used[place]] > filling.left[filling.used[place]]:
@@ -78,7 +87,7 @@ def _all_have_enough(filling, n_used):
 
 
 @kernel
-def _tightest(filling, n_used):
+def _tightest(filling: Filling, n_used: Int) -> tuple[float, Int]:
     """Return the least that a link can give to each flow that still rises on it, and which link that is."""
     fair, tightest = np.inf, NO_LINK
     for place in range(n_used):
@@ -91,7 +100,9 @@ def _tightest(filling, n_used):
 
 
 @kernel
-def _settle_modest(n_rising, path, demand, first, links, filling, rate, fair):
+def _settle_modest(
+    n_rising: Int, path: Ints, demand: Floats, first: Ints, links: LinkRows, filling: Filling, rate: Floats, fair: float
+) -> Int:
     """Settle flows that want no more than the least share, which any link can give; return how many still rise."""
     left = 0
     for place in range(n_rising):
@@ -105,7 +116,9 @@ def _settle_modest(n_rising, path, demand, first, links, filling, rate, fair):
 
 
 @kernel
-def _settle_link(n_rising, path, first, links, filling, rate, fair, tightest):
+def _settle_link(
+    n_rising: Int, path: Ints, first: Ints, links: LinkRows, filling: Filling, rate: Floats, fair: float, tightest: Int
+) -> Int:
     """Settle the flows of the tightest link at its share; return how many still rise."""
     left = 0
     for place in range(n_rising):
@@ -122,7 +135,7 @@ def _settle_link(n_rising, path, first, links, filling, rate, fair, tightest):
 
 
 @kernel_part
-def _settle(flow, share, path, first, links, filling, rate):
+def _settle(flow: Int, share: float, path: Ints, first: Ints, links: LinkRows, filling: Filling, rate: Floats) -> None:
     """Give a flow its rate, once and for all."""
     rate[flow] = share
     for place in range(first[path[flow]], first[path[flow] + 1]):

@@ -39,6 +39,10 @@ COMMUNICATION = np.dtype(
 """
 
 
+LinkRows = npt.NDArray[np.uint32]
+"""Numbers of links."""
+
+
 class NetArrays(NamedTuple):
     """The paths between all sites, as kernels read them, and room for counting.
 
@@ -84,9 +88,9 @@ class NetArrays(NamedTuple):
     narrowest_ms_per_bit: FloatArray
     apart: npt.NDArray[np.bool_]
     first: IntArray
-    links: npt.NDArray[np.uint32]
+    links: LinkRows
     mirrored: bool
-    both: npt.NDArray[np.uint32]
+    both: LinkRows
     ms_per_bit: FloatArray
     capacity: FloatArray
     outgoing: FloatArray

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.netmodel.kernels.state import ALL_TO_ALL
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 
 @kernel_part
-def _in_step(rank, period, stay):
+def _in_step(rank: Int, period: Int, stay: Int) -> Int:
     """Return how many ranks before this one stand among the first ``stay`` of their period."""
     # A division of 64 digits takes several times as long as one of 32, and ranks are fewer than 2^31.
     periods = np.int64(np.uint32(rank) // np.uint32(period))
@@ -23,7 +20,7 @@ def _in_step(rank, period, stay):
 
 
 @kernel
-def _shifted(first, end, to_first, to_end, period, shift):
+def _shifted(first: Int, end: Int, to_first: Int, to_end: Int, period: Int, shift: Int) -> Int:
     """Return how many ranks of one interval have their partner in another: ``shift`` further, around each period."""
     stay = period - shift
     count = 0
@@ -37,7 +34,7 @@ def _shifted(first, end, to_first, to_end, period, shift):
 
 
 @kernel
-def _shifted_around(first, end, to_first, to_end, width, shift):
+def _shifted_around(first: Int, end: Int, to_first: Int, to_end: Int, width: Int, shift: Int) -> Int:
     """Return what `_shifted` does if all ranks are one period."""
     stay = width - shift
     forward = min(end, to_end - shift, stay) - max(first, to_first - shift)
@@ -46,7 +43,7 @@ def _shifted_around(first, end, to_first, to_end, width, shift):
 
 
 @kernel
-def exchanged(communication, first, end, to_first, to_end):
+def exchanged(communication: Record, first: Int, end: Int, to_first: Int, to_end: Int) -> Int:
     """Return how many messages go from one interval of ranks to another in one exchange; as many come back.
 
     Parameters

@@ -6,24 +6,22 @@ import math
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Records, kernel, kernel_part
 from gridweave.netmodel.kernels.contention import add_flow, share_links
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.netmodel.kernels.state import Filling, Flows, NetArrays
 
 NEVER_MS = np.int64(2**62)
 """Later than everything; the same instant as for the sites."""
 
 
 @kernel_part
-def whole_ms(time_ms):
+def whole_ms(time_ms: float) -> Int:
     """Return a length of time in whole milliseconds, rounded up; NEVER_MS if it is infinite or longer than that."""
     return NEVER_MS if time_ms >= float(NEVER_MS) else np.int64(math.ceil(time_ms))
 
 
 @kernel
-def transfer_ms(net, origin, target, n_bytes):
+def transfer_ms(net: NetArrays, origin: Int, target: Int, n_bytes: float) -> Int:
     """Return how long data takes from one site to another on links that nobody else uses, in whole milliseconds.
 
     Parameters
@@ -49,7 +47,9 @@ def transfer_ms(net, origin, target, n_bytes):
 
 
 @kernel
-def spread_ms(net, home, parts, n_parts, n_bytes, each, to_home):
+def spread_ms(
+    net: NetArrays, home: Int, parts: Records, n_parts: Int, n_bytes: float, each: bool, to_home: bool
+) -> Int:
     """Return how long it takes until all parts of a job have its input from one site, or one site all the output.
 
     The transfers begin at the same time and share the links; each takes as long as the busiest link on its way.
@@ -96,7 +96,9 @@ def spread_ms(net, home, parts, n_parts, n_bytes, each, to_home):
 
 
 @kernel
-def _load_spread(net, home, parts, n_parts, width, each, to_home, factor):
+def _load_spread(
+    net: NetArrays, home: Int, parts: Records, n_parts: Int, width: Int, each: bool, to_home: bool, factor: float
+) -> None:
     """Add to each link which part of the data crosses it; with factor 0, clear it."""
     sites = len(net.lag_ms)
     for place in range(n_parts):
@@ -111,7 +113,7 @@ def _load_spread(net, home, parts, n_parts, width, each, to_home, factor):
 
 
 @kernel
-def shared_transfer_ms(net, flows, filling, origin, target, n_bytes):
+def shared_transfer_ms(net: NetArrays, flows: Flows, filling: Filling, origin: Int, target: Int, n_bytes: float) -> Int:
     """Return how long data would take at the rate that it would have now, beside the flows that there are.
 
     Parameters
@@ -140,13 +142,13 @@ def shared_transfer_ms(net, flows, filling, origin, target, n_bytes):
 
 
 @kernel_part
-def transfer_demand(net, origin, target):
+def transfer_demand(net: NetArrays, origin: Int, target: Int) -> float:
     """Return the most bits per millisecond that one transfer can use, by its stream and by a site's own network."""
     return 1.0 / max(net.stream_ms_per_bit[origin, target], net.local_ms_per_bit)
 
 
 @kernel
-def lone_rate(net, origin, target):
+def lone_rate(net: NetArrays, origin: Int, target: Int) -> float:
     """Return the bits per millisecond of one transfer on links that nobody else uses."""
     return 1.0 / max(
         net.stream_ms_per_bit[origin, target], net.local_ms_per_bit, net.narrowest_ms_per_bit[origin, target]

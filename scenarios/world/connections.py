@@ -142,7 +142,7 @@ class Routes:
     keeps_order : bool
         Whether every message arrives, once, and in order, for the whole of the run.
     margin_ms : int
-        How far ahead a start on several sites is agreed: hold, answer and commitment, and two losses on the way.
+        How far ahead a start on several sites is agreed: request, answer and commitment, and two losses on the way.
     """
 
     def __init__(

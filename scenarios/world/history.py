@@ -37,7 +37,8 @@ class History:
     Attributes
     ----------
     leases : dict from (int, int, int) to int
-        Of each hold (site, job, attempt), until when it may last. Where there is none, only a new one is worth a note.
+        Of reserved nodes (site, job, attempt), until when they may be so. Where there are none, only new ones are worth
+        a note.
     restarts : int
         How often a job that worked was lost and is to begin anew.
 
@@ -45,7 +46,7 @@ class History:
     ------
     ViolationError
         From any method: a node is double-booked, a job runs twice, a part of a job starts or works without the others,
-        nodes are held past their lease, or an accepted job is lost or given up unasked.
+        nodes are reserved past their lease, or an accepted job is lost or given up unasked.
     """
 
     def __init__(self, nodes: list[int], lanes: list[int] | None = None) -> None:
@@ -180,25 +181,25 @@ class History:
                 f"{now_ms} ms: a part of job {job_id} starts on site {site}, and was to start at {start_ms} ms"
             )
 
-    def held(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
-        """Note that a site holds nodes until an instant."""
+    def reserved(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
+        """Note that a site reserves nodes until an instant."""
         self.leases[site, job_id, attempt] = until_ms
         self._granted.setdefault((job_id, attempt), set()).add(site)
 
-    def unheld(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
-        """Note that a hold has ended, or has become a start; a job that was not to wait for others had none."""
+    def unreserved(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
+        """Note that a lease has ended, or has become a start; a job that was not to wait for others had none."""
         until_ms = self.leases.pop((site, job_id, attempt), None)
         if until_ms is not None and now_ms > until_ms + 1:
             raise ViolationError(
-                f"{now_ms} ms: site {site} held nodes for job {job_id}, whose lease ended at {until_ms} ms"
+                f"{now_ms} ms: site {site} had reserved nodes for job {job_id}, whose lease ended at {until_ms} ms"
             )
 
     def check_leases(self, now_ms: int) -> None:
-        """Check, when all that happens at an instant has happened, that no site holds nodes past a lease."""
+        """Check, when all that happens at an instant has happened, that no site has nodes reserved past a lease."""
         for (site, job_id, _), until_ms in self.leases.items():
             if now_ms > until_ms:
                 raise ViolationError(
-                    f"{now_ms} ms: site {site} holds nodes for job {job_id}, whose lease ended at {until_ms} ms"
+                    f"{now_ms} ms: site {site} has reserved nodes for job {job_id}, whose lease ended at {until_ms} ms"
                 )
 
     def running_on(self, site: int) -> list[tuple[int, int]]:
@@ -206,7 +207,7 @@ class History:
         return [(job_id, run.attempt) for job_id, run in sorted(self._runs[site].items())]
 
     def site_failed(self, now_ms: int, site: int) -> None:
-        """Note that all that a site ran or held is gone."""
+        """Note that all that a site ran or had reserved is gone."""
         for job_id in sorted(self._runs[site]):
             self.left(now_ms, site, job_id)
         for key in [key for key in self.leases if key[0] == site]:
@@ -236,4 +237,4 @@ class History:
                 raise ViolationError(f"{now_ms} ms: job {min(runs)} is left on site {site}")
         if self.leases:
             site, job_id, _ = min(self.leases)
-            raise ViolationError(f"{now_ms} ms: site {site} still holds nodes for job {job_id}")
+            raise ViolationError(f"{now_ms} ms: site {site} still has nodes reserved for job {job_id}")

@@ -17,12 +17,12 @@ from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     ChangeRate,
-    CommitHold,
+    CommitNodes,
     EnqueueJob,
     FragmentsMet,
-    HoldNodes,
     JobFinished,
     RateMeasured,
+    ReserveNodes,
     StartJob,
 )
 
@@ -153,7 +153,7 @@ class Works:
 
     # -- what the grid asks for ------------------------------------------------------------------------------------
 
-    def ask(self, site: int, request: HoldNodes) -> None:
+    def ask(self, site: int, request: ReserveNodes) -> None:
         """Note which fragments make up a job; all of them are asked for in one step of the grid."""
         key = job_id, attempt = request.job_id, request.attempt
         work = self._attempts.get(key)
@@ -176,17 +176,17 @@ class Works:
         if self._traffic is not None:
             self._traffic.asked(job.job_id, attempt)
 
-    def commit(self, now_ms: int, request: CommitHold) -> None:
+    def commit(self, now_ms: int, request: CommitNodes) -> None:
         """Note that a job may start; the same is said to each of its sites, and the first time counts."""
         key = (request.job_id, request.attempt)
         if not self._history.is_committed(*key):
             self._history.committed(now_ms, *key, tuple(self._attempts[key].fragments.items()))
 
     def granted(self, site: int, job_id: int, attempt: int) -> None:
-        """Note that a site holds the nodes of a fragment until the start that was agreed on."""
+        """Note that a site has reserved the nodes of a fragment until the start that was agreed on."""
         start_ms = self._attempts[job_id, attempt].start_ms
-        assert start_ms is not None, "a site holds what is to start at once"
-        self._history.held(site, job_id, attempt, start_ms)
+        assert start_ms is not None, "a site reserves what is to start at once"
+        self._history.reserved(site, job_id, attempt, start_ms)
 
     # -- what sites do ---------------------------------------------------------------------------------------------
 

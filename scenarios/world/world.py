@@ -35,16 +35,16 @@ from gridweave.site.messages import (
     Answer,
     ChangeRate,
     Command,
-    CommitHold,
+    CommitNodes,
     EnqueueJob,
-    Held,
-    HoldEnded,
-    HoldNodes,
     JobFinished,
     JobSubmitted,
     KillJob,
+    LeaseEnded,
     RefuseJob,
     Request,
+    Reserved,
+    ReserveNodes,
     SiteRestarted,
     Started,
     StartJob,
@@ -404,18 +404,18 @@ class World:
 
     def _note_request(self, site: int, request: Request) -> None:
         """Keep at hand what the grid asks for and commits, at the instant at which it does."""
-        if isinstance(request, HoldNodes):
+        if isinstance(request, ReserveNodes):
             self.works.ask(site, request)
         elif isinstance(request, EnqueueJob):
             self.works.delegate(site, request)
-        elif isinstance(request, CommitHold):
+        elif isinstance(request, CommitNodes):
             self.works.commit(self.now_ms, request)
 
     def _note_answer(self, site: int, answer: Answer) -> None:
-        """Keep the history of holds from what a site says at the instant at which it says it."""
-        if isinstance(answer, (Started, HoldEnded)):
-            self.history.unheld(self.now_ms, site, answer.job_id, answer.attempt)
-        elif isinstance(answer, Held):
+        """Keep the history of reserved nodes from what a site says at the instant at which it says it."""
+        if isinstance(answer, (Started, LeaseEnded)):
+            self.history.unreserved(self.now_ms, site, answer.job_id, answer.attempt)
+        elif isinstance(answer, Reserved):
             self.works.granted(site, answer.job_id, answer.attempt)
 
     def _delivered(self, to: int, site: int, message: Any) -> None:

@@ -11,9 +11,10 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.state import HasState
 
 
-class Discipline(Protocol):
+class Discipline(HasState, Protocol):
     """Which job starts when, on a number of nodes: what `SiteCore` asks of a discipline.
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and

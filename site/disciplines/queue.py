@@ -14,7 +14,7 @@ import numpy as np
 
 from gridweave.jit import prepared
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, copy_into
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.dispatch import (
@@ -38,9 +38,19 @@ from gridweave.site.kernels.state import (
     empty_state,
 )
 from gridweave.site.policy import BACKFILLS, SitePolicy
+from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 from gridweave.site.times import rough_span_text, when_text
 
 _NEVER = int(NEVER_MS)
+
+
+class ArrayDisciplineState(CoreState, frozen=True, kw_only=True, tag="ArrayDiscipline 1"):
+    """The jobs of a site in arrays; ``plan`` is empty where none is made."""
+
+    slots: SlotsState
+    arrays: Arrays
+    plan: Arrays
+    next_start_ms: int
 
 
 class ArrayDiscipline:
@@ -53,6 +63,8 @@ class ArrayDiscipline:
     week_offset_ms : int
         Local time of instant zero, from Monday 00:00.
     """
+
+    state_type = ArrayDisciplineState
 
     def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
         self._nodes = nodes
@@ -197,6 +209,7 @@ class ArrayDiscipline:
         times = np.int64(now_ms), np.int64(length_ms)
         if self._discipline.queue is not None:
             return int(startable_behind_queue(self._state, self._discipline.queue, *times))
+        assert self._plan is not None, "neither a queue nor a plan"
         return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
@@ -325,6 +338,25 @@ class ArrayDiscipline:
             self._plan = larger
             self._discipline = self._policy.kernel_arguments(larger, self._limits)
         self._name_numbers()
+
+    def state(self) -> ArrayDisciplineState:
+        """Return what is known of the jobs."""
+        plan = {} if self._plan is None else arrays_state(self._plan)
+        return ArrayDisciplineState(
+            slots=self._slots.state(), arrays=arrays_state(self._state), plan=plan, next_start_ms=self._next_start_ms
+        )
+
+    def restore(self, state: ArrayDisciplineState) -> None:
+        """Take in what was known of the jobs."""
+        self._slots.restore(state.slots)
+        self._state = restored_arrays(empty_state(self._nodes, slots=self._slots.count), state.arrays)
+        if self._plan is not None:
+            self._plan = restored_arrays(self._plan, state.plan)
+            self._discipline = self._policy.kernel_arguments(self._plan, self._limits)
+        self._name_numbers()
+        self._end_ms = {running.job.job_id: running.end_by_estimate_ms for running in self.running()}
+        self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
+        self._next_start_ms = state.next_start_ms
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Self
 
+import msgspec
 import numpy.typing as npt
 
 from gridweave.site.job import Job
 
 FIRST_SLOTS = 64
 """Slots of an owner that has had no job yet."""
+
+
+class SlotsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs by their slots, and the free slots, of which the last is taken first."""
+
+    jobs: dict[int, Job]
+    free: list[int]
 
 
 class JobSlots:
@@ -69,9 +77,23 @@ class JobSlots:
 
     def double(self) -> int:
         """Have twice as many slots; return how many that are."""
-        count = len(self.of) + len(self._free)
+        count = self.count
         self._free[:0] = range(2 * count - 1, count - 1, -1)
         return 2 * count
+
+    def state(self) -> SlotsState:
+        """Return which job has which slot."""
+        return SlotsState(self.jobs, self._free)
+
+    def restore(self, state: SlotsState) -> None:
+        """Take in which job has which slot."""
+        self.jobs, self._free = state.jobs, state.free
+        self.of = {job.job_id: slot for slot, job in self.jobs.items()}
+
+    @property
+    def count(self) -> int:
+        """How many slots there are."""
+        return len(self.of) + len(self._free)
 
     def copy(self) -> Self:
         """Return slots of the same state; neither sees what is done to the other."""

@@ -20,11 +20,11 @@ from sqlalchemy import Connection, Table, bindparam, delete, func, insert, selec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.journal import tables
-from gridweave.site.journal.reader import JournalReader, read_submissions
+from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import KeptAnswer, identity_bytes, identity_changes
-from gridweave.site.journal.snapshot import dump_core, stamp_of
 from gridweave.site.journal.step import Counts, Step, StepRows, write
 from gridweave.site.journal.store import JournalStore, execute_plain
+from gridweave.site.state import HasState, dump_state, kind_of
 
 BATCH = 500
 """So many steps are gathered before they are written."""
@@ -335,7 +335,7 @@ class Journal(JournalReader):
         if self._refused and (for_steps or self._is_replaced):
             raise UnavailableError(f"{self.where}: {self._refused}")
 
-    def snapshot(self, core: object) -> Step:
+    def snapshot(self, core: HasState) -> Step:
         """Keep the state of a core, so that a replay begins here; the newest two are kept.
 
         Parameters
@@ -354,7 +354,7 @@ class Journal(JournalReader):
             If the state cannot be kept.
         """
         with self.step() as step:
-            step.snapshot(stamp_of(core), dump_core(core))
+            step.snapshot(kind_of(core), dump_state(core))
         return step
 
     def begin_anew(self) -> None:
@@ -393,7 +393,7 @@ class Journal(JournalReader):
             rows = {key: self._unwritten_keys[key] for key in wanted if key in self._unwritten_keys}
         with super().reading() as connection:
             rest = [key for key in wanted if key not in rows]
-            found = read_submissions(connection, self._answers, self.where, rest)
+            found = self._read_submissions(connection, rest)
         for key, row in rows.items():
             answer = self._answers.decode(row["answer"], self.where)
             found[key] = KeptAnswer(key, row["job_id"], row["at_ms"], answer)
@@ -420,10 +420,7 @@ class Journal(JournalReader):
         return key in self.submissions([key])
 
     def compact(self) -> int:
-        """Remove the inputs that no replay needs: those before the older of the kept snapshots; return how many.
-
-        A snapshot counts only for the sources that wrote it, so after this the journal needs them (docs/journal.md).
-        """
+        """Remove the inputs that no replay needs: those before the older of the kept snapshots; return how many."""
         with self._changing() as connection:
             oldest = connection.scalar(select(func.min(tables.snapshots.c.sequence)))
             limit = self._base if oldest is None else max(oldest, self._base)

@@ -1,17 +1,13 @@
-"""What can be asked of a journal, also while another process writes it.
-
-What is asked of a journal, from its tables.
-"""
+"""What can be asked of a journal, also while another process writes it."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Select, bindparam, func, select
@@ -43,132 +39,7 @@ _SUBMISSION = select(submissions).where(submissions.c.key == bindparam("asked"))
 _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked", expanding=True)))
 
 
-def read_inputs(
-    reading: Callable[[], AbstractContextManager[Connection]], codec: Codec, where: str, after: int
-) -> Iterator[Input]:
-    """Yield the inputs after one, page by page; InputError if one is missing."""
-    while True:
-        query = select(inputs).where(inputs.c.sequence > after).order_by(inputs.c.sequence).limit(_PAGE)
-        with reading() as connection:
-            page = connection.execute(query).all()
-        for row in page:
-            if row.sequence != after + 1:
-                raise InputError(
-                    f"{where}: inputs {after + 1} to {row.sequence - 1} are missing; restore the journal from a copy"
-                )
-            after = row.sequence
-            yield Input(after, row.now_ms, codec.decode_all(row.events, f"{where}: input {after}"), row.decided)
-        if len(page) < _PAGE:
-            return
-
-
-def read_channel(connection: Connection, codec: Codec, where: str, peer: str) -> ChannelState:
-    """Return the state of one end of a connection."""
-    found = connection.execute(select(channels).where(channels.c.peer == peer)).one_or_none()
-    if found is None:
-        return ChannelState()
-    rows = connection.execute(select(outbox).where(outbox.c.peer == peer).order_by(outbox.c.number)).all()
-    if [row.number for row in rows] != list(range(found.first, found.next)):
-        raise InputError(f"{where}: messages to {peer} are missing; restore the journal from a copy")
-    messages = tuple(codec.decode(row.message, f"{where}: message {row.number} to {peer}") for row in rows)
-    return ChannelState(found.first, messages, found.received)
-
-
-def read_submissions(connection: Connection, codec: Codec, where: str, keys: Sequence[str]) -> dict[str, KeptAnswer]:
-    """Return the submissions of these keys."""
-    if len(keys) == 1:
-        rows = list(execute_plain(connection, _SUBMISSION, {"asked": keys[0]}))
-    else:
-        pages = (keys[start : start + _PAGE] for start in range(0, len(keys), _PAGE))
-        rows = [row for page in pages for row in connection.execute(_SUBMISSIONS, {"asked": page})]
-    found: dict[str, KeptAnswer] = {}
-    for row in rows:
-        answer = codec.decode(row.answer, f"{where}: submission {row.key!r:.100}")
-        found[row.key] = KeptAnswer(row.key, row.job_id, row.at_ms, answer)
-    return {key: found[key] for key in keys if key in found}
-
-
-def read_story(connection: Connection, job_id: int) -> list[Note]:
-    """Return the notes about a job."""
-    query = select(notes).where(notes.c.job_id == job_id).order_by(notes.c.number)
-    return [Note(row.job_id, row.at_ms, row.kind, row.detail) for row in connection.execute(query)]
-
-
-def read_notes(connection: Connection, after: int, limit: int) -> list[NumberedNote]:
-    """Return the notes about all jobs after one."""
-    query = select(notes).where(notes.c.number > after).order_by(notes.c.number).limit(limit)
-    return [NumberedNote(*row) for row in connection.execute(query)]
-
-
-def read_ended(connection: Connection, where: str, job_ids: Sequence[int]) -> dict[int, JobRecord]:
-    """Return what is kept of jobs that are over."""
-    found: dict[int, JobRecord] = {}
-    for start in range(0, len(job_ids), _PAGE):
-        chosen = ended.c.job_id.in_(job_ids[start : start + _PAGE])
-        for job_id, data in connection.execute(select(ended.c.job_id, ended.c.record).where(chosen)):
-            found[job_id] = _record(data, where, job_id)
-    return {job_id: found[job_id] for job_id in job_ids if job_id in found}
-
-
-def find_ended(connection: Connection, where: str, query: JobQuery) -> list[JobRecord]:
-    """Return the newest jobs that are over and that are asked for, the newest first."""
-    columns = ended.c
-    chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
-    for column, wanted in ((columns.user, query.user), (columns.name, query.name), (columns.array, query.array)):
-        if wanted is not None:
-            chosen = chosen.where(column == plain(wanted))
-    if query.site is not None:
-        chosen = chosen.where(columns.sites.contains(sites_text([plain(query.site)]), autoescape=True))
-    if query.state:
-        chosen = chosen.where(columns.state.in_(query.state))
-    if query.outcome:
-        chosen = chosen.where(columns.outcome.in_(query.outcome))
-    if query.below is not None:
-        chosen = chosen.where(columns.job_id < query.below)
-    return [_record(data, where, job_id) for job_id, data in connection.execute(chosen)]
-
-
 _RECORDS = msgspec.msgpack.Decoder(JobRecord)
-
-
-def _record(data: bytes, where: str, job_id: int) -> JobRecord:
-    try:
-        return _RECORDS.decode(data)
-    except msgspec.MsgspecError as error:
-        raise InputError(f"{where}: what is kept of job {job_id} cannot be read: {error}") from error
-
-
-def read_experience(
-    connection: Connection, user: str | int | None, job_class: str | int | None, last: int
-) -> Experience:
-    """Return what the newest jobs of a user and class have used."""
-    query = select(usage)
-    if user is not None:
-        query = query.where(usage.c.user == str(user))
-    if job_class is not None:
-        query = query.where(usage.c.job_class == str(job_class))
-    return experience_of(_newest(connection, query, last))
-
-
-def read_usage(connection: Connection, group: Group, last: int) -> list[JobUsage]:
-    """Return what the newest jobs of exactly this user and class have used, in the order in which it was recorded."""
-    query = select(usage).where(
-        usage.c.user.is_not_distinct_from(group.user), usage.c.job_class.is_not_distinct_from(group.job_class)
-    )
-    return _newest(connection, query, last)[::-1]
-
-
-def _newest(connection: Connection, query: Select[Any], last: int) -> list[JobUsage]:
-    rows = connection.execute(query.order_by(usage.c.number.desc()).limit(last)).mappings()
-    return [JobUsage(**{name: row[name] for name in JobUsage.__struct_fields__}) for row in rows]
-
-
-def read_groups(connection: Connection) -> list[Group]:
-    """Return of which users and classes there is experience."""
-    names = usage.c.user, usage.c.job_class
-    found = connection.execute(select(*names, func.count()).group_by(*names))
-    groups = [Group(user, job_class, count) for user, job_class, count in found]
-    return sorted(groups, key=lambda group: (group.user or "", group.job_class or ""))
 
 
 class JournalReader:
@@ -258,42 +129,97 @@ class JournalReader:
         InputError
             If one is missing, or is not of these events.
         """
-        yield from read_inputs(self.reading, self._events, self.where, after)
+        while True:
+            query = select(inputs).where(inputs.c.sequence > after).order_by(inputs.c.sequence).limit(_PAGE)
+            with self.reading() as connection:
+                page = connection.execute(query).all()
+            for row in page:
+                if row.sequence != after + 1:
+                    gap = f"inputs {after + 1} to {row.sequence - 1} are missing"
+                    raise InputError(f"{self.where}: {gap}; restore the journal from a copy")
+                after = row.sequence
+                events = self._events.decode_all(row.events, f"{self.where}: input {after}")
+                yield Input(after, row.now_ms, events, row.decided)
+            if len(page) < _PAGE:
+                return
 
     def channel(self, peer: str) -> ChannelState:
         """Return what the end of a connection must know to go on where it stood."""
         with self.reading() as connection:
-            return read_channel(connection, self._messages, self.where, peer)
+            found = connection.execute(select(channels).where(channels.c.peer == peer)).one_or_none()
+            if found is None:
+                return ChannelState()
+            rows = connection.execute(select(outbox).where(outbox.c.peer == peer).order_by(outbox.c.number)).all()
+        if [row.number for row in rows] != list(range(found.first, found.next)):
+            raise InputError(f"{self.where}: messages to {peer} are missing; restore the journal from a copy")
+        messages = (self._messages.decode(row.message, f"{self.where}: message {row.number} to {peer}") for row in rows)
+        return ChannelState(found.first, tuple(messages), found.received)
 
     def peers(self) -> list[str]:
         """Return the other ends of all connections that were ever used, sorted."""
         with self.reading() as connection:
-            return sorted(connection.scalars(select(tables.channels.c.peer)))
+            return sorted(connection.scalars(select(channels.c.peer)))
 
     def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
         """Return what was answered to submissions with these idempotency keys; a key without one is left out."""
         with self.reading() as connection:
-            return read_submissions(connection, self._answers, self.where, list(dict.fromkeys(keys)))
+            return self._read_submissions(connection, list(dict.fromkeys(keys)))
+
+    def _read_submissions(self, connection: Connection, keys: Sequence[str]) -> dict[str, KeptAnswer]:
+        if len(keys) == 1:
+            rows = list(execute_plain(connection, _SUBMISSION, {"asked": keys[0]}))
+        else:
+            rows = [row for page in _pages(keys) for row in connection.execute(_SUBMISSIONS, {"asked": page})]
+        found: dict[str, KeptAnswer] = {}
+        for row in rows:
+            answer = self._answers.decode(row.answer, f"{self.where}: submission {row.key!r:.100}")
+            found[row.key] = KeptAnswer(row.key, row.job_id, row.at_ms, answer)
+        return {key: found[key] for key in keys if key in found}
 
     def story(self, job_id: int) -> list[Note]:
         """Return what happened to a job, in the order in which it was noted."""
+        query = select(notes).where(notes.c.job_id == job_id).order_by(notes.c.number)
         with self.reading() as connection:
-            return read_story(connection, job_id)
+            return [Note(row.job_id, row.at_ms, row.kind, row.detail) for row in connection.execute(query)]
 
     def notes(self, *, after: int, limit: int = 1_000) -> list[NumberedNote]:
         """Return what happened to jobs after an event of that number, in ascending order, so many at most."""
+        query = select(notes).where(notes.c.number > after).order_by(notes.c.number).limit(limit)
         with self.reading() as connection:
-            return read_notes(connection, after, limit)
+            return [NumberedNote(*row) for row in connection.execute(query)]
 
     def ended(self, job_ids: Iterable[int]) -> dict[int, JobRecord]:
         """Return what is kept of jobs that are over, by their numbers; others are left out."""
+        wanted, found = list(dict.fromkeys(job_ids)), dict[int, JobRecord]()
         with self.reading() as connection:
-            return read_ended(connection, self.where, list(dict.fromkeys(job_ids)))
+            for page in _pages(wanted):
+                query = select(ended.c.job_id, ended.c.record).where(ended.c.job_id.in_(page))
+                found |= {job_id: self._record(data, job_id) for job_id, data in connection.execute(query)}
+        return {job_id: found[job_id] for job_id in wanted if job_id in found}
 
     def find_ended(self, query: JobQuery) -> list[JobRecord]:
         """Return jobs that are over, those with the highest numbers first."""
+        columns = ended.c
+        chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
+        for column, wanted in ((columns.user, query.user), (columns.name, query.name), (columns.array, query.array)):
+            if wanted is not None:
+                chosen = chosen.where(column == plain(wanted))
+        if query.site is not None:
+            chosen = chosen.where(columns.sites.contains(sites_text([plain(query.site)]), autoescape=True))
+        if query.state:
+            chosen = chosen.where(columns.state.in_(query.state))
+        if query.outcome:
+            chosen = chosen.where(columns.outcome.in_(query.outcome))
+        if query.below is not None:
+            chosen = chosen.where(columns.job_id < query.below)
         with self.reading() as connection:
-            return find_ended(connection, self.where, query)
+            return [self._record(data, job_id) for job_id, data in connection.execute(chosen)]
+
+    def _record(self, data: bytes, job_id: int) -> JobRecord:
+        try:
+            return _RECORDS.decode(data)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"{self.where}: what is kept of job {job_id} cannot be read: {error}") from error
 
     def experience(
         self, *, user: str | int | None = None, job_class: str | int | None = None, last: int = 10_000
@@ -312,10 +238,12 @@ class JournalReader:
         OptionError
             If ``last`` is below 1.
         """
-        if last < 1:
-            raise OptionError("last", f"is {last}; a number of jobs from 1 up")
-        with self.reading() as connection:
-            return read_experience(connection, user, job_class, last)
+        query = select(usage)
+        if user is not None:
+            query = query.where(usage.c.user == str(user))
+        if job_class is not None:
+            query = query.where(usage.c.job_class == str(job_class))
+        return experience_of(self._newest(query, last))
 
     def usage(self, group: Group, *, last: int = 10_000) -> list[JobUsage]:
         """Return what the newest jobs of a user and job class have used, one by one, in the order of their ends.
@@ -332,15 +260,24 @@ class JournalReader:
         OptionError
             If ``last`` is below 1.
         """
+        user, job_class = usage.c.user, usage.c.job_class
+        mine = user.is_not_distinct_from(group.user), job_class.is_not_distinct_from(group.job_class)
+        return self._newest(select(usage).where(*mine), last)[::-1]
+
+    def _newest(self, query: Select[Any], last: int) -> list[JobUsage]:
         if last < 1:
             raise OptionError("last", f"is {last}; a number of jobs from 1 up")
         with self.reading() as connection:
-            return read_usage(connection, group, last)
+            rows = connection.execute(query.order_by(usage.c.number.desc()).limit(last)).mappings()
+            return [JobUsage(**{name: row[name] for name in JobUsage.__struct_fields__}) for row in rows]
 
     def groups(self) -> list[Group]:
         """Return of which users and job classes there is experience, sorted."""
+        names = usage.c.user, usage.c.job_class
         with self.reading() as connection:
-            return read_groups(connection)
+            found = connection.execute(select(*names, func.count()).group_by(*names))
+            groups = [Group(user, job_class, count) for user, job_class, count in found]
+        return sorted(groups, key=lambda group: (group.user or "", group.job_class or ""))
 
     def close(self) -> None:
         """Let go of the journal."""
@@ -353,3 +290,11 @@ class JournalReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+T = TypeVar("T")
+
+
+def _pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield as many at a time as one statement asks for."""
+    return (values[start : start + _PAGE] for start in range(0, len(values), _PAGE))

@@ -8,9 +8,9 @@ from sqlalchemy import Row, select
 from gridweave.errors import InputError
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
-from gridweave.site.journal.snapshot import load_core, stamp_of
 from gridweave.site.journal.step import Core, state_digest
 from gridweave.site.journal.tables import snapshots
+from gridweave.site.state import read_state
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -101,14 +101,17 @@ def _load_newest(journal: Journal, core: Core) -> tuple[int | None, list[str]]:
 
 
 def _load(journal: Journal, core: Core, row: Row[tuple[object, ...]]) -> str | None:
-    """Load a snapshot; return why it cannot be, if so."""
+    """Load a snapshot; return why it cannot be read, if so."""
     name = f"the snapshot after input {row.sequence}"
-    if row.kind != stamp_of(core):
-        return f"{name} is of other sources: of gridweave {row.release}, or with another Python, numpy or msgspec"
     if state_digest(row.state) != row.digest:
         return f"{name} is damaged"
     try:
-        load_core(core, row.state, journal.where)
+        state = read_state(core, row.state)
     except InputError as error:
-        return f"{name} does not fit: {error}"
+        return f"{name} is of {row.kind}, by gridweave {row.release}, and cannot be read: {error}"
+    # Until here nothing of the core has changed.
+    try:
+        core.restore(state)
+    except InputError as error:
+        raise InputError(f"{journal.where}: {name} does not fit: {error}") from error
     return None

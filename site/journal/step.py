@@ -16,6 +16,7 @@ from gridweave.site.job import JobRecord
 from gridweave.site.journal import tables
 from gridweave.site.journal.records import Codec, JobUsage, digest
 from gridweave.site.journal.store import execute_plain
+from gridweave.site.state import HasState
 from gridweave.version import __version__
 
 KEEP_SNAPSHOTS = 2
@@ -25,7 +26,7 @@ _MOST_TEXT = 10_000
 _PAGE = 1_000
 
 
-class Core(Protocol):
+class Core(HasState, Protocol):
     """A state machine whose only door is `handle`."""
 
     def handle(self, now_ms: int, *events: Any) -> Sequence[object]:

@@ -1,7 +1,4 @@
-"""Where a journal lies: a connection to SQLite or PostgreSQL, the lock of its one writer, errors in plain words.
-
-Databases: SQLite and PostgreSQL by a path or a URL, and what goes wrong with them in plain words.
-"""
+"""Where a journal lies: SQLite or PostgreSQL by a path or a URL, the lock of its one writer, errors in plain words."""
 
 from __future__ import annotations
 

@@ -9,11 +9,8 @@ withdrawn, until the next pass makes it anew.
 
 from __future__ import annotations
 
-from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.state import BLOCK_PLACES, GONE, NEVER_MS, WIDTH_CLASSES, drop_started, move_down
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.jit import Int, Record, kernel, kernel_part
+from gridweave.site.kernels.state import BLOCK_PLACES, GONE, NEVER_MS, WIDTH_CLASSES, SiteState, drop_started, move_down
 
 INDEXED_FROM = 4 * BLOCK_PLACES
 """A shorter queue is walked as fast without an index."""
@@ -23,7 +20,7 @@ _FEWEST_PLACES = BLOCK_PLACES // 4
 
 
 @kernel
-def keep_index(state):
+def keep_index(state: SiteState) -> None:
     """Make the index, make it anew if its blocks have become many and small, or do without it."""
     counters = state.counters[0]
     n_waiting = counters.n_waiting
@@ -40,7 +37,7 @@ def keep_index(state):
 
 
 @kernel_part
-def learn_block(state, number, begin, end):
+def learn_block(state: SiteState, number: Int, begin: Int, end: Int) -> None:
     """Make the bounds of a block exact; these are its places, and some may be gaps."""
     forget_block(state, number)
     for place in range(begin, end):
@@ -49,7 +46,7 @@ def learn_block(state, number, begin, end):
 
 
 @kernel_part
-def forget_block(state, number):
+def forget_block(state: SiteState, number: Int) -> None:
     """Have the bounds of a block be those of no job."""
     state.blocks[number].narrowest = NEVER_MS
     for k in range(WIDTH_CLASSES):
@@ -57,7 +54,7 @@ def forget_block(state, number):
 
 
 @kernel_part
-def tell_block(state, number, job):
+def tell_block(state: SiteState, number: Int, job: Record) -> None:
     """Have the bounds of a block hold for one more job."""
     block = state.blocks[number]
     block.narrowest = min(block.narrowest, job.width)
@@ -66,7 +63,7 @@ def tell_block(state, number, job):
 
 
 @kernel_part
-def width_class(width):
+def width_class(width: Int) -> Int:
     """Return the class of a width: powers of two, which most widths are, have their own, and so has what is between.
 
     -1 for a width below 1; what is too wide for its own class belongs to the last.
@@ -83,7 +80,7 @@ def width_class(width):
 
 
 @kernel_part
-def block_may_hold(state, number, lowest, highest, latest_end_ms, now_ms):
+def block_may_hold(state: SiteState, number: Int, lowest: Int, highest: Int, latest_end_ms: Int, now_ms: Int) -> bool:
     """Whether a block may hold a job of these classes that would end by an instant."""
     for k in range(lowest, highest + 1):  # noqa: SIM110  # kernels have no generators
         if now_ms + state.shortest_ms[number, k] <= latest_end_ms:
@@ -92,7 +89,7 @@ def block_may_hold(state, number, lowest, highest, latest_end_ms, now_ms):
 
 
 @kernel_part
-def block_of(state, place):
+def block_of(state: SiteState, place: Int) -> Int:
     """Return the block in which a place is."""
     number = state.counters[0].n_blocks - 1
     while state.blocks[number].first > place:
@@ -101,14 +98,14 @@ def block_of(state, place):
 
 
 @kernel_part
-def block_end(state, number):
+def block_end(state: SiteState, number: Int) -> Int:
     """Return the place behind the last of a block."""
     counters = state.counters[0]
     return state.blocks[number + 1].first if number + 1 < counters.n_blocks else counters.n_waiting
 
 
 @kernel
-def index_new(state, place):
+def index_new(state: SiteState, place: Int) -> None:
     """Have the index hold for a job that has just been put into the queue at this place."""
     counters = state.counters[0]
     blocks = state.blocks
@@ -132,7 +129,7 @@ def index_new(state, place):
 
 
 @kernel
-def close_gaps(state, first):
+def close_gaps(state: SiteState, first: Int) -> None:
     """Do what `drop_started` does, and have the index hold for it."""
     counters = state.counters[0]
     if counters.n_blocks == 0:

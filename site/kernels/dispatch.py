@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.blocks import index_new
 from gridweave.site.kernels.limits import LimitArrays
 from gridweave.site.kernels.planning import conservative_pass, hold, job_ended_early, plan_pass
-from gridweave.site.kernels.queueing import queue_pass
+from gridweave.site.kernels.queueing import QueueCodes, queue_pass
 from gridweave.site.kernels.state import (
     COMPRESS,
     FRESH,
@@ -23,32 +23,12 @@ from gridweave.site.kernels.state import (
     REPLAN,
     UNPLACED_MS,
     Plan,
+    SiteState,
     dequeue,
     enqueue,
     finish,
     running_place,
 )
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
-
-
-class QueueCodes(NamedTuple):
-    """The policy of a queue without promises, as compiled code reads it.
-
-    Attributes
-    ----------
-    backfills : bool
-        Whether a job may start ahead of one before it in the queue.
-    best_fit : bool
-        Whether the widest backfill candidate is chosen, rather than the first.
-    slack : float
-        By which part of its estimate a head may be held back; 0 is EASY.
-    """
-
-    backfills: bool
-    best_fit: bool
-    slack: float
 
 
 class Planning(NamedTuple):
@@ -85,7 +65,9 @@ class DisciplineArrays(NamedTuple):
 
 
 @kernel_part
-def site_pass(state, queue, promises, planning, now_ms):
+def site_pass(
+    state: SiteState, queue: QueueCodes | None, promises: Plan | None, planning: Planning | None, now_ms: Int
+) -> None:
     """Run the one scheduling pass of an instant; ``state.started`` then lists the jobs that started."""
     if queue is not None:
         queue_pass(state, queue, now_ms)
@@ -96,7 +78,9 @@ def site_pass(state, queue, promises, planning, now_ms):
 
 
 @kernel
-def pass_and_outlook(state, queue, promises, planning, now_ms):
+def pass_and_outlook(
+    state: SiteState, queue: QueueCodes | None, promises: Plan | None, planning: Planning | None, now_ms: Int
+) -> tuple[int, int, int]:
     """Run the pass of an instant; return how many jobs it started, the first end by estimate, and the next start."""
     site_pass(state, queue, promises, planning, now_ms)
     counters = state.counters[0]
@@ -105,7 +89,7 @@ def pass_and_outlook(state, queue, promises, planning, now_ms):
 
 
 @kernel_part
-def job_submitted(state, queue, slot):
+def job_submitted(state: SiteState, queue: QueueCodes | None, slot: Int) -> None:
     """Put the job of a slot, which is filled in, into the queue."""
     place = enqueue(state, slot)
     if queue is not None:
@@ -113,7 +97,15 @@ def job_submitted(state, queue, slot):
 
 
 @kernel_part
-def job_ended(state, queue, promises, planning, end_ms, job_id, now_ms):
+def job_ended(
+    state: SiteState,
+    queue: QueueCodes | None,
+    promises: Plan | None,
+    planning: Planning | None,
+    end_ms: Int,
+    job_id: Int,
+    now_ms: Int,
+) -> bool:
     """Take a job out that has ended; ``end_ms`` is its end by estimate. Return whether it was running."""
     place = running_place(state, end_ms, job_id)
     if place == NO_PLACE:
@@ -131,7 +123,17 @@ def job_ended(state, queue, promises, planning, end_ms, job_id, now_ms):
 
 
 @kernel
-def job_arrived(state, queue, slot, key, submit_ms, job_id, width, estimate_ms, limits):
+def job_arrived(
+    state: SiteState,
+    queue: QueueCodes | None,
+    slot: Int,
+    key: float,
+    submit_ms: Int,
+    job_id: Int,
+    width: Int,
+    estimate_ms: Int,
+    limits: Int,
+) -> None:
     """Fill a slot in with a job, and put that into the queue."""
     job = state.jobs[slot]
     job.key = key
@@ -144,7 +146,7 @@ def job_arrived(state, queue, slot, key, submit_ms, job_id, width, estimate_ms, 
 
 
 @kernel
-def job_withdrawn(state, promises, place):
+def job_withdrawn(state: SiteState, promises: Plan | None, place: Int) -> None:
     """Take a waiting job out of the queue, and out of the promises if it stands there (None where there are none)."""
     counters = state.counters[0]
     counters.n_blocks = 0

@@ -11,11 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -46,7 +43,7 @@ class LimitArrays(NamedTuple):
 
 
 @kernel
-def next_open(limits, mask, from_ms):
+def next_open(limits: LimitArrays, mask: Int, from_ms: Int) -> Int:
     """Return the earliest instant, not before ``from_ms``, that lies in no closed window of a job with these limits.
 
     ``NEVER_MS`` if the whole week is closed to it.
@@ -68,7 +65,7 @@ def next_open(limits, mask, from_ms):
 
 
 @kernel_part
-def amount(limits, profile, width, mask):
+def amount(limits: LimitArrays, profile: Int, width: Int, mask: Int) -> Int:
     """Return what a job of this width takes from a profile: nothing if its limits, a bit mask, are others."""
     if limits.cap_bit[profile] & mask == 0:
         return 0

@@ -6,8 +6,8 @@ order of the queue; under conservative backfilling a promised start is never mov
 
 from __future__ import annotations
 
-from gridweave.jit import kernel, kernel_part
-from gridweave.site.kernels.limits import amount, next_open
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.site.kernels.limits import LimitArrays, amount, next_open
 from gridweave.site.kernels.profile import advance, clear, earliest_fit, occupy
 from gridweave.site.kernels.state import (
     COMPRESS,
@@ -20,19 +20,18 @@ from gridweave.site.kernels.state import (
     REPLAN,
     TAKE,
     UNPLACED_MS,
+    Plan,
+    SiteState,
     begin,
     drop_started,
 )
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def, assignment"
 
 OVERDUE_MS = 1000
 """When the nodes of a job past its limit are expected back: a guess, for live sites; simulations have no such job."""
 
 
 @kernel
-def earliest_start(plan, limits, from_ms, width, length_ms, mask):
+def earliest_start(plan: Plan, limits: LimitArrays | None, from_ms: Int, width: Int, length_ms: Int, mask: Int) -> Int:
     """Return the earliest start that the profiles and the windows allow, not before ``from_ms``; or ``NEVER_MS``."""
     start_ms = earliest_fit(plan.step_ms[0], plan.step_free[0], plan.n_steps[0], from_ms, width, length_ms)
     if limits is None or mask == NO_LIMITS:
@@ -52,7 +51,7 @@ def earliest_start(plan, limits, from_ms, width, length_ms, mask):
 
 
 @kernel
-def hold(plan, limits, start_ms, end_ms, width, mask, sign):
+def hold(plan: Plan, limits: LimitArrays | None, start_ms: Int, end_ms: Int, width: Int, mask: Int, sign: Int) -> None:
     """Enter an occupation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``)."""
     plan.n_steps[0] = occupy(plan.step_ms[0], plan.step_free[0], plan.n_steps[0], start_ms, end_ms, sign * width)
     if limits is None:
@@ -64,7 +63,7 @@ def hold(plan, limits, start_ms, end_ms, width, mask, sign):
 
 
 @kernel
-def job_ended_early(state, plan, limits, place, now_ms):
+def job_ended_early(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int, now_ms: Int) -> None:
     """Give back what the running job at this place, which has ended, was expected to go on holding."""
     job = state.jobs[state.running[place].slot]
     hold(plan, limits, now_ms, state.running[place].end_ms, job.width, job.limits, GIVE_BACK)
@@ -72,7 +71,7 @@ def job_ended_early(state, plan, limits, place, now_ms):
 
 
 @kernel
-def plan_pass(state, plan, limits, backfills, now_ms):
+def plan_pass(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool, now_ms: Int) -> None:
     """Bring the plan of a planning site up to date and start what it plans for now.
 
     Parameters
@@ -90,7 +89,7 @@ def plan_pass(state, plan, limits, backfills, now_ms):
 
 
 @kernel
-def update_plan(state, plan, limits, backfills, now_ms):
+def update_plan(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool, now_ms: Int) -> None:
     """Make the plan of a planning site anew, as far as it can have changed.
 
     Notes
@@ -114,7 +113,7 @@ def update_plan(state, plan, limits, backfills, now_ms):
 
 
 @kernel_part
-def _is_late(state, now_ms):
+def _is_late(state: SiteState, now_ms: Int) -> bool:
     """Whether a promised start has passed, or a job past its limit still runs: what was promised cannot be kept.
 
     It happens on live sites alone, where events come late.
@@ -124,7 +123,7 @@ def _is_late(state, now_ms):
 
 
 @kernel
-def _is_promised_from(state, first):
+def _is_promised_from(state: SiteState, first: Int) -> bool:
     """Whether a job from this place on stands in the profiles already."""
     for place in range(first, state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].promised_ms != UNPLACED_MS:
@@ -133,13 +132,13 @@ def _is_promised_from(state, first):
 
 
 @kernel
-def _advance(plan, now_ms):
+def _advance(plan: Plan, now_ms: Int) -> None:
     for p in range(len(plan.n_steps)):
         plan.n_steps[p] = advance(plan.step_ms[p], plan.step_free[p], plan.n_steps[p], now_ms)
 
 
 @kernel
-def rebuild(state, plan, limits, now_ms, first):
+def rebuild(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int, first: Int) -> None:
     """Make the profiles from the running jobs, the reservations, and the waiting jobs ahead of a place, as promised."""
     counters = state.counters[0]
     for p in range(len(plan.n_steps)):
@@ -159,7 +158,7 @@ def rebuild(state, plan, limits, now_ms, first):
 
 
 @kernel
-def _place(state, plan, limits, place, from_ms):
+def _place(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int, from_ms: Int) -> None:
     """Promise a waiting job its earliest start and enter it into the profiles."""
     job = state.jobs[state.waiting[place]]
     start_ms = earliest_start(plan, limits, from_ms, job.width, job.estimate_ms, job.limits)
@@ -168,7 +167,7 @@ def _place(state, plan, limits, place, from_ms):
 
 
 @kernel
-def _place_from(state, plan, limits, backfills, first, now_ms):
+def _place_from(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool, first: Int, now_ms: Int) -> None:
     """Place the waiting jobs from this place on, in the order of the queue."""
     from_ms = now_ms
     for place in range(first, state.counters[0].n_waiting):
@@ -178,7 +177,7 @@ def _place_from(state, plan, limits, backfills, first, now_ms):
 
 
 @kernel
-def _start_promised(state, now_ms):
+def _start_promised(state: SiteState, now_ms: Int) -> None:
     """Start the jobs whose promised start has come, and note the next one."""
     counters = state.counters[0]
     first = counters.n_waiting
@@ -195,7 +194,7 @@ def _start_promised(state, now_ms):
 
 
 @kernel
-def conservative_pass(state, plan, limits, now_ms):
+def conservative_pass(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
     """Keep every promise under conservative backfilling, and start what was promised for now.
 
     Promised starts are moved up first if jobs have ended early, then the new jobs are placed, in submit order.
@@ -230,7 +229,7 @@ def conservative_pass(state, plan, limits, now_ms):
 
 
 @kernel
-def _compress(state, plan, limits, now_ms):
+def _compress(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
     """Move every promise to its earliest start, in the order of the queue, until none moves any more.
 
     A job's old place is free when it is placed again, so no promise moves to a later start.
@@ -248,7 +247,7 @@ def _compress(state, plan, limits, now_ms):
 
 
 @kernel
-def _replan_promises(state, plan, limits, now_ms):
+def _replan_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
     """Place all promised jobs anew around the jobs that really run."""
     rebuild(state, plan, limits, now_ms, HEAD)
     for place in range(state.counters[0].n_waiting):
@@ -257,7 +256,7 @@ def _replan_promises(state, plan, limits, now_ms):
 
 
 @kernel
-def _earliest_unplaced(state, first):
+def _earliest_unplaced(state: SiteState, first: Int) -> Int:
     """Return the place of the first job, by submit time and id, with no promise yet; ``NO_PLACE`` if all have one."""
     best = NO_PLACE
     for place in range(first, state.counters[0].n_waiting):

@@ -6,15 +6,12 @@ the next); the last step holds for ever. The first step is the instant that the 
 
 from __future__ import annotations
 
-from gridweave.jit import kernel
+from gridweave.jit import Int, Ints, kernel
 from gridweave.site.kernels.state import NEVER_MS
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 
 @kernel
-def clear(step_ms, step_free, now_ms, free):
+def clear(step_ms: Ints, step_free: Ints, now_ms: Int, free: Int) -> Int:
     """Make a profile with ``free`` at all times from now on; return its number of steps, 1."""
     step_ms[0] = now_ms
     step_free[0] = free
@@ -22,7 +19,7 @@ def clear(step_ms, step_free, now_ms, free):
 
 
 @kernel
-def advance(step_ms, step_free, n_steps, now_ms):
+def advance(step_ms: Ints, step_free: Ints, n_steps: Int, now_ms: Int) -> Int:
     """Forget what lies before now; return the new number of steps."""
     past = 0
     while past + 1 < n_steps and step_ms[past + 1] <= now_ms:
@@ -36,7 +33,7 @@ def advance(step_ms, step_free, n_steps, now_ms):
 
 
 @kernel
-def earliest_fit(step_ms, step_free, n_steps, from_ms, width, length_ms):
+def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, width: Int, length_ms: Int) -> Int:
     """Return the earliest instant at which ``width`` is free for the whole of ``length_ms``.
 
     Parameters
@@ -71,7 +68,7 @@ def earliest_fit(step_ms, step_free, n_steps, from_ms, width, length_ms):
 
 
 @kernel
-def occupy(step_ms, step_free, n_steps, start_ms, end_ms, width):
+def occupy(step_ms: Ints, step_free: Ints, n_steps: Int, start_ms: Int, end_ms: Int, width: Int) -> Int:
     """Take ``width`` out of the profile from start to end; return the new number of steps.
 
     A negative width gives it back. What lies before the first step is left out.
@@ -85,7 +82,7 @@ def occupy(step_ms, step_free, n_steps, start_ms, end_ms, width):
 
 
 @kernel
-def _split(step_ms, step_free, n_steps, when_ms):
+def _split(step_ms: Ints, step_free: Ints, n_steps: Int, when_ms: Int) -> tuple[Int, Int]:
     """See to it that a step begins at this instant; return its index and the number of steps."""
     if when_ms <= step_ms[0]:
         return 0, n_steps
@@ -103,7 +100,7 @@ def _split(step_ms, step_free, n_steps, when_ms):
 
 
 @kernel
-def _join(step_ms, step_free, n_steps, i):
+def _join(step_ms: Ints, step_free: Ints, n_steps: Int, i: Int) -> Int:
     """Remove the step at this index if it only repeats the one before; return the number of steps."""
     if i == 0 or i >= n_steps or step_free[i] != step_free[i - 1]:
         return n_steps

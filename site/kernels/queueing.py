@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.kernels.blocks import (
     block_end,
     block_may_hold,
@@ -23,15 +25,31 @@ from gridweave.site.kernels.state import (
     NEVER_MS,
     NO_PLACE,
     UNPLACED_MS,
+    SiteState,
     begin,
 )
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def, assignment"
+
+class QueueCodes(NamedTuple):
+    """The policy of a queue without promises, as compiled code reads it.
+
+    Attributes
+    ----------
+    backfills : bool
+        Whether a job may start ahead of one before it in the queue.
+    best_fit : bool
+        Whether the widest backfill candidate is chosen, rather than the first.
+    slack : float
+        By which part of its estimate a head may be held back; 0 is EASY.
+    """
+
+    backfills: bool
+    best_fit: bool
+    slack: float
 
 
 @kernel_part
-def shadow_time(state, width):
+def shadow_time(state: SiteState, width: Int) -> Int:
     """Return when, by estimates, ``width`` nodes are free; the running jobs alone hold nodes (EASY's shadow time)."""
     free = state.counters[0].free
     for i in range(state.counters[0].n_running):
@@ -42,7 +60,7 @@ def shadow_time(state, width):
 
 
 @kernel_part
-def free_at(state, when_ms):
+def free_at(state: SiteState, when_ms: Int) -> Int:
     """Return the nodes that are free, by estimates, at an instant, counting all that end at that very instant."""
     free = state.counters[0].free
     for i in range(state.counters[0].n_running):
@@ -53,20 +71,20 @@ def free_at(state, when_ms):
 
 
 @kernel_part
-def spare_nodes(length_ms, now_ms, free, limit_ms, extra):
+def spare_nodes(length_ms: Int, now_ms: Int, free: Int, limit_ms: Int, extra: Int) -> Int:
     """Return how many nodes a job of this length may take now without delaying the head beyond its limit."""
     return free if now_ms + length_ms <= limit_ms else min(free, extra)
 
 
 @kernel_part
-def may_backfill(job, now_ms, free, limit_ms, extra):
+def may_backfill(job: Record, now_ms: Int, free: Int, limit_ms: Int, extra: Int) -> bool:
     """Whether a waiting job may start now without delaying the head beyond its limit."""
     # Most candidates are too wide for what is free; then nothing else is read of them.
     return job.width <= free and job.width <= spare_nodes(job.estimate_ms, now_ms, free, limit_ms, extra)
 
 
 @kernel
-def queue_pass(state, queue, now_ms):
+def queue_pass(state: SiteState, queue: QueueCodes, now_ms: Int) -> None:
     """Start what may start now: the head while it fits, then backfill candidates.
 
     Parameters
@@ -111,7 +129,7 @@ def queue_pass(state, queue, now_ms):
 
 
 @kernel_part
-def _start_from_head(state, now_ms):
+def _start_from_head(state: SiteState, now_ms: Int) -> Int:
     """Start jobs from the head while they fit; return the place of the first that does not."""
     counters = state.counters[0]
     place = HEAD
@@ -122,7 +140,7 @@ def _start_from_head(state, now_ms):
 
 
 @kernel_part
-def head_limit(state, head, slack):
+def head_limit(state: SiteState, head: Record, slack: float) -> tuple[Int, Int]:
     """Return up to when the head may be held back, and its promise: the earliest shadow time that it was shown."""
     shadow_ms = shadow_time(state, head.width)
     promised_ms = head.promised_ms
@@ -132,7 +150,7 @@ def head_limit(state, head, slack):
 
 
 @kernel_part
-def _guard_head(state, place, slack):
+def _guard_head(state: SiteState, place: Int, slack: float) -> None:
     """Work out the limit up to which the head may be held back, and the extra nodes at that limit."""
     counters = state.counters[0]
     head = state.jobs[state.waiting[place]]
@@ -142,7 +160,7 @@ def _guard_head(state, place, slack):
 
 
 @kernel_part
-def _backfill_first_fit(state, head, first, now_ms):
+def _backfill_first_fit(state: SiteState, head: Int, first: Int, now_ms: Int) -> None:
     """Start every candidate that may, in order; learn the narrowest width if the walk sees the whole queue."""
     counters = state.counters[0]
     free, limit_ms, extra = counters.free, counters.limit_ms, counters.extra
@@ -161,7 +179,7 @@ def _backfill_first_fit(state, head, first, now_ms):
 
 
 @kernel
-def _backfill_first_fit_by_blocks(state, head, first, now_ms):
+def _backfill_first_fit_by_blocks(state: SiteState, head: Int, first: Int, now_ms: Int) -> None:
     """Do what `_backfill_first_fit` does, with an index."""
     counters = state.counters[0]
     narrowest = state.jobs[state.waiting[head]].width
@@ -184,14 +202,14 @@ def _backfill_first_fit_by_blocks(state, head, first, now_ms):
 
 
 @kernel_part
-def _reach(state):
+def _reach(state: SiteState) -> tuple[Int, Int]:
     """Return the classes of the widest job that might start, and of the widest that might run on past the limit."""
     counters = state.counters[0]
     return width_class(counters.free), width_class(min(counters.free, counters.extra))
 
 
 @kernel_part
-def _block_may_backfill(state, number, lowest, reach, now_ms):
+def _block_may_backfill(state: SiteState, number: Int, lowest: Int, reach: tuple[Int, Int], now_ms: Int) -> bool:
     """Whether, by what the index knows, a job of a block and of this class or a wider one might start now."""
     in_time, beyond = reach
     counters = state.counters[0]
@@ -203,7 +221,7 @@ def _block_may_backfill(state, number, lowest, reach, now_ms):
 
 
 @kernel
-def _backfill_best_fit(state, first, now_ms):
+def _backfill_best_fit(state: SiteState, first: Int, now_ms: Int) -> None:
     """Start the widest candidate that may (ties: the first in the queue), until none may."""
     counters = state.counters[0]
     while counters.free > 0:
@@ -228,7 +246,7 @@ def _backfill_best_fit(state, first, now_ms):
 
 
 @kernel_part
-def _widest_candidate(state, begin, end, best, now_ms):
+def _widest_candidate(state: SiteState, begin: Int, end: Int, best: Int, now_ms: Int) -> Int:
     """Return the widest that may start of the best so far and of these places."""
     counters = state.counters[0]
     width = 0 if best == NO_PLACE else state.jobs[state.waiting[best]].width
@@ -242,7 +260,7 @@ def _widest_candidate(state, begin, end, best, now_ms):
 
 
 @kernel_part
-def _begin_behind_head(state, place, now_ms):
+def _begin_behind_head(state: SiteState, place: Int, now_ms: Int) -> None:
     """Start a candidate; if it runs on beyond the limit it uses up extra nodes."""
     counters = state.counters[0]
     job = state.jobs[state.waiting[place]]

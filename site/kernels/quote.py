@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from gridweave.jit import kernel
+from gridweave.jit import Int, kernel
 from gridweave.site.kernels.planning import earliest_start, hold, rebuild
-from gridweave.site.kernels.queueing import free_at, head_limit, spare_nodes
-from gridweave.site.kernels.state import HEAD, NO_LIMITS, TAKE
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.site.kernels.queueing import QueueCodes, free_at, head_limit, spare_nodes
+from gridweave.site.kernels.state import HEAD, NO_LIMITS, TAKE, Plan, SiteState
 
 
 @kernel
-def startable_behind_queue(state, queue, now_ms, length_ms):
+def startable_behind_queue(state: SiteState, queue: QueueCodes, now_ms: Int, length_ms: Int) -> Int:
     """Return how many nodes a job of this length, at the end of a queue without promises, could have at once.
 
     Parameters
@@ -38,7 +35,7 @@ def startable_behind_queue(state, queue, now_ms, length_ms):
 
 
 @kernel
-def start_behind_queue(state, plan, backfills, now_ms, width, length_ms):
+def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: Int, width: Int, length_ms: Int) -> Int:
     """Return when a job could start behind all that wait in a queue, if the queue were planned and estimates held.
 
     Parameters
@@ -67,7 +64,7 @@ def start_behind_queue(state, plan, backfills, now_ms, width, length_ms):
 
 
 @kernel
-def free_throughout(plan, from_ms, to_ms):
+def free_throughout(plan: Plan, from_ms: Int, to_ms: Int) -> Int:
     """Return how many nodes are free by a plan at every instant from one to another, at least."""
     free = plan.total[0]
     for i in range(plan.n_steps[0]):

@@ -7,15 +7,12 @@ through the passes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_part
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.jit import Int, Ints, Record, Records, kernel, kernel_part
 
 NEVER_MS = np.int64(2**62)
 """An instant that does not come."""
@@ -98,6 +95,22 @@ NO_LIMITS = np.int64(0)
 
 FRESH, COMPRESS, REPLAN = 0, 1, 2
 """How much of what the last pass worked out still holds: all; all but holes to move into; nothing."""
+
+
+class JobQueue(Protocol):
+    """The arrays of a queue, which a site and a grid have: see `SiteState`."""
+
+    @property
+    def counters(self) -> Records:
+        """Numbers, of which there is one row."""
+
+    @property
+    def jobs(self) -> Records:
+        """What is known of each job, by its slot."""
+
+    @property
+    def waiting(self) -> Ints:
+        """Slots of the waiting jobs, in the order of the queue."""
 
 
 class SiteState(NamedTuple):
@@ -208,7 +221,7 @@ def empty_plan(state: SiteState, total: npt.NDArray[np.int64], *, reservations: 
 
 
 @kernel_part
-def comes_before(a, b):
+def comes_before(a: Record, b: Record) -> bool:
     """Whether job a stands before job b in the queue: by key, then submit time, then job id."""
     if a.key != b.key:
         return a.key < b.key
@@ -218,7 +231,7 @@ def comes_before(a, b):
 
 
 @kernel_part
-def enqueue(state, slot):
+def enqueue(state: JobQueue, slot: Int) -> Int:
     """Put the job of a slot into the queue, at its place, and return that.
 
     The caller has filled in the slot, and sees to it that the array has room.
@@ -242,7 +255,7 @@ def enqueue(state, slot):
 
 
 @kernel_part
-def _place_before(state, job, last):
+def _place_before(state: JobQueue, job: Record, last: Int) -> Int:
     """Return the first place of the queue whose job the given one comes before, which that at ``last`` is one of."""
     first = 0
     while first < last:
@@ -255,7 +268,7 @@ def _place_before(state, job, last):
 
 
 @kernel
-def dequeue(state, place):
+def dequeue(state: JobQueue, place: Int) -> None:
     """Take the job at this place out of the queue."""
     counters = state.counters[0]
     counters.n_waiting -= 1
@@ -266,7 +279,7 @@ def dequeue(state, place):
 
 
 @kernel_part
-def begin(state, place, now_ms):
+def begin(state: SiteState, place: Int, now_ms: Int) -> None:
     """Start the job at this place of the queue: it takes its nodes and joins the running jobs.
 
     Its place in the queue stays, marked, until `drop_started`, so that a walk over the queue is not disturbed.
@@ -292,7 +305,7 @@ def begin(state, place, now_ms):
 
 
 @kernel_part
-def leave_running(state, place):
+def leave_running(state: SiteState, place: Int) -> Int:
     """Take the job at this place out of the running ones; return its slot."""
     counters = state.counters[0]
     running = state.running
@@ -304,7 +317,7 @@ def leave_running(state, place):
 
 
 @kernel_part
-def drop_started(state, first):
+def drop_started(state: JobQueue, first: Int) -> None:
     """Close the gaps that `begin` left in the queue, all of them from the place ``first`` on."""
     counters = state.counters[0]
     waiting = state.waiting
@@ -320,7 +333,7 @@ def drop_started(state, first):
 
 
 @kernel_part
-def move_down(waiting, begin, end, by):
+def move_down(waiting: Ints, begin: Int, end: Int, by: Int) -> None:
     """Move the entries of these places ``by`` places towards the front."""
     source, target = waiting[begin:end], waiting[begin - by : end - by]
     for i in range(len(source)):
@@ -328,7 +341,7 @@ def move_down(waiting, begin, end, by):
 
 
 @kernel_part
-def running_place(state, end_ms, job_id):
+def running_place(state: SiteState, end_ms: Int, job_id: Int) -> Int:
     """Return the place of a running job, by its end by estimate and its id; ``NO_PLACE`` if it does not run."""
     running = state.running
     low = 0
@@ -346,7 +359,7 @@ def running_place(state, end_ms, job_id):
 
 
 @kernel_part
-def finish(state, place):
+def finish(state: SiteState, place: Int) -> None:
     """Take the job at this place out of the running jobs; its nodes are free."""
     slot = leave_running(state, place)
     state.counters[0].free += state.jobs[slot].width

@@ -24,9 +24,6 @@ import numpy.typing as npt
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 
-# The fields of records have no types.
-# mypy: disable-error-code="no-any-return"
-
 WorkTable = npt.NDArray[np.void]
 
 RATE_ONE = 1 << 16

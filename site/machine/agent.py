@@ -21,10 +21,10 @@ from gridweave.site.messages import (
     ENCODER,
     LOCAL,
     ORDERS,
-    AgentJoined,
     ConfirmRun,
     EndRun,
     LookForRoom,
+    MachineJoined,
     MachineReady,
     Report,
     RunDelayed,
@@ -127,7 +127,7 @@ class AgentDriver:
         """Take the folder, and find again what runs there."""
         await self.runner.open()
         await self.runner.adopt()
-        self._say(AgentJoined(self.name, self.host))
+        self._say(MachineJoined(self.name, self.host))
 
     async def run(self) -> None:
         """Tell the site what happens, without end."""
@@ -143,8 +143,8 @@ class AgentDriver:
     async def order(self, data: bytes) -> None:
         """Start and end fragments."""
         for order in ORDERS.decode(data):
-            if order.agent != self.name:
-                logger.error("an order for %s came to %s", order.agent, self.name)
+            if order.machine != self.name:
+                logger.error("an order for %s came to %s", order.machine, self.name)
             elif isinstance(order, EndRun):
                 await self.runner.cancel(order.job_id, order.attempt, order.reason)
             elif isinstance(order, ConfirmRun):

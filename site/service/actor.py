@@ -228,7 +228,7 @@ class SiteActor(DrivenActor["SiteDesk"]):
 
             self._uplink = Link(self._uplink_end)
         place = journal_place(self._journal, self._password_file)
-        driver = SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_agent=self._to_agent)
+        driver = SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_machine=self._to_machine)
         uplink = self._uplink
         return SiteDesk(driver, uplink=None if uplink is None else lambda: uplink.status)
 
@@ -242,8 +242,8 @@ class SiteActor(DrivenActor["SiteDesk"]):
         else:
             await self._calls.call(GRID_ACTOR, "packet", self._settings.name, data)
 
-    async def _to_agent(self, agent: str, data: bytes) -> None:
-        await self._calls.call(agent_actor(self._settings.name, agent), "order", data)
+    async def _to_machine(self, machine: str, data: bytes) -> None:
+        await self._calls.call(agent_actor(self._settings.name, machine), "order", data)
 
     async def packet(self, data: bytes) -> str | None:
         """Take in a packet from the grid; return why it was dropped, if it was."""
@@ -255,9 +255,9 @@ class SiteActor(DrivenActor["SiteDesk"]):
         """Take in what a machine tells; return when it is durable."""
         await self.desk_now().driver.report(data)
 
-    async def forget_machine(self, agent: str) -> None:
+    async def forget_machine(self, machine: str) -> None:
         """Give up what a machine ran: the operator knows that it will not come back."""
-        await (await self.desk()).driver.forget_machine(agent)
+        await (await self.desk()).driver.forget_machine(machine)
 
     async def drain(self, draining: bool) -> None:
         """Take in nothing new for the grid, or take it in again."""
@@ -265,7 +265,7 @@ class SiteActor(DrivenActor["SiteDesk"]):
 
     async def _look_after_machines(self, desk: SiteDesk) -> None:
         """See again and again which machines answer, so that nobody who asks has to wait for one that does not."""
-        machines = [agent.name for agent in self._settings.agents]
+        machines = [machine.name for machine in self._settings.machines]
         while True:
             answers = await asyncio.gather(*(self._answers(machine) for machine in machines))
             away = {machine for machine, answer in zip(machines, answers, strict=True) if not answer}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gridweave.errors import UnavailableError
 from gridweave.site.machine.agent import AgentDriver, OutputRead, node_threads
-from gridweave.site.messages import Agent, Probed
+from gridweave.site.messages import Machine, Probed
 from gridweave.site.service.calls import GRID_ACTOR, Door, Handles, NearActor, agent_actor, encode, endure, site_actor
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.probes.prober import Prober
@@ -40,7 +40,7 @@ class NodeAgent(NearActor):
     def __init__(
         self,
         site: str,
-        agent: Agent,
+        machine: Machine,
         folder: str,
         namespace: str,
         virtual: bool,
@@ -53,16 +53,16 @@ class NodeAgent(NearActor):
         import ray
 
         self._handles, self._site = Handles(namespace), site
-        threads = () if virtual else node_threads(agent.nodes)
+        threads = () if virtual else node_threads(machine.nodes)
         host = host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        self._driver = AgentDriver(agent.name, Path(folder), self._report, host=host, threads=threads)
+        self._driver = AgentDriver(machine.name, Path(folder), self._report, host=host, threads=threads)
         self._door = Door(self, ("part",))
         self._opened = asyncio.Event()
         self._host, self._probe_port = host, 0
         self._peers = dict(peers)
-        self._tasks = endure(agent_actor(site, agent.name), self._run())
+        self._tasks = endure(agent_actor(site, machine.name), self._run())
         if probes is not None:
-            self._tasks += endure(agent_actor(site, agent.name), self._probe(probes, clock or Clock()))
+            self._tasks += endure(agent_actor(site, machine.name), self._probe(probes, clock or Clock()))
 
     async def _run(self) -> None:
         await self._driver.open()

@@ -295,9 +295,9 @@ def site_actor(site: str) -> str:
     return f"site:{site}"
 
 
-def agent_actor(site: str, agent: str) -> str:
+def agent_actor(site: str, machine: str) -> str:
     """Return the name of the actor of a machine."""
-    return f"agent:{site}/{agent}"
+    return f"agent:{site}/{machine}"
 
 
 class Calls(Protocol):

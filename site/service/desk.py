@@ -265,13 +265,13 @@ class SiteDesk(Desk[SiteDriver]):
         core = site.core.site
         machines = tuple(
             MachineInfo(
-                name=agent.name,
-                host=site.runs.ports.host_of(agent.name),
-                nodes=agent.nodes,
-                here=agent.name not in self.away,
-                problem=site.runs.problem_of(agent.name),
+                name=machine.name,
+                host=site.runs.ports.host_of(machine.name),
+                nodes=machine.nodes,
+                here=machine.name not in self.away,
+                problem=site.runs.problem_of(machine.name),
             )
-            for agent in settings.agents
+            for machine in settings.machines
         )
         return SiteInfo(
             name=settings.name,
@@ -289,7 +289,7 @@ class SiteDesk(Desk[SiteDriver]):
     async def about(self) -> list[SiteNames]:
         """Return of what it is made, as the grid's desk does."""
         settings = self.driver.settings
-        machines = tuple(agent.name for agent in settings.agents)
+        machines = tuple(machine.name for machine in settings.machines)
         return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
 
     async def queue(self, limit: int) -> Queue:

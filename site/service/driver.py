@@ -33,7 +33,7 @@ from gridweave.site.job import (
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobUsage, NumberedNote
 from gridweave.site.journal.replay import replay
-from gridweave.site.journal.step import Step
+from gridweave.site.journal.step import Core, Step
 from gridweave.site.messages import UserSubmitted, Wish
 from gridweave.site.service.clock import Clock
 
@@ -74,7 +74,7 @@ MOST_KEY = 1_000
 """Characters of an idempotency key at most."""
 
 _MOST_BYTES = 2**63 - 1
-MOST_IN_SNAPSHOT = 10_000
+MOST_IN_SNAPSHOT = 100_000
 """With more open jobs a snapshot would take so long that leases run out meanwhile: it waits until there are fewer."""
 
 REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.01, 0.1
@@ -84,13 +84,10 @@ _MOST_EVENTS = 2_000
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 
 
-class LiveCore(Protocol):
+class LiveCore(Core, Protocol):
     """A core with a live driver."""
 
     book: JobBook
-
-    def handle(self, now_ms: int, *events: Any) -> Sequence[Any]:
-        """Take in what has happened and return what is to be done."""
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""

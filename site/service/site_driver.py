@@ -17,17 +17,17 @@ from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     ENCODER,
     REPORTS,
-    AgentForgotten,
-    AgentJoined,
-    CommitHold,
+    CommitNodes,
     DrainSite,
     EndRun,
     FragmentsMet,
-    HoldNodes,
     LiveSiteEvent,
+    MachineForgotten,
+    MachineJoined,
     Order,
     Request,
     RequestQuote,
+    ReserveNodes,
     ResumeSite,
     RunEnded,
     RunStarted,
@@ -59,12 +59,12 @@ class SiteDriver(Driver[Any]):
         Of its journal.
     to_grid : callable
         Carries a packet to the meta-scheduler.
-    to_agent : callable
+    to_machine : callable
         Carries orders to a machine, by its name.
     """
 
     def __init__(
-        self, settings: SiteSettings, place: str | Path, clock: Clock, *, to_grid: Send, to_agent: Send
+        self, settings: SiteSettings, place: str | Path, clock: Clock, *, to_grid: Send, to_machine: Send
     ) -> None:
         self.settings = settings
         with one_at_a_time(f"site-{settings.policy.discipline}"):
@@ -80,7 +80,7 @@ class SiteDriver(Driver[Any]):
         )
         super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid)
         self.journal = journal
-        self._to_agent = to_agent
+        self._to_machine = to_machine
         self._due: set[str] = set()
 
     def heard(self, peer: str, message: GridMessage) -> GridMessage:
@@ -96,15 +96,15 @@ class SiteDriver(Driver[Any]):
         orders: dict[str, list[Order]] = {}
         # What is not durable is no order: only here is it certain that all that the site knows is.
         for order in self.site.runs.orders(*self._due):
-            orders.setdefault(order.agent, []).append(order)
+            orders.setdefault(order.machine, []).append(order)
         for command in commands:
-            if isinstance(command, (StartRun, EndRun)) and command.agent not in self._due:
-                orders.setdefault(command.agent, []).append(command)
+            if isinstance(command, (StartRun, EndRun)) and command.machine not in self._due:
+                orders.setdefault(command.machine, []).append(command)
         self._due = set()
-        for agent, ordered in orders.items():
-            self._order(agent, ordered)
+        for machine, ordered in orders.items():
+            self._order(machine, ordered)
 
-    async def forget_machine(self, agent: str) -> None:
+    async def forget_machine(self, machine: str) -> None:
         """Give up what a machine ran that will not come back.
 
         Raises
@@ -112,10 +112,10 @@ class SiteDriver(Driver[Any]):
         InputError
             If the site has no such machine.
         """
-        names = [machine.name for machine in self.settings.agents]
-        if agent not in names:
-            raise InputError(f"site {self.settings.name} has no machine {agent!r:.100}; it has {', '.join(names)}")
-        await self.told(AgentForgotten(agent))
+        names = [machine.name for machine in self.settings.machines]
+        if machine not in names:
+            raise InputError(f"site {self.settings.name} has no machine {machine!r:.100}; it has {', '.join(names)}")
+        await self.told(MachineForgotten(machine))
 
     async def drain(self, draining: bool) -> None:
         """Take in nothing new for the grid, or take it in again."""
@@ -136,23 +136,23 @@ class SiteDriver(Driver[Any]):
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InputError(f"site {self.settings.name}: a report cannot be read: {error}") from error
         await self.told(*reports)
-        self._repeat({report.agent for report in reports if isinstance(report, AgentJoined)})
+        self._repeat({report.machine for report in reports if isinstance(report, MachineJoined)})
 
     async def repeat_orders(self) -> None:
         """Tell the machines again what they have not confirmed, without end: any call may be lost."""
         while True:
-            self._repeat({agent.name for agent in self.settings.agents})
+            self._repeat({machine.name for machine in self.settings.machines})
             await asyncio.sleep(REPEAT_S)
 
-    def _repeat(self, agents: set[str]) -> None:
+    def _repeat(self, machines: set[str]) -> None:
         """Have the next turn tell machines again what they have not confirmed."""
-        if agents:
-            self._due |= agents
+        if machines:
+            self._due |= machines
             self._news.set()
 
-    def _order(self, agent: str, orders: list[Order]) -> None:
+    def _order(self, machine: str, orders: list[Order]) -> None:
         if orders:
-            self.spawn(self._to_agent(agent, ENCODER.encode([self._in_real_time(order) for order in orders])))
+            self.spawn(self._to_machine(machine, ENCODER.encode([self._in_real_time(order) for order in orders])))
 
     def _in_real_time(self, order: Order) -> Order:
         """Return an order with its limit as it is measured on a machine."""
@@ -192,7 +192,7 @@ def warm_up(settings: SiteSettings) -> LiveSite:
         events = []
         for command in commands:
             if isinstance(command, StartRun):
-                key = command.agent, command.launch.job_id, command.launch.attempt
+                key = command.machine, command.launch.job_id, command.launch.attempt
                 events += [RunStarted(*key), RunEnded(*key, "finished")]
         if not events and not rest:
             break
@@ -200,16 +200,16 @@ def warm_up(settings: SiteSettings) -> LiveSite:
             events = [rest.pop(0)]
             if isinstance(events[0], DescribeJob):
                 events.append(rest.pop(0))
-            if isinstance(events[-1], HoldNodes) and events[-1].start_ms is not None:
+            if isinstance(events[-1], ReserveNodes) and events[-1].start_ms is not None:
                 now_ms = events[-1].start_ms - 10
     site.handle(100_000)
     return site
 
 
 def _of_the_grid(request: JobRequest) -> list[LiveSiteEvent]:
-    """Return a hold that starts at once, and one that is committed."""
+    """Return a request for nodes that starts at once, and one that is committed."""
     found: list[LiveSiteEvent] = []
     for job_id, start_ms in ((1, None), (2, 10_000)):
         found.append(DescribeJob(job_id, 1, request, 1_000, 0, 1, ("here",)))
-        found.append(HoldNodes(job_id, 1, 1, 1_000, start_ms))
-    return [*found, CommitHold(2, 1)]
+        found.append(ReserveNodes(job_id, 1, 1, 1_000, start_ms))
+    return [*found, CommitNodes(2, 1)]

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import platformdirs
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
@@ -28,6 +29,15 @@ R = TypeVar("R")
 
 Int = int | np.int64
 """An integer as kernels take and return it."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Records = npt.NDArray[np.void]
+"""Arrays as kernels take them; their docstrings say the shapes, and for records the type of a row."""
+
+Record = Any
+"""A row of an array of records, whose fields have no types for mypy."""
 
 # The kernels allocate nothing, so they need none of numba's reference counting, which would cost half of their time:
 # a site's state is a tuple of arrays, and each call would count up and down for every one of them. Nor are the wrappers

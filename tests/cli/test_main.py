@@ -18,7 +18,7 @@ from typing import NoReturn
 import pytest
 
 from gridweave import __version__
-from gridweave.cli.progress import PATIENCE_S, delayed_progress, interruptible
+from gridweave.cli.output import PATIENCE_S, delayed_progress, interruptible
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.scenarios.traces import load
 

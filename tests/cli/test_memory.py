@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from gridweave.cli.memory import give_back_large_arrays
+from gridweave.cli.output import give_back_large_arrays
 
 
 class _Library:

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from gridweave.cli.models import register
+from gridweave.cli.trace import register
 from gridweave.errors import GridweaveError
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.traces.resources import read_resources

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_helpers import Elsewhere
-from gridweave.cli.shipping import MOST_BYTES, shipped, shipped_name
-from gridweave.cli.submit_options import parse_after, parse_array
+from gridweave.cli.submit_options import MOST_BYTES, parse_after, parse_array, shipped, shipped_name
 from gridweave.errors import InputError, OptionError
 from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program
 

@@ -13,8 +13,18 @@ from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.journal.snapshot import dump_core
-from gridweave.site.messages import Ended, Enqueued, Held, Quoted, Refused, SiteChanged, Started, UserSubmitted, Wish
+from gridweave.site.messages import (
+    Ended,
+    Enqueued,
+    Quoted,
+    Refused,
+    Reserved,
+    SiteChanged,
+    Started,
+    UserSubmitted,
+    Wish,
+)
+from gridweave.site.state import dump_state
 
 NORTH, SOUTH, WEST = 0, 1, 2
 MINUTE_MS = 60_000
@@ -38,9 +48,9 @@ def grid(*jobs: tuple[int, float], sites: tuple[tuple[str, int], ...] = SITES, *
 
 def told(core: LiveGrid, job_id: int, now_ms: int = 0) -> Forecast:
     """Return the forecast of a job; nothing may have changed by it."""
-    before = dump_core(core)
+    before = dump_state(core)
     forecast = core.forecast(now_ms, job_id)
-    assert dump_core(core) == before, "a forecast has changed the grid"
+    assert dump_state(core) == before, "a forecast has changed the grid"
     assert forecast is not None
     return forecast
 
@@ -160,12 +170,12 @@ def test_a_job_that_is_being_started() -> None:
     """It says which sites hold their part, which have been asked, and the start that is agreed on."""
     core = grid((12, 10), margin_ms=500)
     assert told(core, 1).reason == "it was placed; north and south have been asked, to start in 500ms"
-    core.handle(10, FromLiveSite(NORTH, Held(1, 1)))
+    core.handle(10, FromLiveSite(NORTH, Reserved(1, 1)))
     forecast = told(core, 1, 100)
     assert (forecast.state, forecast.start_ms) == ("starting", 500)
-    assert forecast.reason == "held on north (8); south has been asked, to start in 400ms"
-    core.handle(120, FromLiveSite(SOUTH, Held(1, 1)))
-    assert told(core, 1, 200).reason == "held on north (8) and south (4): the start was agreed for in 300ms"
+    assert forecast.reason == "reserved on north (8); south has been asked, to start in 400ms"
+    core.handle(120, FromLiveSite(SOUTH, Reserved(1, 1)))
+    assert told(core, 1, 200).reason == "reserved on north (8) and south (4): the start was agreed for in 300ms"
     core = grid((3, 10))
     assert told(core, 1).reason == "it was placed on south (3), which is starting it"
     core.handle(0, FromLiveSite(SOUTH, Started(1, 1, 0)))
@@ -192,9 +202,9 @@ def test_adaptive_waits_because_that_ends_sooner() -> None:
 def test_what_a_split_gains() -> None:
     """A job that is to be split hears its length, and by how much sooner it ends than alone."""
     core = grid((3, 30), (2, 60), sites=(("north", 4), ("south", 5)))
-    before = dump_core(core)
+    before = dump_state(core)
     quote = core.quote(0, request(4, 10))
-    assert dump_core(core) == before, "a quote has changed the grid"
+    assert dump_state(core) == before, "a quote has changed the grid"
     assert (quote.job_id, quote.start_ms, quote.places) == (None, 0, (("south", 3), ("north", 1)))
     assert quote.reason == "it would start at once, on south (3) and north (1)"
     assert quote.split is not None

@@ -19,7 +19,7 @@ from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.site.explain import Forecast
 from gridweave.site.job import Job
-from gridweave.site.journal.snapshot import dump_core
+from gridweave.site.state import dump_state
 from net_builders import drawn_model
 
 LATER_MS = 10**9
@@ -32,13 +32,13 @@ def policy_of(options: dict[str, Any]) -> GridPolicy:
 
 def forecasts(sites: FaithfulSites, now_ms: int) -> dict[int, Forecast]:
     """Return the forecasts of all jobs that wait; nothing may have changed by them."""
-    before = dump_core(sites.core)
+    before = dump_state(sites.core)
     found = {
         job_id: sites.core.forecast(now_ms, job_id)
         for job_id in range(1, 20)
         if job_id not in sites.starts and sites.core.forecast(now_ms, job_id) is not None
     }
-    assert dump_core(sites.core) == before, "a forecast has changed the core"
+    assert dump_state(sites.core) == before, "a forecast has changed the core"
     return {job_id: forecast for job_id, forecast in found.items() if forecast is not None}
 
 
@@ -54,10 +54,10 @@ def check(sites: FaithfulSites, case: GridCase, data: st.DataObject, sends: dict
         pass
     now_ms = max(last.submit, sites.now_ms)
     sites.refusals = set()
-    before = dump_core(sites.core)
+    before = dump_state(sites.core)
     submitted = submission(last, case, sends)
     quoted = sites.core.quote(now_ms, submitted.job, submitted.sensitivity, submitted.sends)
-    assert dump_core(sites.core) == before, "a quote has changed the core"
+    assert dump_state(sites.core) == before, "a quote has changed the core"
     sites.tell(now_ms, submitted)
     said = [(now_ms, forecasts(sites, now_ms))]
     said += [

@@ -24,26 +24,26 @@ from gridweave.site.job import (
     RecordUsage,
 )
 from gridweave.site.journal.records import Codec, digest
-from gridweave.site.journal.snapshot import dump_core, load_core
 from gridweave.site.launch import Used
 from gridweave.site.messages import (
     CancelJob,
-    CommitHold,
+    CommitNodes,
     Ended,
     Enqueued,
     FragmentsMet,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     Quoted,
     Refused,
-    ReleaseHold,
+    ReleaseNodes,
+    Reserved,
+    ReserveNodes,
     SiteChanged,
     Started,
     UserSubmitted,
     Wish,
     Withdrawn,
 )
+from gridweave.site.state import dump_state, read_state
 
 NORTH, SOUTH = 0, 1
 
@@ -86,8 +86,8 @@ def split() -> LiveGrid:
     """Return a grid in which a job of six nodes is held on both sites, and committed."""
     core = grid()
     do(core, 0, job(6))
-    do(core, 10, north(Held(1, 1, "n1:2000")))
-    do(core, 20, south(Held(1, 1)))
+    do(core, 10, north(Reserved(1, 1, "n1:2000")))
+    do(core, 20, south(Reserved(1, 1)))
     return core
 
 
@@ -113,7 +113,10 @@ def test_ranks_are_numbered_over_the_sites() -> None:
         (0, 6, ("north", "south")),
         (4, 6, ("north", "south")),
     ]
-    assert [type(message) for _, message in told(commands, DescribeJob, HoldNodes)] == [DescribeJob, HoldNodes] * 2
+    assert [type(message) for _, message in told(commands, DescribeJob, ReserveNodes)] == [
+        DescribeJob,
+        ReserveNodes,
+    ] * 2
     scripts = [message for _, message in told(do(grid(), 0, job(6, ranks="first-node")), DescribeJob)]
     assert [(word.first_rank, word.size) for word in scripts] == [(0, 2), (1, 2)]
 
@@ -121,14 +124,14 @@ def test_ranks_are_numbered_over_the_sites() -> None:
 def test_the_commitment_carries_where_the_ranks_meet() -> None:
     """What the first site has said is told to all; the order of the answers does not matter."""
     for answers in (
-        (north(Held(1, 1, "n1:2000")), south(Held(1, 1))),
-        (south(Held(1, 1)), north(Held(1, 1, "n1:2000"))),
+        (north(Reserved(1, 1, "n1:2000")), south(Reserved(1, 1))),
+        (south(Reserved(1, 1)), north(Reserved(1, 1, "n1:2000"))),
     ):
         core = grid()
         do(core, 0, job(6))
         do(core, 10, answers[0])
-        assert told(do(core, 20, answers[1]), CommitHold) == [
-            (site, CommitHold(1, 1, "n1:2000")) for site in (NORTH, SOUTH)
+        assert told(do(core, 20, answers[1]), CommitNodes) == [
+            (site, CommitNodes(1, 1, "n1:2000")) for site in (NORTH, SOUTH)
         ]
 
 
@@ -164,7 +167,7 @@ def test_what_sites_report_is_added_up() -> None:
         commands = do(core, 900, site(report), site(Ended(1, 1, 890, "finished")))
     assert state(core) == ("ended", "finished", 1)
     record = core.book.records[1]
-    assert (record.used.cpu_s, record.agents) == (4.0, ("north/a", "south/b"))
+    assert (record.used.cpu_s, record.machines) == (4.0, ("north/a", "south/b"))
     assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 400)]
 
 
@@ -176,7 +179,7 @@ def test_what_was_lost_or_alone_ends_the_rest_and_begins_anew(how: str) -> None:
     assert state(core) == ("waiting", "", 1)
     report = FragmentReport(1, 1, "ended", ((0, None, 15),), Used(cpu_s=1.0), ("a",))
     commands = do(core, 700, north(report), north(Ended(1, 1, 690, "cancelled")))
-    assert {message.attempt for _, message in told(commands, DescribeJob, HoldNodes)} == {2}
+    assert {message.attempt for _, message in told(commands, DescribeJob, ReserveNodes)} == {2}
     assert state(core) == ("starting", "", 2)
     record = core.book.records[1]
     assert (record.exit_codes, record.used, record.reason) == ((), Used(), "")
@@ -187,7 +190,7 @@ def test_a_hold_that_is_refused_releases_the_others() -> None:
     core = grid()
     do(core, 0, job(6))
     commands = do(core, 10, south(Refused(1, 1, "its users were faster")))
-    assert (NORTH, ReleaseHold(1, 1)) in told(commands, ReleaseHold)
+    assert (NORTH, ReleaseNodes(1, 1)) in told(commands, ReleaseNodes)
     notes = [(note.kind, note.detail) for note in commands if isinstance(note, Noted)]
     assert ("refused", "at south: its users were faster") in notes
 
@@ -198,10 +201,10 @@ def test_a_wish_to_end_is_heard_at_every_stage() -> None:
     do(core, 0, job(8), job(8, key="waits"))
     do(core, 1, Wish("cancel", (2,)))
     assert state(core, 2) == ("ended", "cancelled", 0)
-    do(core, 2, north(Held(1, 1, "n1:2000")))
+    do(core, 2, north(Reserved(1, 1, "n1:2000")))
     assert [site for site, _ in told(do(core, 3, Wish("cancel", (1, 1))), CancelJob)] == [NORTH, SOUTH]
-    do(core, 4, north(HoldEnded(1, 1)))
-    do(core, 5, south(HoldEnded(1, 1)))
+    do(core, 4, north(LeaseEnded(1, 1)))
+    do(core, 5, south(LeaseEnded(1, 1)))
     assert state(core) == ("ended", "cancelled", 1)
     core = running()
     do(core, 600, Wish("cancel", (1,)))
@@ -281,10 +284,10 @@ def test_time_only_goes_on_and_sites_are_those_of_the_grid() -> None:
 
 jobs, attempts = st.integers(1, 4), st.integers(1, 3)
 answers = st.one_of(
-    st.builds(Held, jobs, attempts, st.sampled_from(["", "n1:2000"])),
+    st.builds(Reserved, jobs, attempts, st.sampled_from(["", "n1:2000"])),
     st.builds(Started, jobs, attempts, st.integers(0, 100)),
     st.builds(Refused, jobs, attempts, st.just("busy")),
-    st.builds(HoldEnded, jobs, attempts),
+    st.builds(LeaseEnded, jobs, attempts),
     st.builds(Enqueued, jobs, attempts),
     st.builds(Withdrawn, jobs, attempts),
     st.builds(Quoted, st.integers(1, 9), st.integers(0, 4), st.none() | st.integers(0, 100)),
@@ -324,7 +327,7 @@ def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
     now_ms, recorded, snapshot = 0, [], b""
     for number, (later_ms, given_events) in enumerate(steps):
         if number == kept:
-            snapshot, recorded = dump_core(core), []
+            snapshot, recorded = dump_state(core), []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(given_events))
         over = {job_id for job_id, record in core.book.records.items() if is_over(record)}
@@ -333,7 +336,7 @@ def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
         assert all(core.book.records[job_id].state != "running" for job_id in core._met)
     again = grid(control)
     if snapshot:
-        load_core(again, snapshot, "here")
+        again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
     assert again.book.records == core.book.records

@@ -17,23 +17,23 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.eligibility import Past
 from gridweave.site.job import Accepted, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
 from gridweave.site.journal.records import Codec, digest
-from gridweave.site.journal.snapshot import dump_core, load_core
 from gridweave.site.messages import (
     Ended,
     Enqueued,
     EnqueueJob,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     Quoted,
     Refused,
     RequestQuote,
+    Reserved,
+    ReserveNodes,
     Started,
     UserSubmitted,
     Wish,
     WithdrawJob,
     Withdrawn,
 )
+from gridweave.site.state import dump_state, read_state
 
 NORTH, SOUTH = 0, 1
 
@@ -91,7 +91,7 @@ def test_a_held_job_goes_into_the_queue_when_it_is_released() -> None:
     """It is taken in, says why it does not start, and no site hears of it before."""
     core = grid()
     commands = do(core, 0, job(2, hold=True))
-    assert told(commands, HoldNodes) == []
+    assert told(commands, ReserveNodes) == []
     assert [type(command) for command in commands if isinstance(command, (Accepted, Declined))] == [Accepted]
     assert notes(commands, "submitted", "kept", "waits") == [
         (1, "submitted", "2 nodes, by anna"),
@@ -99,7 +99,7 @@ def test_a_held_job_goes_into_the_queue_when_it_is_released() -> None:
     ]
     assert (states(core), core.book.records[1].reason, core.book.n_open) == (["held"], "is held by its user", 1)
     commands = do(core, 5, Wish("release", (1, 77), "anna"))
-    assert [message.width for _, message in told(commands, HoldNodes)] == [2]
+    assert [message.width for _, message in told(commands, ReserveNodes)] == [2]
     assert notes(commands, "release", "queued") == [(1, "release", "by wish, by anna"), (1, "queued", "")]
     assert (states(core), core.book.records[1].reason) == (["starting"], "")
 
@@ -123,9 +123,9 @@ def test_a_waiting_job_is_taken_out_of_the_queue_and_counts_its_attempts_on() ->
     commands = do(core, 3, Wish("hold", (1,), "anna"))
     assert notes(commands, "hold", "kept") == [(1, "hold", "by wish, by anna"), (1, "kept", "is held by its user")]
     assert states(core) == ["held"]
-    assert told(do(core, 70_000), HoldNodes) == []
+    assert told(do(core, 70_000), ReserveNodes) == []
     commands = do(core, 70_001, Wish("release", (1,)))
-    assert {message.attempt for _, message in told(commands, HoldNodes)} == {2}
+    assert {message.attempt for _, message in told(commands, ReserveNodes)} == {2}
 
 
 def test_what_sites_say_late_of_a_held_job_does_not_let_it_go() -> None:
@@ -134,7 +134,7 @@ def test_what_sites_say_late_of_a_held_job_does_not_let_it_go() -> None:
     do(core, 0, job(6))
     do(core, 1, *said(NORTH, Refused(1, 1, "busy")))
     do(core, 2, Wish("hold", (1,)))
-    do(core, 3, *said(SOUTH, Held(1, 1)), *said(SOUTH, HoldEnded(1, 1)))
+    do(core, 3, *said(SOUTH, Reserved(1, 1)), *said(SOUTH, LeaseEnded(1, 1)))
     assert states(core) == ["held"]
 
 
@@ -229,7 +229,7 @@ def test_a_held_job_is_cancelled_at_once() -> None:
         (1, "cancelled"),
         (2, "cancelled"),
     ]
-    assert told(commands, HoldNodes) == []
+    assert told(commands, ReserveNodes) == []
     assert states(core) == ["ended", "ended"]
 
 
@@ -284,10 +284,10 @@ def test_an_array_has_so_many_jobs_under_way_as_may_be() -> None:
 
 jobs, attempts = st.integers(1, 6), st.integers(1, 4)
 answers = st.one_of(
-    st.builds(Held, jobs, attempts, st.just("")),
+    st.builds(Reserved, jobs, attempts, st.just("")),
     st.builds(Started, jobs, attempts, st.integers(0, 100)),
     st.builds(Refused, jobs, attempts, st.just("busy")),
-    st.builds(HoldEnded, jobs, attempts),
+    st.builds(LeaseEnded, jobs, attempts),
     st.builds(Enqueued, jobs, attempts),
     st.builds(Withdrawn, jobs, attempts),
     st.builds(Quoted, st.integers(1, 20), st.integers(0, 4), st.none() | st.integers(0, 1000)),
@@ -327,20 +327,20 @@ def test_whatever_is_wished_the_state_holds_and_can_be_replayed(
     used: set[tuple[int, int, int]] = set()
     for number, (later_ms, given_events) in enumerate(steps):
         if number == kept:
-            snapshot, recorded = dump_core(core), []
+            snapshot, recorded = dump_state(core), []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(given_events))
         commands = core.handle(now_ms, *events)
         recorded.append((now_ms, encoded, digest(commands)))
         core.check_invariants()
-        for site, message in told(commands, HoldNodes, EnqueueJob):
-            job_id = message.job_id if isinstance(message, HoldNodes) else message.job.job_id
+        for site, message in told(commands, ReserveNodes, EnqueueJob):
+            job_id = message.job_id if isinstance(message, ReserveNodes) else message.job.job_id
             assert (site, job_id, message.attempt) not in used
             used.add((site, job_id, message.attempt))
             assert core.book.records[job_id].attempt >= message.attempt
     again = grid(control)
     if snapshot:
-        load_core(again, snapshot, "here")
+        again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
     assert again.book.records == core.book.records

@@ -15,13 +15,13 @@ from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     CancelJob,
-    CommitHold,
+    CommitNodes,
     Ended,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     Refused,
-    ReleaseHold,
+    ReleaseNodes,
+    Reserved,
+    ReserveNodes,
     SiteChanged,
     Started,
 )
@@ -56,7 +56,7 @@ def said(site: int, *answers: Answer) -> list[FromSite]:
 def test_a_job_goes_where_it_fits_best() -> None:
     """A job is asked for at the site where it leaves the fewest nodes free, and reported when it has ended."""
     core = grid(8, 4)
-    assert step(core, 0, submitted(1, 3)) == [ToSite(1, HoldNodes(1, 1, 3, 100))]
+    assert step(core, 0, submitted(1, 3)) == [ToSite(1, ReserveNodes(1, 1, 3, 100))]
     assert step(core, 5, *said(1, Started(1, 1, 5))) == []
     assert step(core, 60, *said(1, Ended(1, 1, 60, "finished"))) == [ReportDone(1, "finished")]
 
@@ -65,11 +65,11 @@ def test_a_split_job_is_held_then_committed() -> None:
     """A job on two sites is held on both for one start, then committed on both, and done when both have ended."""
     core = grid(4, 4, margin_ms=40, overhead=0.5)
     assert step(core, 0, submitted(1, 6)) == [
-        ToSite(0, HoldNodes(1, 1, 4, 150, 40)),
-        ToSite(1, HoldNodes(1, 1, 2, 150, 40)),
+        ToSite(0, ReserveNodes(1, 1, 4, 150, 40)),
+        ToSite(1, ReserveNodes(1, 1, 2, 150, 40)),
     ]
-    assert step(core, 10, *said(1, Held(1, 1))) == []
-    assert step(core, 11, *said(0, Held(1, 1))) == [ToSite(0, CommitHold(1, 1)), ToSite(1, CommitHold(1, 1))]
+    assert step(core, 10, *said(1, Reserved(1, 1))) == []
+    assert step(core, 11, *said(0, Reserved(1, 1))) == [ToSite(0, CommitNodes(1, 1)), ToSite(1, CommitNodes(1, 1))]
     assert step(core, 50, *said(0, Started(1, 1, 40)), *said(1, Started(1, 1, 40))) == []
     assert step(core, 200, *said(0, Ended(1, 1, 190, "finished"))) == []
     assert step(core, 201, *said(1, Ended(1, 1, 190, "finished"))) == [ReportDone(1, "finished")]
@@ -83,7 +83,7 @@ def test_nodes_that_are_asked_for_are_not_given_twice() -> None:
     assert step(core, 9, *said(0, Started(1, 1, 9))) == []
     assert step(core, 20, *said(0, Ended(1, 1, 20, "finished"))) == [
         ReportDone(1, "finished"),
-        ToSite(0, HoldNodes(2, 1, 2, 100)),
+        ToSite(0, ReserveNodes(2, 1, 2, 100)),
     ]
 
 
@@ -98,12 +98,12 @@ def test_a_job_that_can_never_run_is_refused() -> None:
 def test_a_refused_job_is_tried_elsewhere() -> None:
     """A site that refuses without a reason that is known is left alone for a while, and the job goes elsewhere."""
     core = grid(4, 8)
-    assert step(core, 0, submitted(1, 3)) == [ToSite(0, HoldNodes(1, 1, 3, 100))]
-    assert step(core, 5, *said(0, Refused(1, 1, "drained"))) == [ToSite(1, HoldNodes(1, 2, 3, 100))]
-    assert step(core, 6, submitted(2, 4)) == [ToSite(1, HoldNodes(2, 1, 4, 100))]
+    assert step(core, 0, submitted(1, 3)) == [ToSite(0, ReserveNodes(1, 1, 3, 100))]
+    assert step(core, 5, *said(0, Refused(1, 1, "drained"))) == [ToSite(1, ReserveNodes(1, 2, 3, 100))]
+    assert step(core, 6, submitted(2, 4)) == [ToSite(1, ReserveNodes(2, 1, 4, 100))]
     assert step(core, 7, submitted(3, 2)) == []
     assert core.next_wakeup_ms() == 5 + RETRY_MS
-    assert step(core, 5 + RETRY_MS) == [ToSite(0, HoldNodes(3, 1, 2, 100))], "now it is asked again"
+    assert step(core, 5 + RETRY_MS) == [ToSite(0, ReserveNodes(3, 1, 2, 100))], "now it is asked again"
 
 
 def test_a_refused_job_keeps_its_place() -> None:
@@ -112,16 +112,16 @@ def test_a_refused_job_keeps_its_place() -> None:
     assert len(step(core, 0, submitted(1, 4))) == 1
     assert step(core, 1, submitted(2, 4)) == []
     assert step(core, 2, *said(0, SiteChanged(1, 3), Refused(1, 1, "others have them"))) == []
-    assert step(core, 3, *said(0, SiteChanged(0, 4))) == [ToSite(0, HoldNodes(1, 2, 4, 100))]
+    assert step(core, 3, *said(0, SiteChanged(0, 4))) == [ToSite(0, ReserveNodes(1, 2, 4, 100))]
 
 
 def test_a_site_that_says_why_is_asked_again_when_that_has_changed() -> None:
     """The grid leaves the nodes that others have out of its plans, and uses them when it hears that they are free."""
     core = grid(4, 2)
     assert step(core, 0, *said(0, SiteChanged(3, 1))) == []
-    assert step(core, 1, submitted(1, 2)) == [ToSite(1, HoldNodes(1, 1, 2, 100))]
+    assert step(core, 1, submitted(1, 2)) == [ToSite(1, ReserveNodes(1, 1, 2, 100))]
     assert step(core, 2, submitted(2, 4)) == []
-    assert step(core, 3, *said(0, SiteChanged(0, 4))) == [ToSite(0, HoldNodes(2, 1, 4, 100))]
+    assert step(core, 3, *said(0, SiteChanged(0, 4))) == [ToSite(0, ReserveNodes(2, 1, 4, 100))]
 
 
 def test_a_lost_job_is_begun_anew() -> None:
@@ -129,7 +129,7 @@ def test_a_lost_job_is_begun_anew() -> None:
     core = grid(4, 2)
     step(core, 0, submitted(1, 2))
     step(core, 1, *said(1, Started(1, 1, 1)))
-    assert step(core, 30, *said(1, Ended(1, 1, 30, "lost"))) == [ToSite(1, HoldNodes(1, 2, 2, 100))]
+    assert step(core, 30, *said(1, Ended(1, 1, 30, "lost"))) == [ToSite(1, ReserveNodes(1, 2, 2, 100))]
     assert step(core, 31, *said(1, Ended(1, 1, 30, "finished"))) == []
     assert step(core, 32, *said(1, Started(1, 2, 32))) == []
 
@@ -138,19 +138,19 @@ def test_one_lost_fragment_takes_the_others_with_it() -> None:
     """When one site of a running job has failed the others are told to end it, and it is placed anew, not given up."""
     core = grid(4, 4)
     step(core, 0, submitted(1, 6))
-    step(core, 0, *said(0, Held(1, 1)), *said(1, Held(1, 1)))
+    step(core, 0, *said(0, Reserved(1, 1)), *said(1, Reserved(1, 1)))
     step(core, 1, *said(0, Started(1, 1, 0)), *said(1, Started(1, 1, 0)))
     assert step(core, 30, *said(0, Ended(1, 1, 30, "lost"))) == [ToSite(1, CancelJob(1, 1))]
     assert step(core, 40, *said(1, Ended(1, 1, 40, "cancelled"))) == [
-        ToSite(0, HoldNodes(1, 2, 4, 100, 40)),
-        ToSite(1, HoldNodes(1, 2, 2, 100, 40)),
+        ToSite(0, ReserveNodes(1, 2, 4, 100, 40)),
+        ToSite(1, ReserveNodes(1, 2, 2, 100, 40)),
     ]
 
 
 def test_a_silent_site_keeps_its_job() -> None:
     """A job that was sent to one site is not sent elsewhere while nothing is heard of it: it may run there."""
     core = grid(4, 4)
-    assert step(core, 0, submitted(1, 2)) == [ToSite(0, HoldNodes(1, 1, 2, 100))]
+    assert step(core, 0, submitted(1, 2)) == [ToSite(0, ReserveNodes(1, 1, 2, 100))]
     assert core.next_wakeup_ms() is None
     assert step(core, 10**9) == []
 
@@ -159,13 +159,13 @@ def test_a_start_that_not_all_grant_is_given_up() -> None:
     """At the agreed start what is not granted by all is released, and tried without those that were silent."""
     core = grid(4, 4, 4, margin_ms=40)
     step(core, 0, submitted(1, 6))
-    step(core, 10, *said(0, Held(1, 1)))
+    step(core, 10, *said(0, Reserved(1, 1)))
     assert core.next_wakeup_ms() == 41
     assert step(core, 41) == [
-        ToSite(0, ReleaseHold(1, 1)),
-        ToSite(1, ReleaseHold(1, 1)),
-        ToSite(0, HoldNodes(1, 2, 4, 100, 81)),
-        ToSite(2, HoldNodes(1, 2, 2, 100, 81)),
+        ToSite(0, ReleaseNodes(1, 1)),
+        ToSite(1, ReleaseNodes(1, 1)),
+        ToSite(0, ReserveNodes(1, 2, 4, 100, 81)),
+        ToSite(2, ReserveNodes(1, 2, 2, 100, 81)),
     ]
 
 
@@ -180,10 +180,10 @@ def test_a_cancelled_job_ends_wherever_it_is(state: str) -> None:
         assert step(core, 1, GridJobCancelled(1)) == [ReportDone(1, "cancelled")]
     else:
         if state == "started":
-            step(core, 0, *said(0, Held(1, 1)), *said(1, Held(1, 1)))
+            step(core, 0, *said(0, Reserved(1, 1)), *said(1, Reserved(1, 1)))
         ends = [ToSite(0, CancelJob(1, 1)), ToSite(1, CancelJob(1, 1))]
         assert step(core, 1, GridJobCancelled(1), GridJobCancelled(1)) == ends
-        over: Answer = Ended(1, 1, 2, "cancelled") if state == "started" else HoldEnded(1, 1)
+        over: Answer = Ended(1, 1, 2, "cancelled") if state == "started" else LeaseEnded(1, 1)
         assert step(core, 2, *said(0, over)) == []
         assert step(core, 3, *said(1, over)) == [ReportDone(1, "cancelled")]
     assert step(core, 4, GridJobCancelled(1)) == []
@@ -218,7 +218,7 @@ def test_events_of_one_instant_have_one_order() -> None:
         *said(0, Ended(2, 1, 50, "finished"), Ended(1, 1, 50, "finished")),
     )
     assert commands[:2] == [ReportDone(1, "finished"), ReportDone(2, "finished")]
-    assert commands[2:] == [ToSite(0, HoldNodes(3, 1, 4, 100))], "it was not there yet when it was cancelled"
+    assert commands[2:] == [ToSite(0, ReserveNodes(3, 1, 4, 100))], "it was not there yet when it was cancelled"
 
 
 class Sites:
@@ -226,7 +226,7 @@ class Sites:
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
-        self._asked: list[tuple[int, int, HoldNodes]] = []
+        self._asked: list[tuple[int, int, ReserveNodes]] = []
         self._committed: set[tuple[int, int]] = set()
         self._n_jobs = 0
 
@@ -234,9 +234,9 @@ class Sites:
         """Take note of requests for nodes, and of what may start."""
         for command in commands:
             request = command.request if isinstance(command, ToSite) else None
-            if isinstance(request, HoldNodes):
+            if isinstance(request, ReserveNodes):
                 self._asked.append((now_ms, command.site, request))
-            elif isinstance(request, CommitHold):
+            elif isinstance(request, CommitNodes):
                 self._committed.add((request.job_id, request.attempt))
 
     def events(self, now_ms: int) -> list[Any]:
@@ -261,7 +261,7 @@ class Sites:
         said_by_kind: dict[str, Answer] = {
             # It starts once, at an instant of its own.
             "start": Started(job_id, attempt, start_ms + (job_id + request.attempt) % 3 // 2),
-            "held": Held(job_id, attempt),
+            "held": Reserved(job_id, attempt),
             "end": Ended(job_id, attempt, now_ms, "finished"),
             "refuse": Refused(job_id, attempt, "no"),
             "lost": Ended(job_id, attempt, now_ms, "lost"),
@@ -325,7 +325,7 @@ def asked(core: MetaCore, now_ms: int, *events: Any) -> list[tuple[int, int]]:
     """Return (site, job) of the nodes that a meta-scheduler asks for."""
     commands = step(core, now_ms, *events)
     requests = [(c.site, c.request) for c in commands if isinstance(c, ToSite)]
-    return [(site, request.job_id) for site, request in requests if isinstance(request, HoldNodes)]
+    return [(site, request.job_id) for site, request in requests if isinstance(request, ReserveNodes)]
 
 
 def reserving(*nodes: int, **policy: Any) -> MetaCore:
@@ -399,6 +399,6 @@ def test_a_split_that_starts_later_than_now_keeps_its_reservations_true() -> Non
     assert len(asked(core, 0, submitted(1, 8))) == 2
     assert asked(core, 10, submitted(2, 4)) == []
     assert core.next_wakeup_ms() == 31
-    asked(core, 20, *said(0, Held(1, 1)))
-    asked(core, 20, *said(1, Held(1, 1)))
+    asked(core, 20, *said(0, Reserved(1, 1)))
+    asked(core, 20, *said(1, Reserved(1, 1)))
     assert core.next_wakeup_ms() == 130

@@ -23,7 +23,7 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import parse_network
 from gridweave.site.job import Job
-from gridweave.site.messages import Ended, Held, HoldNodes
+from gridweave.site.messages import Ended, Reserved, ReserveNodes
 
 TEXT = """
 [net]
@@ -54,7 +54,7 @@ def holds(commands: list[GridCommand]) -> list[tuple[int, int, int]]:
     return [
         (command.site, command.request.width, command.request.length_ms)
         for command in commands
-        if isinstance(command, ToSite) and isinstance(command.request, HoldNodes)
+        if isinstance(command, ToSite) and isinstance(command.request, ReserveNodes)
     ]
 
 
@@ -118,7 +118,7 @@ def test_many_jobs_keep_what_they_send() -> None:
         factor = network().model.split_factor(talk, {"a": 4, "b": 2})
         assert {hold[:2] for hold in holds(commands)} == {(0, 4), (1, 2)}
         assert 10_000 * factor <= holds(commands)[0][2] < 10_000 * factor + 1
-        core.handle(2 + job_id, *(FromSite(site, Held(job_id, 1)) for site in (0, 1)))
+        core.handle(2 + job_id, *(FromSite(site, Reserved(job_id, 1)) for site in (0, 1)))
         ends = (FromSite(site, Ended(job_id, 1, 3 + job_id, "finished")) for site in (0, 1))
         commands = core.handle(3 + job_id, *ends)
 

@@ -15,25 +15,25 @@ from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     CancelJob,
-    CommitHold,
+    CommitNodes,
     DrainSite,
     Ended,
     Enqueued,
     EnqueueJob,
     FragmentsMet,
-    Held,
-    HoldEnded,
-    HoldNodes,
     JobCancelled,
     JobFinished,
     JobSubmitted,
     KillJob,
+    LeaseEnded,
     Quoted,
     Refused,
-    ReleaseHold,
+    ReleaseNodes,
     RenewLeases,
     RequestQuote,
     ReservationRequested,
+    Reserved,
+    ReserveNodes,
     ResumeSite,
     SiteChanged,
     SiteOpened,
@@ -87,7 +87,7 @@ def commands(core: ContractCore, now_ms: int, *events: Any) -> list[object]:
 def test_a_single_fragment_starts_when_it_is_granted() -> None:
     """A hold without an agreed start is a start, and its end is told with its outcome."""
     core = site()
-    assert told(core, 5, HoldNodes(1, 1, 3, 100)) == ([Started(1, 1, 5)], [StartJob(1, ((0, 3),))])
+    assert told(core, 5, ReserveNodes(1, 1, 3, 100)) == ([Started(1, 1, 5)], [StartJob(1, ((0, 3),))])
     assert core.part_state(1) == "running"
     assert core.attempt_of(1) == 1
     assert told(core, 50, JobFinished(1)) == ([Ended(1, 1, 50, "finished")], [])
@@ -98,20 +98,20 @@ def test_what_does_not_fit_now_is_refused() -> None:
     """A hold is granted at once or refused with a reason; it never waits, and never overtakes a promise."""
     core = site()
     told(core, 0, own(1, 3, 100), own(2, 4, 100))
-    refused = answers(core, 1, HoldNodes(7, 1, 2, 10))
+    refused = answers(core, 1, ReserveNodes(7, 1, 2, 10))
     assert refused == [Refused(7, 1, "it needs 2 nodes now; 1 are free, and others may go first")]
-    assert answers(core, 2, HoldNodes(8, 1, 1, 1000))[0] == Refused(
+    assert answers(core, 2, ReserveNodes(8, 1, 1, 1000))[0] == Refused(
         8, 1, "it needs 1 nodes now; 1 are free, and others may go first"
     ), "it would delay the head of the queue"
-    assert answers(core, 3, HoldNodes(9, 1, 1, 90)) == [Started(9, 1, 3)]
+    assert answers(core, 3, ReserveNodes(9, 1, 1, 90)) == [Started(9, 1, 3)]
     assert commands(core, 100, JobFinished(1), JobFinished(9)) == [StartJob(2, ((0, 4),))]
 
 
 def test_a_committed_hold_starts_at_the_agreed_instant() -> None:
     """Between the commitment and the agreed start nothing runs, and nobody else gets the nodes."""
     core = site()
-    assert told(core, 0, HoldNodes(1, 1, 3, 100, 20)) == ([Held(1, 1)], [])
-    assert told(core, 10, CommitHold(1, 1)) == ([], [])
+    assert told(core, 0, ReserveNodes(1, 1, 3, 100, 20)) == ([Reserved(1, 1)], [])
+    assert told(core, 10, CommitNodes(1, 1)) == ([], [])
     assert told(core, 11, own(2, 2)) == ([], [])
     assert core.next_wakeup_ms() == 20
     assert told(core, 20) == ([Started(1, 1, 20)], [StartJob(1, ((0, 3),))])
@@ -122,44 +122,44 @@ def test_a_committed_hold_starts_at_the_agreed_instant() -> None:
 def test_a_commitment_at_the_last_instant_counts() -> None:
     """A commitment that arrives at the agreed start itself is in time; one that arrives later finds no hold."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 100, 20), HoldNodes(2, 1, 2, 100, 20))
-    assert told(core, 20, CommitHold(1, 1)) == ([Started(1, 1, 20)], [StartJob(1, ((0, 2),))])
+    answers(core, 0, ReserveNodes(1, 1, 2, 100, 20), ReserveNodes(2, 1, 2, 100, 20))
+    assert told(core, 20, CommitNodes(1, 1)) == ([Started(1, 1, 20)], [StartJob(1, ((0, 2),))])
     assert core.next_wakeup_ms() == 21
-    assert told(core, 21) == ([HoldEnded(2, 1)], [])
-    assert told(core, 22, CommitHold(2, 1)) == ([], [])
+    assert told(core, 21) == ([LeaseEnded(2, 1)], [])
+    assert told(core, 22, CommitNodes(2, 1)) == ([], [])
     assert core.part_state(2) is None
 
 
 def test_a_commitment_that_comes_as_the_lease_ends_is_late() -> None:
     """A commitment that arrives with the end of the lease, after the agreed start, starts nothing."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 100, 20))
-    assert told(core, 21, CommitHold(1, 1)) == ([HoldEnded(1, 1)], [])
+    answers(core, 0, ReserveNodes(1, 1, 2, 100, 20))
+    assert told(core, 21, CommitNodes(1, 1)) == ([LeaseEnded(1, 1)], [])
 
 
 def test_a_hold_ends_by_itself() -> None:
     """The lease of a hold ends with the agreed start, and the nodes go to whoever is next."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 4, 100, 20))
+    answers(core, 0, ReserveNodes(1, 1, 4, 100, 20))
     assert told(core, 5, own(2, 4)) == ([], [])
-    assert told(core, 21) == ([HoldEnded(1, 1), SiteChanged(4, 0)][::-1], [StartJob(2, ((0, 4),))])
+    assert told(core, 21) == ([LeaseEnded(1, 1), SiteChanged(4, 0)][::-1], [StartJob(2, ((0, 4),))])
 
 
 def test_a_released_hold_frees_its_nodes() -> None:
     """A release ends a hold, committed or not, and says so; of an attempt that is not here it is passed over."""
     core = site()
-    answers(core, 0, HoldNodes(1, 2, 2, 100, 20), HoldNodes(2, 1, 2, 100, 20))
-    assert answers(core, 1, ReleaseHold(1, 1)) == []
-    assert answers(core, 1, ReleaseHold(1, 2)) == [HoldEnded(1, 2)]
-    assert answers(core, 2, CommitHold(2, 1)) == []
-    assert answers(core, 2, ReleaseHold(2, 1)) == [HoldEnded(2, 1)]
-    assert answers(core, 2, ReleaseHold(2, 1), ReleaseHold(9, 1)) == []
+    answers(core, 0, ReserveNodes(1, 2, 2, 100, 20), ReserveNodes(2, 1, 2, 100, 20))
+    assert answers(core, 1, ReleaseNodes(1, 1)) == []
+    assert answers(core, 1, ReleaseNodes(1, 2)) == [LeaseEnded(1, 2)]
+    assert answers(core, 2, CommitNodes(2, 1)) == []
+    assert answers(core, 2, ReleaseNodes(2, 1)) == [LeaseEnded(2, 1)]
+    assert answers(core, 2, ReleaseNodes(2, 1), ReleaseNodes(9, 1)) == []
     assert told(core, 3, own(3, 4))[1] == [StartJob(3, ((0, 4),))]
 
 
 def test_a_start_that_has_passed_is_refused() -> None:
     """A request that comes after the agreed start is refused: the others have given up, or will."""
-    assert answers(site(), 30, HoldNodes(1, 1, 2, 100, 20)) == [
+    assert answers(site(), 30, ReserveNodes(1, 1, 2, 100, 20)) == [
         Refused(1, 1, "the agreed start, 20 ms, has passed"),
     ]
 
@@ -167,8 +167,8 @@ def test_a_start_that_has_passed_is_refused() -> None:
 def test_fragments_that_do_not_meet_end() -> None:
     """A started fragment waits for its partners no longer than the rendezvous lasts."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 9000, 20))
-    answers(core, 1, CommitHold(1, 1))
+    answers(core, 0, ReserveNodes(1, 1, 2, 9000, 20))
+    answers(core, 1, CommitNodes(1, 1))
     answers(core, 20, FragmentsMet(1, 7))
     assert core.next_wakeup_ms() == 20 + RENDEZVOUS_MS, "those of another attempt have met"
     assert told(core, 20 + RENDEZVOUS_MS) == ([], [KillJob(1, "its other fragments did not come")])
@@ -178,8 +178,8 @@ def test_fragments_that_do_not_meet_end() -> None:
 def test_fragments_that_met_are_left_alone() -> None:
     """A fragment whose partners have come runs to its end or its limit."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 9000, 20))
-    answers(core, 1, CommitHold(1, 1))
+    answers(core, 0, ReserveNodes(1, 1, 2, 9000, 20))
+    answers(core, 1, CommitNodes(1, 1))
     answers(core, 20)
     answers(core, 21, FragmentsMet(1, 1))
     assert core.next_wakeup_ms() == 9020
@@ -215,20 +215,22 @@ def test_an_impossible_delegation_is_refused() -> None:
 def test_an_impossible_own_job_loses_nothing() -> None:
     """A job that can be none is refused before anything that came with it, or before it, has changed."""
     core = site(4)
-    answers(core, 0, HoldNodes(1, 1, 2, 100))
+    answers(core, 0, ReserveNodes(1, 1, 2, 100))
     for bad in (own(2, 0), own(2, 10**9), own(2, 1, 0)):
         with pytest.raises(InputError, match="job 2"):
-            core.handle(5, HoldNodes(3, 1, 1, 100), JobFinished(1), bad)
+            core.handle(5, ReserveNodes(3, 1, 1, 100), JobFinished(1), bad)
     core.check_invariants()
     assert (core.part_state(1), core.part_state(3)) == ("running", None)
     assert isinstance(answers(core, 6, JobFinished(1))[-1], Ended)
 
 
-@pytest.mark.parametrize("request_of_grid", [HoldNodes(1, 1, 0, 100), HoldNodes(1, 1, 1, 0), HoldNodes(1, 1, -3, 100)])
-def test_an_impossible_request_is_refused(request_of_grid: HoldNodes) -> None:
+@pytest.mark.parametrize(
+    "request_of_grid", [ReserveNodes(1, 1, 0, 100), ReserveNodes(1, 1, 1, 0), ReserveNodes(1, 1, -3, 100)]
+)
+def test_an_impossible_request_is_refused(request_of_grid: ReserveNodes) -> None:
     """A request with numbers that no job has is the grid's fault: it is answered, and what came with it is done."""
     core = site(4)
-    refused, granted = answers(core, 0, request_of_grid, HoldNodes(2, 1, 4, 100))
+    refused, granted = answers(core, 0, request_of_grid, ReserveNodes(2, 1, 4, 100))
     assert isinstance(refused, Refused)
     assert "not within" in refused.reason
     assert granted == Started(2, 1, 0)
@@ -286,8 +288,8 @@ def test_a_cancellation_ends_whatever_there_is(waits: bool) -> None:
         answers(core, 0, EnqueueJob(job(1, 2), 4, 10_000))
         assert told(core, 1, CancelJob(1, 4)) == ([Withdrawn(1, 4)], [])
         return
-    answers(core, 0, HoldNodes(1, 1, 2, 100), HoldNodes(2, 1, 2, 100, 50))
-    assert told(core, 1, CancelJob(2, 1)) == ([HoldEnded(2, 1)], [])
+    answers(core, 0, ReserveNodes(1, 1, 2, 100), ReserveNodes(2, 1, 2, 100, 50))
+    assert told(core, 1, CancelJob(2, 1)) == ([LeaseEnded(2, 1)], [])
     assert told(core, 2, CancelJob(1, 1), CancelJob(1, 1)) == ([], [KillJob(1, "cancelled")])
     assert told(core, 3, CancelJob(1, 1)) == ([], [])
     assert answers(core, 4, JobFinished(1)) == [Ended(1, 1, 4, "cancelled")]
@@ -296,7 +298,7 @@ def test_a_cancellation_ends_whatever_there_is(waits: bool) -> None:
 def test_a_cancelled_job_is_killed_once() -> None:
     """A cancelled job that reaches its limit before it has left is told to end once, and ends as cancelled."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 100))
+    answers(core, 0, ReserveNodes(1, 1, 2, 100))
     assert commands(core, 90, CancelJob(1, 1)) == [KillJob(1, "cancelled")]
     assert commands(core, 100) == []
     assert answers(core, 110, JobFinished(1)) == [Ended(1, 1, 110, "cancelled")]
@@ -305,9 +307,9 @@ def test_a_cancelled_job_is_killed_once() -> None:
 @pytest.mark.parametrize(
     ("first", "last", "expected"),
     [
-        (HoldNodes(1, 1, 2, 100, 50), ReleaseHold(1, 1), [HoldEnded(1, 1)]),
-        (HoldNodes(1, 1, 2, 100, 50), CancelJob(1, 1), [HoldEnded(1, 1)]),
-        (HoldNodes(1, 1, 2, 100), CancelJob(1, 1), [HoldEnded(1, 1)]),
+        (ReserveNodes(1, 1, 2, 100, 50), ReleaseNodes(1, 1), [LeaseEnded(1, 1)]),
+        (ReserveNodes(1, 1, 2, 100, 50), CancelJob(1, 1), [LeaseEnded(1, 1)]),
+        (ReserveNodes(1, 1, 2, 100), CancelJob(1, 1), [LeaseEnded(1, 1)]),
         (EnqueueJob(job(1, 2), 1, 10_000), WithdrawJob(1, 1), [Withdrawn(1, 1)]),
         (EnqueueJob(job(1, 2), 1, 10_000), CancelJob(1, 1), [Withdrawn(1, 1)]),
     ],
@@ -333,9 +335,9 @@ def test_a_new_attempt_may_come_with_the_end_of_the_old() -> None:
 def test_two_attempts_of_a_job_are_never_here_at_once() -> None:
     """While a site has one attempt of a job it refuses any other, so that no job runs twice on it."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 1, 100))
+    answers(core, 0, ReserveNodes(1, 1, 1, 100))
     taken = "the site has another attempt of this job"
-    assert answers(core, 1, HoldNodes(1, 2, 1, 100)) == [Refused(1, 2, taken)]
+    assert answers(core, 1, ReserveNodes(1, 2, 1, 100)) == [Refused(1, 2, taken)]
     assert answers(core, 1, EnqueueJob(job(1, 1), 3, 10_000)) == [Refused(1, 3, taken)]
     assert core.attempt_of(1) == 1
 
@@ -343,14 +345,14 @@ def test_two_attempts_of_a_job_are_never_here_at_once() -> None:
 def test_the_owners_share_is_a_cap() -> None:
     """Jobs of the grid hold no more nodes at one time than the owner's share, rounded down."""
     core = site(5, share=0.5)
-    assert answers(core, 0, HoldNodes(1, 1, 3, 100)) == [
+    assert answers(core, 0, ReserveNodes(1, 1, 3, 100)) == [
         Refused(1, 1, "the owner lets the grid have 2 nodes, and its jobs have or wait for 0")
     ]
-    assert answers(core, 1, HoldNodes(2, 1, 1, 100)) == [Started(2, 1, 1)]
-    assert answers(core, 2, HoldNodes(3, 1, 2, 100)) == [
+    assert answers(core, 1, ReserveNodes(2, 1, 1, 100)) == [Started(2, 1, 1)]
+    assert answers(core, 2, ReserveNodes(3, 1, 2, 100)) == [
         Refused(3, 1, "the owner lets the grid have 2 nodes, and its jobs have or wait for 1")
     ]
-    assert answers(core, 3, HoldNodes(4, 1, 1, 100, 3), CommitHold(4, 1))[0] == Held(4, 1)
+    assert answers(core, 3, ReserveNodes(4, 1, 1, 100, 3), CommitNodes(4, 1))[0] == Reserved(4, 1)
     assert commands(core, 4, own(5, 3)) == [StartJob(5, ((2, 5),))], "the rest is for the owner's users"
 
 
@@ -392,7 +394,7 @@ def test_a_quote_says_what_could_be_had() -> None:
         Quoted(3, 0, 200),
         Quoted(4, 1, None, "the owner lets the grid have 4 nodes, and its jobs have or wait for 0"),
     ]
-    assert answers(core, 11, HoldNodes(5, 1, 1, 80)) == [Started(5, 1, 11)]
+    assert answers(core, 11, ReserveNodes(5, 1, 1, 80)) == [Started(5, 1, 11)]
 
 
 def test_a_quote_is_of_the_state_after_the_instant() -> None:
@@ -400,7 +402,7 @@ def test_a_quote_is_of_the_state_after_the_instant() -> None:
     core = site()
     commands(core, 0, own(1, 4))
     assert answers(core, 10, RequestQuote(1, 4, 10), JobFinished(1))[-1] == Quoted(1, 4, 10)
-    assert answers(core, 11, RequestQuote(2, 1, 10), HoldNodes(2, 1, 3, 50))[-1] == Quoted(2, 1, 11)
+    assert answers(core, 11, RequestQuote(2, 1, 10), ReserveNodes(2, 1, 3, 50))[-1] == Quoted(2, 1, 11)
 
 
 def test_a_planning_site_quotes_its_plan() -> None:
@@ -413,23 +415,23 @@ def test_a_planning_site_quotes_its_plan() -> None:
 def test_a_draining_site_takes_in_nothing_new() -> None:
     """A drained site refuses the grid, quotes nothing, and goes on with what it has."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 100, 10))
+    answers(core, 0, ReserveNodes(1, 1, 2, 100, 10))
     assert answers(core, 1, DrainSite()) == [SiteChanged(2, 0)]
-    assert answers(core, 2, HoldNodes(2, 1, 1, 10)) == [Refused(2, 1, "the site is being drained")]
+    assert answers(core, 2, ReserveNodes(2, 1, 1, 10)) == [Refused(2, 1, "the site is being drained")]
     assert answers(core, 2, RequestQuote(1, 1, 10)) == [Quoted(1, 0, None, "the site is being drained")]
-    assert answers(core, 10, CommitHold(1, 1)) == [Started(1, 1, 10)]
+    assert answers(core, 10, CommitNodes(1, 1)) == [Started(1, 1, 10)]
     assert commands(core, 11, own(3, 2)) == [StartJob(3, ((2, 4),))], "the owner's users are not concerned"
     assert answers(core, 20, JobFinished(1), JobFinished(3))[-1] == Ended(1, 1, 20, "finished")
     assert answers(core, 30, ResumeSite()) == [SiteChanged(0, 4)]
-    assert answers(core, 31, HoldNodes(4, 1, 4, 10)) == [Started(4, 1, 31)]
+    assert answers(core, 31, ReserveNodes(4, 1, 4, 10)) == [Started(4, 1, 31)]
 
 
 def test_a_site_that_can_start_nothing_is_shut_to_the_grid() -> None:
     """While it is shut the grid is told so, and refused with the reason; then all is as before."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 100, 10))
+    answers(core, 0, ReserveNodes(1, 1, 2, 100, 10))
     assert answers(core, 1, SiteShut("full")) == [SiteChanged(2, 0)]
-    assert answers(core, 2, HoldNodes(2, 1, 1, 10), EnqueueJob(job(3, 1), 1, 99)) == [
+    assert answers(core, 2, ReserveNodes(2, 1, 1, 10), EnqueueJob(job(3, 1), 1, 99)) == [
         Refused(2, 1, "full"),
         Refused(3, 1, "full"),
     ]
@@ -437,10 +439,10 @@ def test_a_site_that_can_start_nothing_is_shut_to_the_grid() -> None:
     assert core.shut == "full"
     assert not core.draining
     answers(core, 3, DrainSite())
-    assert answers(core, 3, HoldNodes(2, 2, 1, 10)) == [Refused(2, 2, "the site is being drained")]
+    assert answers(core, 3, ReserveNodes(2, 2, 1, 10)) == [Refused(2, 2, "the site is being drained")]
     assert answers(core, 4, SiteOpened()) == [], "it drains still"
     assert answers(core, 5, ResumeSite()) == [SiteChanged(0, 2)]
-    assert answers(core, 6, HoldNodes(2, 3, 1, 10)) == [Started(2, 3, 6)]
+    assert answers(core, 6, ReserveNodes(2, 3, 1, 10)) == [Started(2, 3, 6)]
 
 
 def test_the_grid_is_told_what_others_have() -> None:
@@ -448,7 +450,7 @@ def test_the_grid_is_told_what_others_have() -> None:
     core = site(8, share=0.5)
     assert answers(core, 0, own(1, 4)) == [], "the owner's half is not the grid's"
     assert answers(core, 1, own(2, 3)) == [SiteChanged(3, 1)]
-    assert answers(core, 2, HoldNodes(3, 1, 1, 10)) == [Started(3, 1, 2)]
+    assert answers(core, 2, ReserveNodes(3, 1, 1, 10)) == [Started(3, 1, 2)]
     assert answers(core, 3, JobFinished(3)) == [Ended(3, 1, 3, "finished")]
     assert answers(core, 4, JobFinished(1)) == [SiteChanged(0, 4)]
 
@@ -457,16 +459,16 @@ def test_a_restart_loses_what_ran_and_keeps_what_waits() -> None:
     """After a failure the grid hears what is lost, delegated jobs still wait, and own users' jobs are run again."""
     core = site(8)
     commands(core, 0, own(1, 2))
-    answers(core, 0, HoldNodes(2, 1, 2, 100), HoldNodes(3, 1, 2, 100, 90), HoldNodes(4, 1, 2, 100, 90))
-    answers(core, 0, CommitHold(4, 1))
+    answers(core, 0, ReserveNodes(2, 1, 2, 100), ReserveNodes(3, 1, 2, 100, 90), ReserveNodes(4, 1, 2, 100, 90))
+    answers(core, 0, CommitNodes(4, 1))
     answers(core, 1, EnqueueJob(job(5, 2), 1, 10_000))
     assert core.part_state(5) == "waiting"
     commands(core, 2, own(6, 7))
     said, done = told(core, 50, SiteRestarted())
-    assert said == [Ended(2, 1, 50, "lost"), HoldEnded(3, 1), HoldEnded(4, 1), Started(5, 1, 50)]
+    assert said == [Ended(2, 1, 50, "lost"), LeaseEnded(3, 1), LeaseEnded(4, 1), Started(5, 1, 50)]
     assert done == [StartJob(5, ((0, 2),)), StartJob(1, ((2, 4),))], "the own job stands behind what waited"
     assert commands(core, 55, JobFinished(1), JobFinished(5)) == [StartJob(6, ((0, 7),))]
-    assert told(core, 60, CommitHold(4, 1), JobFinished(2)) == ([], []), "what is said of the past changes nothing"
+    assert told(core, 60, CommitNodes(4, 1), JobFinished(2)) == ([], []), "what is said of the past changes nothing"
 
 
 def test_an_own_job_that_was_cancelled_is_not_run_again() -> None:
@@ -492,7 +494,7 @@ def test_own_users_need_no_grid() -> None:
 def test_users_and_the_grid_do_not_touch_each_others_jobs() -> None:
     """A user cannot cancel a job of the grid at the site, nor submit one under its id."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 100))
+    answers(core, 0, ReserveNodes(1, 1, 2, 100))
     assert told(core, 1, JobCancelled(1), own(1, 2)) == ([], [])
     assert core.part_state(1) == "running"
 
@@ -500,22 +502,22 @@ def test_users_and_the_grid_do_not_touch_each_others_jobs() -> None:
 def test_a_request_that_is_repeated_changes_nothing() -> None:
     """Commitments, releases, withdrawals and cancellations can be repeated at will."""
     core = site()
-    answers(core, 0, HoldNodes(1, 1, 2, 100, 10))
-    assert answers(core, 1, CommitHold(1, 1), CommitHold(1, 1)) == []
-    assert answers(core, 10, CommitHold(1, 1)) == [Started(1, 1, 10)]
-    assert answers(core, 11, CommitHold(1, 1), WithdrawJob(1, 1)) == []
+    answers(core, 0, ReserveNodes(1, 1, 2, 100, 10))
+    assert answers(core, 1, CommitNodes(1, 1), CommitNodes(1, 1)) == []
+    assert answers(core, 10, CommitNodes(1, 1)) == [Started(1, 1, 10)]
+    assert answers(core, 11, CommitNodes(1, 1), WithdrawJob(1, 1)) == []
     answers(core, 12, CancelJob(1, 1))
     answers(core, 13, JobFinished(1))
-    assert told(core, 14, CommitHold(1, 1), ReleaseHold(1, 1), CancelJob(1, 1), JobFinished(1)) == ([], [])
+    assert told(core, 14, CommitNodes(1, 1), ReleaseNodes(1, 1), CancelJob(1, 1), JobFinished(1)) == ([], [])
 
 
 REQUESTS = st.one_of(
-    st.builds(HoldNodes, st.integers(1, 6), st.integers(1, 3), st.integers(1, 5), st.integers(1, 40), st.none()),
+    st.builds(ReserveNodes, st.integers(1, 6), st.integers(1, 3), st.integers(1, 5), st.integers(1, 40), st.none()),
     st.builds(
-        HoldNodes, st.integers(1, 6), st.integers(1, 3), st.integers(1, 5), st.integers(1, 40), st.integers(0, 90)
+        ReserveNodes, st.integers(1, 6), st.integers(1, 3), st.integers(1, 5), st.integers(1, 40), st.integers(0, 90)
     ),
-    st.builds(CommitHold, st.integers(1, 6), st.integers(1, 3)),
-    st.builds(ReleaseHold, st.integers(1, 6), st.integers(1, 3)),
+    st.builds(CommitNodes, st.integers(1, 6), st.integers(1, 3)),
+    st.builds(ReleaseNodes, st.integers(1, 6), st.integers(1, 3)),
     st.builds(CancelJob, st.integers(1, 6), st.integers(1, 3)),
     st.builds(WithdrawJob, st.integers(1, 6), st.integers(1, 3)),
     st.builds(

@@ -9,15 +9,15 @@ from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE, work_of
 from gridweave.site.messages import (
-    CommitHold,
+    CommitNodes,
     Ended,
     FragmentsMet,
-    Held,
-    HoldNodes,
     JobFinished,
     JobSubmitted,
     KillJob,
     RateMeasured,
+    Reserved,
+    ReserveNodes,
     RunsLate,
     Started,
     StartJob,
@@ -31,8 +31,8 @@ HALF = RATE_ONE // 2
 def started(policy: SitePolicy | SharedNodes | None = None) -> ContractCore:
     """Return a site of 4 nodes on which a fragment of 2 nodes and 100 ms has started at 0, with its others."""
     site = ContractCore(4, policy or SitePolicy())
-    assert ToGrid(Held(1, 1)) in site.handle(0, HoldNodes(1, 1, 2, 100, 0))
-    assert ToGrid(Started(1, 1, 0)) in site.handle(0, CommitHold(1, 1))
+    assert ToGrid(Reserved(1, 1)) in site.handle(0, ReserveNodes(1, 1, 2, 100, 0))
+    assert ToGrid(Started(1, 1, 0)) in site.handle(0, CommitNodes(1, 1))
     site.handle(0, FragmentsMet(1, 1))
     return site
 

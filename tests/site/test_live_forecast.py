@@ -9,12 +9,12 @@ import pytest
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
-from gridweave.site.journal.snapshot import dump_core
 from gridweave.site.live import OWN_IDS, LiveSite
-from gridweave.site.messages import Agent, EnqueueJob, HoldNodes, UserSubmitted, Wish
+from gridweave.site.messages import EnqueueJob, Machine, ReserveNodes, UserSubmitted, Wish
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
+from gridweave.site.state import dump_state
 
 FIRST, SECOND, THIRD = OWN_IDS + 1, OWN_IDS + 2, OWN_IDS + 3
 MINUTE_MS = 60_000
@@ -28,8 +28,8 @@ def request(nodes: int, minutes: int) -> JobRequest:
 
 def site(*jobs: tuple[int, int], policy: Any = None, **more: Any) -> LiveSite:
     """Return a site of four nodes to which own users have handed in jobs, given as nodes and minutes."""
-    agents = (Agent(name="m0", nodes=4),)
-    core = LiveSite(SiteSettings(name="north", number=0, policy=policy or SitePolicy(), agents=agents, **more))
+    agents = (Machine(name="m0", nodes=4),)
+    core = LiveSite(SiteSettings(name="north", number=0, policy=policy or SitePolicy(), machines=agents, **more))
     for number, (nodes, minutes) in enumerate(jobs):
         core.handle(0, UserSubmitted(f"key {number}", request(nodes, minutes)))
     return core
@@ -37,9 +37,9 @@ def site(*jobs: tuple[int, int], policy: Any = None, **more: Any) -> LiveSite:
 
 def told(core: LiveSite, job_id: int, now_ms: int = 0) -> Forecast:
     """Return the forecast of a job; nothing may have changed by it."""
-    before = dump_core(core)
+    before = dump_state(core)
     forecast = core.forecast(now_ms, job_id)
-    assert dump_core(core) == before, "a forecast has changed the site"
+    assert dump_state(core) == before, "a forecast has changed the site"
     assert forecast is not None
     return forecast
 
@@ -54,13 +54,13 @@ def test_the_head_hears_its_start_and_nothing_changes(policy: Any) -> None:
     (there,) = forecast.sites
     assert (there.site, there.nodes, there.free, there.start_ms) == ("north", 4, 1, 10 * MINUTE_MS)
     assert (there.ahead, there.waits_for, there.reason) == (0, (FIRST,), forecast.reason)
-    before = dump_core(core)
+    before = dump_state(core)
     quote = core.quote(MINUTE_MS, request(2, 30))
     assert (quote.job_id, quote.start_ms, quote.ahead) == (None, 30 * MINUTE_MS, 1)
     assert quote.reason == "it needs 2 nodes, 1 of 4 nodes is free, and 1 job waits"
     assert core.quote(MINUTE_MS, request(5, 1)).state == "refused"
     assert core.quote(MINUTE_MS, request(0, 1)).reason == "nodes is 0; a whole number from 1 to 10000000"
-    assert dump_core(core) == before, "a quote has changed the site"
+    assert dump_state(core) == before, "a quote has changed the site"
 
 
 def test_jobs_that_do_not_wait() -> None:
@@ -96,7 +96,7 @@ def test_jobs_of_the_grid() -> None:
     assert core.quote(1, request(1, 1)).start_ms == 1
     core = site()
     described = DescribeJob(1, 1, request(2, 5), 5 * MINUTE_MS, 0, 2, ("north", "south"))
-    core.handle(0, described, HoldNodes(1, 1, 2, 5 * MINUTE_MS, 500))
+    core.handle(0, described, ReserveNodes(1, 1, 2, 5 * MINUTE_MS, 500))
     held = told(core, 1)
     assert (held.state, held.start_ms) == ("starting", 500)
-    assert held.reason == "its nodes are held until the start that was agreed on"
+    assert held.reason == "its nodes are reserved until the start that was agreed on"

@@ -8,14 +8,14 @@ import pytest
 
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, Program
 from gridweave.site.launch import RankReport, Used
-from gridweave.site.messages import Agent, ConfirmRun, EndRun, RunEnded, StartJob, StartRun
+from gridweave.site.messages import ConfirmRun, EndRun, Machine, RunEnded, StartJob, StartRun
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import MOST_CODES, Run, SiteSettings, make_run, repeated_orders
 
 SETTINGS = SiteSettings(
     name="north",
     number=0,
-    agents=(Agent(name="a", nodes=2), Agent(name="b", nodes=1), Agent(name="c", nodes=3)),
+    machines=(Machine(name="a", nodes=2), Machine(name="b", nodes=1), Machine(name="c", nodes=3)),
     policy=SitePolicy(),
 )
 

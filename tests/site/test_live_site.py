@@ -24,28 +24,27 @@ from gridweave.site.job import (
     RecordUsage,
 )
 from gridweave.site.journal.records import Codec, digest
-from gridweave.site.journal.snapshot import dump_core, load_core
 from gridweave.site.launch import RankReport, Used
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
-    Agent,
-    AgentForgotten,
-    AgentJoined,
     CancelJob,
-    CommitHold,
+    CommitNodes,
     ConfirmRun,
     Ended,
     EndRun,
     EnqueueJob,
     FragmentsMet,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     LiveSiteEvent,
     LookForRoom,
+    Machine,
+    MachineForgotten,
+    MachineJoined,
     MachineReady,
     Refused,
-    ReleaseHold,
+    ReleaseNodes,
+    Reserved,
+    ReserveNodes,
     RunDelayed,
     RunEnded,
     RunStarted,
@@ -60,14 +59,15 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
+from gridweave.site.state import dump_state, read_state
 
 OWN = 1_000_000_000_001
-TWO = (Agent(name="a", nodes=2, ports=(2000, 2002)), Agent(name="b", nodes=2, ports=(3000, 3001)))
+TWO = (Machine(name="a", nodes=2, ports=(2000, 2002)), Machine(name="b", nodes=2, ports=(3000, 3001)))
 
 
-def site(*agents: Agent, **more: Any) -> LiveSite:
+def site(*agents: Machine, **more: Any) -> LiveSite:
     """Return a site of two machines with two nodes each, or of these."""
-    return LiveSite(SiteSettings(name="north", number=0, agents=agents or TWO, policy=SitePolicy(), **more))
+    return LiveSite(SiteSettings(name="north", number=0, machines=agents or TWO, policy=SitePolicy(), **more))
 
 
 def request(nodes: int = 1, *, limit_ms: int = 1000, **program: Any) -> JobRequest:
@@ -119,7 +119,7 @@ def test_a_job_over_two_machines_is_told_to_both_and_ends_with_the_last() -> Non
     """Ranks go up over the machines; the job runs when both say so, and has ended when both have said that."""
     core = site()
     starts = of(do(core, 0, own(3)), StartRun)
-    assert [(start.agent, start.slots, [rank.rank for rank in start.launch.ranks]) for start in starts] == [
+    assert [(start.machine, start.slots, [rank.rank for rank in start.launch.ranks]) for start in starts] == [
         ("a", (0, 1), [0, 1]),
         ("b", (0,), [2]),
     ]
@@ -135,14 +135,14 @@ def test_a_job_over_two_machines_is_told_to_both_and_ends_with_the_last() -> Non
     assert state(core) == ("ended", "finished", 1)
     (usage,) = of(commands, RecordUsage)
     assert (usage.width, usage.run_ms, usage.used.cpu_s) == (3, 10, 3.0)
-    assert core.book.records[OWN].agents == ("a", "b")
+    assert core.book.records[OWN].machines == ("a", "b")
 
 
 def test_a_batch_script_has_one_rank_on_its_first_node() -> None:
     """With ranks on the first node alone the job has all its nodes, and one process."""
     core = site()
     (start,) = of(do(core, 0, own(4, ranks="first-node")), StartRun)
-    assert (start.agent, start.slots, start.launch.size) == ("a", (0,), 1)
+    assert (start.machine, start.slots, start.launch.size) == ("a", (0,), 1)
     assert core.core.site.free == 0
     do(core, 1, ended("a", OWN))
     assert core.core.site.free == 4
@@ -283,11 +283,11 @@ def test_what_machines_say_late_twice_or_of_others_changes_nothing() -> None:
 
 def test_a_machine_that_is_back_is_asked_and_told() -> None:
     """What it had begun is asked about, until it has answered; what it had not is ordered again, as are ends."""
-    core = site(Agent(name="a", nodes=4))
+    core = site(Machine(name="a", nodes=4))
     do(core, 0, own(1), own(1, key="2"), own(1, key="3"), RunStarted("a", OWN, 1))
     do(core, 1, RunStarted("a", OWN, 1), RunStarted("a", OWN + 1, 1))
     assert [type(order) for order in core.runs.orders("a")] == [StartRun]
-    do(core, 2, AgentJoined("a", "here"), Wish("cancel", (OWN + 1,)))
+    do(core, 2, MachineJoined("a", "here"), Wish("cancel", (OWN + 1,)))
     kinds = [(type(order), getattr(order, "job_id", OWN + 2)) for order in core.runs.orders("a", "b")]
     assert kinds == [(ConfirmRun, OWN), (ConfirmRun, OWN + 1), (EndRun, OWN + 1), (StartRun, OWN + 2)]
     do(core, 3, RunStarted("a", OWN, 1), ended("a", OWN + 1, "lost"), RunStarted("a", OWN + 2, 1))
@@ -298,10 +298,10 @@ def test_a_machine_that_is_back_is_asked_and_told() -> None:
 def test_a_greeting_that_comes_late_or_twice_loses_nothing() -> None:
     """A machine that joined long ago and is heard of again only now is asked, and not believed to know nothing."""
     core = site()
-    do(core, 0, AgentJoined("a", "here"))
+    do(core, 0, MachineJoined("a", "here"))
     do(core, 1, own(1))
     do(core, 2, RunStarted("a", OWN, 1))
-    do(core, 3, AgentJoined("a", "here"))
+    do(core, 3, MachineJoined("a", "here"))
     assert state(core) == ("running", "", 1)
 
 
@@ -317,15 +317,15 @@ def test_a_machine_that_is_given_up_loses_all_that_it_ran() -> None:
     """What is begun there and what is not begins anew; jobs elsewhere go on."""
     core = site()
     do(core, 0, own(2), own(2, key="2"), RunStarted("a", OWN, 1))
-    do(core, 1, AgentForgotten("a"))
+    do(core, 1, MachineForgotten("a"))
     assert (state(core), state(core, OWN + 1)) == (("starting", "", 2), ("starting", "", 1))
 
 
 def test_machines_are_told_apart() -> None:
     """A site has at least one machine, and no two of the same name."""
-    for agents in ((), (Agent(name="a", nodes=1), Agent(name="a", nodes=2))):
-        with pytest.raises(OptionError, match="agents"):
-            SiteSettings(name="north", number=0, agents=agents, policy=SitePolicy())
+    for agents in ((), (Machine(name="a", nodes=1), Machine(name="a", nodes=2))):
+        with pytest.raises(OptionError, match="machines"):
+            SiteSettings(name="north", number=0, machines=agents, policy=SitePolicy())
 
 
 # -- ports ------------------------------------------------------------------------------------------------------------
@@ -338,19 +338,19 @@ def meetings(commands: list[Any]) -> list[str]:
 
 def test_ports_are_given_to_one_job_at_a_time() -> None:
     """Each job on a machine has a port of its own while there are any; one that ended leaves it to the next."""
-    core = site(Agent(name="a", nodes=4, ports=(2000, 2002)))
+    core = site(Machine(name="a", nodes=4, ports=(2000, 2002)))
     starts = [meetings(do(core, 0, own(1, key=str(number)))) for number in range(3)]
     assert starts == [["127.0.0.1:2000"], ["127.0.0.1:2001"], [""]]
-    do(core, 1, ended("a", OWN), AgentJoined("a", "north7"))
+    do(core, 1, ended("a", OWN), MachineJoined("a", "north7"))
     assert meetings(do(core, 2, own(1, key="next"))) == ["north7:2000"]
 
 
 def test_the_first_site_of_a_job_says_where_its_ranks_meet() -> None:
     """The port is taken with the hold, told with its answer, kept through the start, and given back at the end."""
     core = site()
-    held = of(do(core, 0, described(7, 2, others=2), HoldNodes(7, 1, 2, 1000, 50)), Held)
-    assert held == [Held(7, 1, "127.0.0.1:2000")]
-    do(core, 10, CommitHold(7, 1, "127.0.0.1:2000"))
+    held = of(do(core, 0, described(7, 2, others=2), ReserveNodes(7, 1, 2, 1000, 50)), Reserved)
+    assert held == [Reserved(7, 1, "127.0.0.1:2000")]
+    do(core, 10, CommitNodes(7, 1, "127.0.0.1:2000"))
     assert meetings(do(core, 50)) == ["127.0.0.1:2000"]
     do(core, 60, ended("a", 7))
     assert list(core.runs.ports.taken()) == []
@@ -360,9 +360,9 @@ def test_ranks_on_other_sites_meet_where_the_grid_says() -> None:
     """A site that is not the first has no port for the job; if the first has none either there is none at all."""
     for meeting in ("south1:9000", ""):
         core = site()
-        (held,) = of(do(core, 0, described(7, 2, first=3, others=3), HoldNodes(7, 1, 2, 1000, 50)), Held)
+        (held,) = of(do(core, 0, described(7, 2, first=3, others=3), ReserveNodes(7, 1, 2, 1000, 50)), Reserved)
         assert held.rendezvous == ""
-        do(core, 10, CommitHold(7, 1, meeting))
+        do(core, 10, CommitNodes(7, 1, meeting))
         (start,) = of(do(core, 50), StartRun)
         assert (start.launch.rendezvous, [rank.rank for rank in start.launch.ranks]) == (meeting, [3, 4])
         assert (start.launch.size, start.launch.sites) == (5, ("south", "north"))
@@ -371,19 +371,19 @@ def test_ranks_on_other_sites_meet_where_the_grid_says() -> None:
 def test_a_hold_that_is_followed_by_the_next_at_once_leaves_no_port_behind() -> None:
     """After a cut a release and the next attempt come together; the port of the first goes back."""
     core = site()
-    do(core, 0, described(7, 2, others=2), HoldNodes(7, 1, 2, 1000, 50))
-    commands = do(core, 5, ReleaseHold(7, 1), described(7, 2, attempt=2, others=2), HoldNodes(7, 2, 2, 1000, 90))
-    assert of(commands, HoldEnded, Held) == [HoldEnded(7, 1), Held(7, 2, "127.0.0.1:2000")]
+    do(core, 0, described(7, 2, others=2), ReserveNodes(7, 1, 2, 1000, 50))
+    commands = do(core, 5, ReleaseNodes(7, 1), described(7, 2, attempt=2, others=2), ReserveNodes(7, 2, 2, 1000, 90))
+    assert of(commands, LeaseEnded, Reserved) == [LeaseEnded(7, 1), Reserved(7, 2, "127.0.0.1:2000")]
     assert list(core.runs.ports.taken()) == [("a", 2000)]
 
 
 def test_a_meeting_of_an_attempt_that_is_over_is_not_that_of_the_next() -> None:
     """A commitment that came too late says nothing of a later attempt on this site alone."""
     core = site()
-    do(core, 0, described(7, 2, first=1, others=1), HoldNodes(7, 1, 2, 1000, 50))
+    do(core, 0, described(7, 2, first=1, others=1), ReserveNodes(7, 1, 2, 1000, 50))
     do(core, 51)
-    do(core, 60, CommitHold(7, 1, "south1:9000"))
-    assert meetings(do(core, 70, described(7, 2, attempt=2), HoldNodes(7, 2, 2, 1000))) == ["127.0.0.1:2000"]
+    do(core, 60, CommitNodes(7, 1, "south1:9000"))
+    assert meetings(do(core, 70, described(7, 2, attempt=2), ReserveNodes(7, 2, 2, 1000))) == ["127.0.0.1:2000"]
 
 
 # -- jobs of the grid -------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def test_a_meeting_of_an_attempt_that_is_over_is_not_that_of_the_next() -> None:
 def test_a_job_of_the_grid_starts_as_it_was_described_and_its_end_is_told() -> None:
     """The site tells that it started; at the end first how, then that it has ended; nothing of it is left."""
     core = site()
-    commands = do(core, 0, described(7, 2), HoldNodes(7, 1, 2, 1000))
+    commands = do(core, 0, described(7, 2), ReserveNodes(7, 1, 2, 1000))
     assert of(commands, Started) == [Started(7, 1, 0)]
     assert len(of(commands, StartRun)) == 1
     commands = do(core, 9, ended("a", 7, "failed", reason="it broke", ranks=(RankReport(1, 1, 1, exit_code=2),)))
@@ -407,24 +407,24 @@ def test_a_job_of_the_grid_starts_as_it_was_described_and_its_end_is_told() -> N
 def test_how_a_job_of_the_grid_ended_is_told_as_it_was(outcome: str, told: str) -> None:
     """What the machines say is what the grid hears."""
     core = site()
-    do(core, 0, described(7, 1), HoldNodes(7, 1, 1, 1000))
+    do(core, 0, described(7, 1), ReserveNodes(7, 1, 1, 1000))
     assert of(do(core, 9, ended("a", 7, outcome)), Ended) == [Ended(7, 1, 9, told)]
 
 
 def test_what_the_grid_wants_no_more_is_ended_at_every_stage() -> None:
     """A wait is withdrawn, a hold released, a run ended; one that had finished by itself has finished."""
     core = site()
-    do(core, 0, described(1, 4), HoldNodes(1, 1, 4, 1000))
+    do(core, 0, described(1, 4), ReserveNodes(1, 1, 4, 1000))
     do(core, 1, described(2, 4), EnqueueJob(Job(job_id=2, width=4, estimate_ms=9), 1, 10**6))
     assert of(do(core, 2, WithdrawJob(2, 1)), Withdrawn) == [Withdrawn(2, 1)]
     assert of(do(core, 3, CancelJob(1, 1)), EndRun) == [EndRun(agent, 1, 1, "cancelled") for agent in "ab"]
     do(core, 4, ended("a", 1, "cancelled"))
     assert of(do(core, 5, ended("b", 1, "cancelled")), Ended) == [Ended(1, 1, 5, "cancelled")]
-    do(core, 6, described(3, 4), HoldNodes(3, 1, 4, 1000))
+    do(core, 6, described(3, 4), ReserveNodes(3, 1, 4, 1000))
     do(core, 7, CancelJob(3, 1))
     assert of(do(core, 8, ended("a", 3), ended("b", 3)), Ended) == [Ended(3, 1, 8, "finished")]
-    do(core, 9, described(4, 4, others=1), HoldNodes(4, 1, 4, 1000, 50))
-    assert of(do(core, 10, CancelJob(4, 1)), HoldEnded) == [HoldEnded(4, 1)]
+    do(core, 9, described(4, 4, others=1), ReserveNodes(4, 1, 4, 1000, 50))
+    assert of(do(core, 10, CancelJob(4, 1)), LeaseEnded) == [LeaseEnded(4, 1)]
     assert core._expected == {}
 
 
@@ -432,8 +432,8 @@ def test_a_part_that_stays_alone_is_ended_as_unmet() -> None:
     """Without word that all have met, the part is ended after the time of the rendezvous; with it, it runs on."""
     for met in (False, True):
         core = site(rendezvous_ms=30)
-        do(core, 0, described(7, 2, others=2), HoldNodes(7, 1, 2, 1000, 50))
-        do(core, 10, CommitHold(7, 1))
+        do(core, 0, described(7, 2, others=2), ReserveNodes(7, 1, 2, 1000, 50))
+        do(core, 10, CommitNodes(7, 1))
         do(core, 50)
         do(core, 60, *([FragmentsMet(7, 1)] if met else []))
         assert len(of(do(core, 80), EndRun)) == (0 if met else 1)
@@ -445,7 +445,7 @@ def test_what_was_not_described_is_refused() -> None:
     """A request for an attempt of which the site does not know what it runs cannot be granted; an old word is none."""
     core = site()
     reason = "the site was not told what it runs"
-    assert of(do(core, 0, HoldNodes(7, 1, 1, 1000)), Refused) == [Refused(7, 1, reason)]
+    assert of(do(core, 0, ReserveNodes(7, 1, 1, 1000)), Refused) == [Refused(7, 1, reason)]
     stale = do(core, 1, described(7, 1), EnqueueJob(Job(job_id=7, width=1, estimate_ms=9), 2, 10**6))
     assert of(stale, Refused) == [Refused(7, 2, reason)]
 
@@ -453,7 +453,7 @@ def test_what_was_not_described_is_refused() -> None:
 def test_a_refusal_forgets_what_was_described() -> None:
     """What the site has no nodes for leaves nothing behind."""
     core = site()
-    commands = do(core, 0, described(7, 9), HoldNodes(7, 1, 9, 1000))
+    commands = do(core, 0, described(7, 9), ReserveNodes(7, 1, 9, 1000))
     assert [refusal.attempt for refusal in of(commands, Refused)] == [1]
     assert core._expected == {}
 
@@ -496,14 +496,14 @@ kinds = st.sampled_from(["hold", "queue"])
 
 def asked(
     job_id: int, attempt: int, wanted: JobRequest, others: int, start_ms: int | None, kind: str
-) -> tuple[DescribeJob, EnqueueJob | HoldNodes]:
+) -> tuple[DescribeJob, EnqueueJob | ReserveNodes]:
     """Return a description and the request that follows it."""
     width = wanted.nodes
     sites = ("north",) if start_ms is None or not others else ("north", "south")
     word = DescribeJob(job_id, attempt, wanted, wanted.limit_ms, 0, width + (others if len(sites) > 1 else 0), sites)
     if kind == "queue":
         return word, EnqueueJob(Job(job_id=job_id, width=width, estimate_ms=wanted.limit_ms), attempt, 30)
-    return word, HoldNodes(job_id, attempt, width, wanted.limit_ms, start_ms)
+    return word, ReserveNodes(job_id, attempt, width, wanted.limit_ms, start_ms)
 
 
 def wishing(wanted: JobRequest, after: list[After], array: ArrayPlace | None) -> JobRequest:
@@ -537,10 +537,10 @@ anything = st.one_of(
             st.builds(RunEnded, agents, jobs, attempts, outcomes),
             st.builds(RunDelayed, agents.filter(lambda name: name != "c"), jobs, attempts, st.just("full")),
             st.builds(MachineReady, agents),
-            st.builds(AgentJoined, agents.filter(lambda name: name != "c"), st.just("here")),
-            st.builds(AgentForgotten, agents),
-            st.builds(CommitHold, grid_jobs, attempts, st.sampled_from(["", "south1:9000"])),
-            st.builds(ReleaseHold, grid_jobs, attempts),
+            st.builds(MachineJoined, agents.filter(lambda name: name != "c"), st.just("here")),
+            st.builds(MachineForgotten, agents),
+            st.builds(CommitNodes, grid_jobs, attempts, st.sampled_from(["", "south1:9000"])),
+            st.builds(ReleaseNodes, grid_jobs, attempts),
             st.builds(CancelJob, grid_jobs, attempts),
             st.builds(WithdrawJob, grid_jobs, attempts),
             st.builds(FragmentsMet, grid_jobs, attempts),
@@ -557,7 +557,7 @@ def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[i
     now_ms, recorded, snapshot = 0, [], b""
     for number, (later_ms, groups) in enumerate(told):
         if number == kept:
-            snapshot = dump_core(core)
+            snapshot = dump_state(core)
             recorded = []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(event for group in groups for event in group))
@@ -566,7 +566,7 @@ def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[i
         assert core.next_wakeup_ms() is None or core.next_wakeup_ms() > now_ms  # type: ignore[operator]
     again = site(rendezvous_ms=15)
     if snapshot:
-        load_core(again, snapshot, "here")
+        again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
     assert list(again.book.records.values()) == list(core.book.records.values())
@@ -586,9 +586,9 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
         orders = list(core.runs.orders("a", "b"))
         now_ms = max(now_ms, core.next_wakeup_ms() or 0)
         ends = {
-            (order.agent, order.launch.job_id, order.launch.attempt)
+            (order.machine, order.launch.job_id, order.launch.attempt)
             if isinstance(order, StartRun)
-            else (order.agent, order.job_id, order.attempt)
+            else (order.machine, order.job_id, order.attempt)
             for order in orders
             if not isinstance(order, LookForRoom)
         } | {(agent, run.job_id, run.attempt) for run in core.runs._runs.values() for agent in run.pieces}
@@ -604,9 +604,9 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
 def test_a_job_on_one_site_whose_start_was_agreed_on_has_one_port() -> None:
     """A hold with a start gets its port at once, also if the job is on no other site; it is given back in the end."""
     core = site()
-    (held,) = of(do(core, 0, described(7, 1), HoldNodes(7, 1, 1, 1000, 5)), Held)
+    (held,) = of(do(core, 0, described(7, 1), ReserveNodes(7, 1, 1, 1000, 5)), Reserved)
     assert held.rendezvous == "127.0.0.1:2000"
-    (start,) = of(do(core, 5, CommitHold(7, 1)), StartRun)
+    (start,) = of(do(core, 5, CommitNodes(7, 1)), StartRun)
     assert start.launch.rendezvous == "127.0.0.1:2000"
     do(core, 6, ended("a", 7))
     assert of(do(core, 7, own(1)), StartRun)[0].launch.rendezvous == "127.0.0.1:2000"
@@ -624,7 +624,7 @@ def test_a_full_machine_keeps_what_was_given_to_it_waiting() -> None:
     assert of(commands, SiteChanged, EndRun) == []
     assert (core.runs.problem_of("a"), core.runs.problem_of("b"), core.core.shut) == ("full", "", "")
     assert [type(order) for order in core.runs.orders("a")] == [StartRun, LookForRoom]
-    assert list(core.runs.orders("b")) == [order for order in core.runs.orders("a", "b") if order.agent == "b"]
+    assert list(core.runs.orders("b")) == [order for order in core.runs.orders("a", "b") if order.machine == "b"]
     do(core, 5, RunStarted("a", OWN, 1), MachineReady("a"))
     assert (state(core), core.runs.problem_of("a")) == (("running", "", 1), "")
 
@@ -643,7 +643,7 @@ def test_a_job_that_no_machine_started_within_its_limit_is_begun_anew() -> None:
 def test_a_site_without_a_machine_that_can_start_anything_hands_the_jobs_of_the_grid_back() -> None:
     """Its own users' jobs wait; those of the grid end as lost, and it takes in no more until a machine is ready."""
     core = site()
-    do(core, 0, described(7, 1), HoldNodes(7, 1, 1, 1000), own(2), described(8, 1), HoldNodes(8, 1, 1, 1000))
+    do(core, 0, described(7, 1), ReserveNodes(7, 1, 1, 1000), own(2), described(8, 1), ReserveNodes(8, 1, 1, 1000))
     do(core, 1, RunStarted("b", 8, 1))
     assert of(do(core, 2, RunDelayed("a", 7, 1, "a is full")), EndRun) == []
     commands = do(core, 3, RunDelayed("b", OWN, 1, "b is full"))
@@ -652,12 +652,12 @@ def test_a_site_without_a_machine_that_can_start_anything_hands_the_jobs_of_the_
     (told,) = of(commands, Ended)
     assert (told.outcome, told.attempt) == ("lost", 1)
     assert of(commands, SiteChanged) == [SiteChanged(3, 0)], "one node has the other job of the grid"
-    commands = do(core, 5, described(7, 1, attempt=2), HoldNodes(7, 2, 1, 1000))
+    commands = do(core, 5, described(7, 1, attempt=2), ReserveNodes(7, 2, 1, 1000))
     assert of(commands, Refused) == [Refused(7, 2, "b is full")]
     assert state(core)[0] == "starting"
     commands = do(core, 6, MachineReady("a"))
     assert (core.core.shut, of(commands, SiteChanged)) == ("", [SiteChanged(2, 1)])
-    assert of(do(core, 7, described(7, 1, attempt=3), HoldNodes(7, 3, 1, 1000)), Started) == [Started(7, 3, 7)]
+    assert of(do(core, 7, described(7, 1, attempt=3), ReserveNodes(7, 3, 1, 1000)), Started) == [Started(7, 3, 7)]
     commands = do(core, 8, RunDelayed("a", 7, 3, "full again"))
     assert of(commands, EndRun) == [EndRun("a", 7, 3, "full again")], "b has not said that it is ready"
 
@@ -667,7 +667,7 @@ def test_a_machine_that_is_there_again_may_have_room() -> None:
     core = site(TWO[0])
     do(core, 0, own(2), RunDelayed("a", OWN, 1, "full"))
     assert core.core.shut == "full"
-    do(core, 1, AgentJoined("a", "here"))
+    do(core, 1, MachineJoined("a", "here"))
     assert core.core.shut == ""
     do(core, 2, RunDelayed("a", OWN, 1, "full"), MachineReady("a"), RunDelayed("a", OWN, 1, "still"))
     assert core.core.shut == "still"

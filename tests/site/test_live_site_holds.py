@@ -8,7 +8,7 @@ from gridweave.site.eligibility import Past
 from gridweave.site.job import OWN_IDS, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
-    Agent,
+    Machine,
     RunEnded,
     RunStarted,
     StartRun,
@@ -23,8 +23,8 @@ FIRST = OWN_IDS + 1
 
 def site() -> LiveSite:
     """Return a site of one machine with two nodes."""
-    machine = Agent(name="a", nodes=2, ports=(2000, 2009))
-    return LiveSite(SiteSettings(name="north", number=0, agents=(machine,), policy=SitePolicy()))
+    machine = Machine(name="a", nodes=2, ports=(2000, 2009))
+    return LiveSite(SiteSettings(name="north", number=0, machines=(machine,), policy=SitePolicy()))
 
 
 def own(nodes: int = 1, *, key: str = "key", past: tuple[Past, ...] = (), **more: Any) -> UserSubmitted:

@@ -6,7 +6,7 @@ import pytest
 
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
-from gridweave.site.messages import Agent
+from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.site_driver import warm_up
@@ -17,7 +17,7 @@ POLICIES = [SitePolicy(), SitePolicy(discipline="planning"), SitePolicy(backfill
 @pytest.mark.parametrize("policy", POLICIES, ids=["queue", "planning", "conservative", "shared"])
 def test_all_jobs_of_the_warming_run(policy: Policy) -> None:
     """Under every discipline the own users' jobs end, and the committed hold of the grid starts."""
-    settings = SiteSettings(name="north", number=0, agents=(Agent(name="m0", nodes=4),), policy=policy)
+    settings = SiteSettings(name="north", number=0, machines=(Machine(name="m0", nodes=4),), policy=policy)
     site = warm_up(settings)
     site.check_invariants()
     assert [record.outcome for record in site.book.records.values()] == ["finished"] * 4

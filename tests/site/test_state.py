@@ -14,8 +14,8 @@ from numpy.random import MT19937, PCG64, Generator
 from gridweave.errors import InputError
 from gridweave.site.state import (
     Arrays,
+    CoreState,
     GeneratorState,
-    State,
     arrays_state,
     dump_state,
     generator_state,
@@ -50,7 +50,7 @@ def table(slots: int) -> Table:
     return Table(np.zeros(slots, JOB), np.full(slots, -1), Room(np.zeros((2, slots), np.int32)))
 
 
-class PlugState(State, frozen=True, kw_only=True, tag="Plug 1"):
+class PlugState(CoreState, frozen=True, kw_only=True, tag="Plug 1"):
     """What a plug knows."""
 
     known: dict[int, str]
@@ -76,7 +76,7 @@ class Plug:
 P = TypeVar("P")
 
 
-class CoreState(State, Generic[P], frozen=True, kw_only=True, tag="Core 1"):
+class FirstState(CoreState, Generic[P], frozen=True, kw_only=True, tag="Core 1"):
     """What a core knows."""
 
     arrays: Arrays
@@ -95,14 +95,14 @@ class Core:
     @property
     def state_type(self) -> Any:
         """What it knows, with what its part knows."""
-        return with_parts(CoreState, self.plug)
+        return with_parts(FirstState, self.plug)
 
-    def state(self) -> CoreState[PlugState]:
+    def state(self) -> FirstState[PlugState]:
         """Return what it knows."""
         arrays, draws = arrays_state(self.arrays), generator_state(self.rng)
-        return CoreState(arrays=arrays, draws=draws, plug=self.plug.state())
+        return FirstState(arrays=arrays, draws=draws, plug=self.plug.state())
 
-    def restore(self, state: CoreState[PlugState]) -> None:
+    def restore(self, state: FirstState[PlugState]) -> None:
         """Take in what another knew."""
         self.arrays = restored_arrays(self.arrays, state.arrays)
         restore_generator(self.rng, state.draws)
@@ -172,7 +172,7 @@ def test_a_generator_of_another_kind_is_refused() -> None:
 def test_a_later_version_reads_an_older_state() -> None:
     """A release that reads two versions of a state tells them apart; one that knows only the first says so."""
 
-    class PlugState2(State, frozen=True, kw_only=True, tag="Plug 2"):
+    class PlugState2(CoreState, frozen=True, kw_only=True, tag="Plug 2"):
         names: dict[int, str]
 
     class LaterPlug(Plug):

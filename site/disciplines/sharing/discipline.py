@@ -27,12 +27,21 @@ from gridweave.site.disciplines.sharing.kernels.state import (
 )
 from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, kind_array
 from gridweave.site.disciplines.sharing.slowdown_tables import IntArray, SlowdownModel
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, copy_into
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Resources, Running
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, work_of
+from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 from gridweave.site.times import when_text
+
+
+class SharedDisciplineState(CoreState, frozen=True, kw_only=True, tag="SharedDiscipline 1"):
+    """The jobs and hardware threads of a site in arrays, and the rate of each running job as the driver knows it."""
+
+    slots: SlotsState
+    arrays: Arrays
+    rates: dict[int, int]
 
 
 class SharedDiscipline:
@@ -45,6 +54,8 @@ class SharedDiscipline:
     week_offset_ms : int
         Of no concern here.
     """
+
+    state_type = SharedDisciplineState
 
     def __init__(self, nodes: int, policy: SharedNodes, week_offset_ms: int = 0) -> None:
         self._policy = policy.sharing
@@ -259,6 +270,16 @@ class SharedDiscipline:
         old = self._state
         self._state = self._empty(self._slots.double())
         copy_into(self._state, old)
+
+    def state(self) -> SharedDisciplineState:
+        """Return what is known of the jobs and threads."""
+        return SharedDisciplineState(slots=self._slots.state(), arrays=arrays_state(self._state), rates=self._rate)
+
+    def restore(self, state: SharedDisciplineState) -> None:
+        """Take in what was known of the jobs and threads."""
+        self._slots.restore(state.slots)
+        self._state = restored_arrays(self._empty(self._slots.count), state.arrays)
+        self._rate = state.rates
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

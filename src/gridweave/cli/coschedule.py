@@ -10,8 +10,7 @@ import typer
 
 from gridweave.cli.arguments import Json, Nodes, Trace
 from gridweave.cli.options import named_as_typed, split_names
-from gridweave.cli.output import check_folder, print_json, print_table, say
-from gridweave.cli.progress import Report, delayed_progress, interruptible
+from gridweave.cli.output import Report, check_folder, delayed_progress, interruptible, print_json, print_table, say
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.explanation import print_forecast
-from gridweave.cli.grid_client import places_text
-from gridweave.cli.output import check_folder, print_table, say
-from gridweave.cli.progress import delayed_progress
-from gridweave.cli.run_live import print_live_run
+from gridweave.cli.grid_client import places_text, print_forecast
+from gridweave.cli.output import check_folder, delayed_progress, print_table, say
+from gridweave.cli.run import print_live_run
 from gridweave.cli.up import progress
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.explanation import print_forecast
 from gridweave.cli.grid_client import (
     Here,
     Json,
@@ -17,6 +16,7 @@ from gridweave.cli.grid_client import (
     complete_sites,
     now_ms,
     plain,
+    print_forecast,
     relative,
     rounded,
     with_grid,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from gridweave.cli.explanation import print_forecast
 from gridweave.cli.grid_client import (
     Here,
     Jobs,
@@ -23,6 +22,7 @@ from gridweave.cli.grid_client import (
     now_ms,
     places_text,
     plain,
+    print_forecast,
     ranges_text,
     relative,
     rounded,
@@ -200,7 +200,7 @@ def _command(record: JobRecord) -> str:
     """Return the command as a shell would read it; of a script that was shipped its name alone."""
     import shlex
 
-    from gridweave.cli.shipping import shipped_name
+    from gridweave.cli.submit_options import shipped_name
 
     argv = record.request.program.argv
     return shipped_name(argv) or _short(shlex.join(argv).replace("\n", "\\n"), 100)

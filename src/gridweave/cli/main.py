@@ -13,22 +13,19 @@ import typer
 from gridweave.cli.coschedule import coschedule
 from gridweave.cli.demo import demo
 from gridweave.cli.experience import experience
-from gridweave.cli.gateway import gateway
 from gridweave.cli.grid_commands import drain, queue, quote, resume, sites, whoami
 from gridweave.cli.job_commands import cancel, explain, hold, jobs, logs, release, show
-from gridweave.cli.models import register as register_models
 from gridweave.cli.net import app as net_app
 from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
-from gridweave.cli.serve import serve
+from gridweave.cli.serve import gateway, serve
 from gridweave.cli.simulate import simulate
-from gridweave.cli.status import status
 from gridweave.cli.submit import SubmitCommand, submit
 from gridweave.cli.sweep import sweep
 from gridweave.cli.token import app as token_app
 from gridweave.cli.trace import app as trace_app
-from gridweave.cli.up import down, up
+from gridweave.cli.up import down, status, up
 from gridweave.cli.watch import watch
 from gridweave.errors import GridweaveError, InputError
 from gridweave.version import __version__
@@ -61,7 +58,6 @@ for heading, commands in _COMMANDS.items():
         app.command(command.__name__, rich_help_panel=heading)(command)
 app.add_typer(token_app, name="token", rich_help_panel=_GRID)
 app.command("run", rich_help_panel=_SIMULATION)(run_scenario)
-register_models(trace_app)
 app.add_typer(trace_app, name="trace", rich_help_panel=_SIMULATION)
 app.add_typer(scenario_app, name="scenario", rich_help_panel=_SIMULATION)
 app.add_typer(net_app, name="net", rich_help_panel=_SIMULATION)

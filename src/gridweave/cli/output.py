@@ -1,14 +1,18 @@
-"""How every command prints: results on standard output, remarks on standard error."""
+"""How every command prints: results on standard output, remarks and progress on standard error.
+
+A progress bar appears only when there is something to wait for. Memory that is not needed any more goes back.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -152,3 +156,98 @@ def save_picture(figure: Figure, out: str, kind: str) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format=kind)
     write_file(out, lambda stream: stream.write(picture.getvalue()))
+
+
+_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
+_LARGE_BYTES = 1 << 20
+
+
+def give_back_large_arrays() -> None:
+    """Have arrays of a megabyte and more go back to the system as soon as they are let go; for the command alone.
+
+    Once a large array has been let go, glibc's malloc puts those of its size on the heap, up to 32 MB (mallopt(3),
+    "M_MMAP_THRESHOLD"), and the heap can shrink only from its end, where small things are. The columns of a long trace
+    come and go, and a third of the peak would be holes between them. Elsewhere than under glibc this does nothing.
+    """
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    except (OSError, AttributeError, TypeError):  # no such function, or no such library
+        return
+
+
+T = TypeVar("T")
+
+PATIENCE_S = 1.0
+
+Report = Callable[[int, int, str], None]
+"""How much is done, how much there is, and what is going on."""
+
+
+@contextmanager
+def delayed_progress(description: str) -> Iterator[Report]:
+    """Show a bar on stderr, on terminals alone, once the block has taken longer than a second.
+
+    Parameters
+    ----------
+    description : str
+        What is going on, until the first report says more.
+
+    Yields
+    ------
+    Report
+        To be called now and then.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        # rich takes FORCE_COLOR for a terminal, which is right for colours and wrong for what moves.
+        disable=not (console.is_terminal and console.file.isatty()),
+    )
+    task = bar.add_task(description, total=1)
+    timer = threading.Timer(PATIENCE_S, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """Return what a function returns, and hear Ctrl-C at once while it runs.
+
+    Compiled code hears no signal before it returns, which may be minutes later. So it runs in a thread of its own,
+    which an interrupt leaves behind: the process is then to end.
+
+    Parameters
+    ----------
+    work : callable
+        Takes no argument. What it raises is raised here.
+    """
+    returned: list[T] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            returned.append(work())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+    return returned[0]

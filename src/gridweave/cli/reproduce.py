@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.output import check_folder, print_json, print_table, say
-from gridweave.cli.progress import delayed_progress, interruptible
+from gridweave.cli.output import check_folder, delayed_progress, interruptible, print_json, print_table, say
 from gridweave.errors import OptionError, UnavailableError
 
 if TYPE_CHECKING:

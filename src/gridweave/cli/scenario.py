@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import print_json, print_table, say
-from gridweave.cli.progress import delayed_progress
+from gridweave.cli.output import delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, problems_as_lines
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def fuzz(
     """Search for what must never happen, in simulated worlds with bad networks and failing sites.
 
     Every run checks that no job is lost or run twice, that no part of a job runs alone, that no node has two jobs, and
-    that nothing is held past its lease. The first violation ends the search with status 1, and is printed with the
+    that no node is reserved past its lease. The first violation ends the search with status 1, and is printed with the
     command that shows it again.
 
     Example: gridweave scenario fuzz two-sites --runs 1000 --seed 7

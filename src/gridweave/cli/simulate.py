@@ -21,10 +21,17 @@ from gridweave.cli.coschedule import (
     Variants,
     compare_sharing,
 )
-from gridweave.cli.memory import give_back_large_arrays
 from gridweave.cli.options import named_as_typed, parse_reservation, policies, span_text
-from gridweave.cli.output import check_folder, print_json, print_table, say
-from gridweave.cli.progress import Report, delayed_progress, interruptible
+from gridweave.cli.output import (
+    Report,
+    check_folder,
+    delayed_progress,
+    give_back_large_arrays,
+    interruptible,
+    print_json,
+    print_table,
+    say,
+)
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.output import check_folder, print_json, print_table, say
-from gridweave.cli.progress import Report, delayed_progress
+from gridweave.cli.output import Report, check_folder, delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, Source, problems_as_lines
 from gridweave.errors import GridweaveError, InputError, ScenarioError, UnavailableError
 

@@ -1,7 +1,8 @@
-"""The command `gridweave trace`: look at traces, convert them, make new ones of them, and fetch known ones."""
+"""`gridweave trace`: show, convert, transform, fetch and generate workload traces, and learn models from them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,13 @@ import typer
 
 from gridweave.cli.options import named_as_typed, parse_time_ms
 from gridweave.cli.output import counted, picture_kind, print_json, print_table, save_picture, say
-from gridweave.errors import InputError
+from gridweave.errors import InputError, OptionError
 
 if TYPE_CHECKING:
+    from gridweave.scenarios.generators.common import Moments, Scaling
     from gridweave.scenarios.traces.convert import ConversionReport
     from gridweave.scenarios.workload.table import Workload
+
 
 app = typer.Typer(help="Inspect, convert, transform and fetch workload traces.", no_args_is_help=True)
 
@@ -217,3 +220,208 @@ def _save(
     else:
         say(str(report))
         typer.echo(f"{counted(len(workload), 'job')} written to {out} ({written})")
+
+
+DEFAULT_MODEL = "ctc-sp2"
+
+_MODEL_FILE = re.compile(r".\.json(\.(gz|xz))?$", re.IGNORECASE)
+_CSV_FILE = re.compile(r".\.csv(\.(gz|xz))?$", re.IGNORECASE)
+_DAY_MS = 86_400_000
+_MIX = "M1|M2|M3|CPU/NETWORK/DISK"
+
+Load = Annotated[
+    float | None,
+    typer.Option(
+        "--load", help="Offered load to reach by scaling interarrival times, before --shrink and --run-factor."
+    ),
+]
+Estimates = Annotated[
+    str,
+    typer.Option(
+        "--estimates", metavar="keep|perfect|omega:X|phi:X", help="Estimates: keep the model's, or draw them anew."
+    ),
+]
+Weibull = Annotated[
+    str | None,
+    typer.Option(
+        "--weibull",
+        metavar="fit|table:NAME",
+        help="Interarrival times of a histogram model: fitted, or as published, e.g. table:CTC.",
+    ),
+]
+WorkloadOut = Annotated[
+    str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
+]
+ModelName = Annotated[
+    str, typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learnt one.")
+]
+ModelNodes = Annotated[
+    int | None, typer.Option("--nodes", help="Nodes of the machine; no job is wider. \\[default: the model's]")
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option("--alpha", help="Lublin models: aarr of the gaps between jobs; below 10.23 raises the load."),
+]
+Mix = Annotated[
+    str | None,
+    typer.Option("--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."),
+]
+ResourcesOut = Annotated[
+    str | None,
+    typer.Option("--resources-out", metavar="FILE", help="File for --resources. \\[default: OUT.resources.csv]"),
+]
+
+
+@app.command()
+def learn(
+    file: File,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .json, optionally with .gz or .xz.")],
+    nodes: Nodes = None,
+    model: Annotated[
+        str, typer.Option("--model", metavar="histogram|hyper-erlang", help="Kind of model to learn.")
+    ] = "histogram",
+    weibull: Weibull = None,
+    as_json: Json = False,
+) -> None:
+    """Learn a workload model from a trace and keep it as a small file."""
+    from gridweave.scenarios.generators.registry import GENERATORS, save_model
+    from gridweave.scenarios.traces.load import load_workload
+
+    entry = GENERATORS.get(model)
+    if entry is None or entry.learn is None:
+        known = ", ".join(name for name, one in GENERATORS.items() if one.learn is not None)
+        raise OptionError("--model", f"{model!r} is not a kind of model that is learnt; these are {known}")
+    options = {} if weibull is None else {"weibull": weibull}
+    for option in options:
+        if option not in entry.learn_options:
+            raise OptionError(f"--{option}", f"a {model} model has no such parameter; leave it out")
+    if not _MODEL_FILE.search(out):
+        raise InputError(f"{out}: a model is written as .json, .json.gz or .json.xz; give such a name")
+    with named_as_typed():
+        workload, report = load_workload(file, nodes=nodes)
+        learnt = entry.learn(workload, nodes=nodes, **options)
+    save_model(learnt, out)
+    moments: Moments = learnt.moments
+    if as_json:
+        figures = {"jobs": moments.jobs, "nodes": learnt.nodes, "offered_load": moments.offered_load}
+        print_json({"out": out, "model": model, **figures, "conversion": report.to_dict()})
+        return
+    say(str(report))
+    typer.echo(
+        f"{model} model of {moments.jobs:,} jobs, offered load {moments.offered_load:.3f} on {learnt.nodes:,} nodes, "
+        f"written to {out}"
+    )
+
+
+@app.command()
+def generate(
+    out: WorkloadOut,
+    model: ModelName = DEFAULT_MODEL,
+    jobs: Annotated[int, typer.Option("--jobs", help="Number of jobs.")] = 10_000,
+    seed: Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same jobs.")] = 1,
+    nodes: ModelNodes = None,
+    load: Load = None,
+    shrink: Annotated[
+        float, typer.Option("--shrink", help="Factor for interarrival times; below 1 raises the load.")
+    ] = 1.0,
+    run_factor: Annotated[float, typer.Option("--run-factor", help="Factor for run times and estimates.")] = 1.0,
+    estimates: Estimates = "keep",
+    alpha: Alpha = None,
+    mix: Mix = None,
+    resources_out: ResourcesOut = None,
+    to: Format = None,
+    as_json: Json = False,
+) -> None:
+    """Generate a workload from a model."""
+    from gridweave.scenarios.traces.load import save_workload
+    from gridweave.scenarios.traces.resources import write_resources
+
+    _check_seed(seed)
+    if resources_out is not None and mix is None:
+        raise OptionError("--resources-out", "there are no resources to write; say which with --resources")
+    resources_out = resources_out or f"{out}.resources.csv"
+    _check_csv("--resources-out", resources_out)
+    scaling: Scaling = {"nodes": nodes, "load": load, "run_factor": run_factor, "interarrival_factor": shrink}
+    with named_as_typed(interarrival_factor="--shrink", file_format="--to", mix="--resources"):
+        workload = _drawn(model, jobs, seed, alpha, scaling, estimates, mix)
+        written = save_workload(workload, out, file_format=to)
+    origin: dict[str, object] = {"model": model, "seed": seed}
+    if mix is not None:
+        write_resources(workload, resources_out)
+        origin |= {"resources": mix, "resources_out": resources_out}
+    _tell(workload, out, written, origin, as_json)
+
+
+def _drawn(
+    model: str, jobs: int, seed: int, alpha: float | None, scaling: Scaling, estimates: str, mix: str | None
+) -> Workload:
+    """Return jobs drawn from a model, with their estimates and what they need."""
+    import numpy as np
+
+    from gridweave.scenarios.generators.registry import generate, load_model, with_settings
+    from gridweave.scenarios.workload.columns import assign_resources
+    from gridweave.scenarios.workload.estimates import with_estimates
+
+    source = load_model(model)
+    if alpha is not None:
+        source = with_settings(source, {"alpha": alpha})
+    # Streams of their own: the jobs do not change with the model of their estimates, nor with their resources.
+    for_jobs, for_estimates, for_resources = np.random.default_rng(seed).spawn(3)
+    workload = with_estimates(generate(source, jobs, for_jobs, **scaling), estimates, for_estimates)
+    return workload if mix is None else assign_resources(workload, mix, for_resources)
+
+
+@app.command()
+def resources(
+    file: File,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .csv, optionally with .gz or .xz.")],
+    mix: Annotated[str, typer.Option("--mix", metavar=_MIX, help="Mix of jobs bound by CPU, network or disk.")] = "M1",
+    seed: Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same resources.")] = 1,
+    nodes: Nodes = None,
+    as_json: Json = False,
+) -> None:
+    """Draw what the jobs of a trace need of CPU, network, disk and memory."""
+    import numpy as np
+
+    from gridweave.scenarios.traces.load import load_workload
+    from gridweave.scenarios.traces.resources import write_resources
+    from gridweave.scenarios.workload.columns import assign_resources
+
+    _check_seed(seed)
+    _check_csv("OUT", out)
+    with named_as_typed():
+        workload, report = load_workload(file, nodes=nodes)
+        write_resources(assign_resources(workload, mix, np.random.default_rng(seed)), out)
+    if as_json:
+        print_json({"out": out, "mix": mix, "seed": seed, "jobs": len(workload), "conversion": report.to_dict()})
+        return
+    say(str(report))
+    typer.echo(f"resources of {counted(len(workload), 'job')} written to {out}")
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise OptionError("--seed", f"{seed} is negative; give 0 or more")
+
+
+def _check_csv(option: str, out: str) -> None:
+    """Refuse a name that says nothing of CSV, such as that of the trace itself."""
+    if not _CSV_FILE.search(out):
+        raise OptionError(option, f"{out}: resources are written as .csv, .csv.gz or .csv.xz; give such a name")
+
+
+def _tell(workload: Workload, out: str, written: str, origin: dict[str, object], as_json: bool) -> None:
+    """Print what was generated."""
+    from gridweave.scenarios.generators.common import measure
+
+    span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])
+    load = measure(workload).offered_load if span_ms else None
+    if as_json:
+        figures = {"jobs": len(workload), "nodes": workload.nodes, "span_ms": span_ms, "offered_load": load}
+        print_json({"out": out, "format": written, **figures, **origin})
+        return
+    offered = f", offered load {load:.3f} on {workload.nodes:,} nodes" if load is not None else ""
+    days = span_ms / _DAY_MS
+    typer.echo(f"{counted(len(workload), 'job')} over {days:.1f} days{offered}, written to {out} ({written})")
+    if "resources_out" in origin:
+        typer.echo(f"resources written to {origin['resources_out']}")

@@ -1,4 +1,4 @@
-"""``gridweave up`` and ``gridweave down``: a whole grid on this machine."""
+"""``gridweave up``, ``down`` and ``status``: a whole grid on this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import typer
 
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.cli.run import problems_as_lines
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, UnavailableError
 
 if TYPE_CHECKING:
     from gridweave.grid.service.local import Brought, TakenDown, Wanted
     from gridweave.grid.service.state import LocalGridState
+    from gridweave.grid.service.status import LocalStatus
+
 
 Name = Annotated[
     str | None,
@@ -56,8 +58,6 @@ def up(
 
     Example: gridweave up --address auto --grid GRID.toml
     """
-    from gridweave.grid.service.state import read_grid_state
-
     if example:
         from gridweave.grid.config.reading import default_text
 
@@ -74,7 +74,19 @@ def up(
     if check:
         _check(file, name)
         return
+    done = _brought_up(file, name, address, fresh, yes)
+    for remark in done.remarks:
+        say(remark)
+    if as_json:
+        print_json(_brought_plain(done))
+    else:
+        _print_brought(done)
+
+
+def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> Brought:
+    """Start the grid, or what is missing of it."""
     from gridweave.grid.service.local import bring_up
+    from gridweave.grid.service.state import read_grid_state
 
     last = read_grid_state(name)
     if fresh:
@@ -82,13 +94,7 @@ def up(
     if address is None and last is not None and last.alive and not last.own_ray:
         address = last.address
     with problems_as_lines(), progress() as tell:
-        done = bring_up(name, lambda: _wanted(file, name, address), tell, address=address)
-    for remark in done.remarks:
-        say(remark)
-    if as_json:
-        print_json(_plain(done))
-    else:
-        _print(done)
+        return bring_up(name, lambda: _wanted(file, name, address), tell, address=address)
 
 
 def down(
@@ -203,7 +209,7 @@ def progress() -> Iterator[Callable[[str], None]]:
         status.stop()
 
 
-def _plain(done: Brought) -> dict[str, Any]:
+def _brought_plain(done: Brought) -> dict[str, Any]:
     """Return what runs, for machines."""
     state = done.state
     return {
@@ -220,7 +226,7 @@ def _plain(done: Brought) -> dict[str, Any]:
     }
 
 
-def _print(done: Brought) -> None:
+def _print_brought(done: Brought) -> None:
     from gridweave.grid.service.state import GATEWAY, HEAD, node_of
 
     state = done.state
@@ -254,3 +260,50 @@ def _print(done: Brought) -> None:
         typer.echo("  gridweave watch                             see the sites at work")
     typer.echo(f"  gridweave status{named}".ljust(46) + "whether all is well")
     typer.echo(f"  gridweave down{named}".ljust(46) + "end it; what was handed in is known again after the next up")
+
+
+def status(name: Name = None, as_json: Json = False) -> None:
+    """Show whether the grid on this machine is well; exits with status 3 if a part of it is missing.
+
+    Example: gridweave status --json
+    """
+    from gridweave.grid.service.state import DEFAULT_NAME, known_grids
+    from gridweave.grid.service.status import look
+
+    name = name or DEFAULT_NAME
+    found = look(name)
+    if as_json:
+        print_json(_status_plain(found))
+    elif found.up:
+        _print_status(found)
+    else:
+        say(f"nothing runs of the grid {name}; start it with: gridweave up" + f" --name {name}" * (name != "default"))
+        if found.kept:
+            say(f"{found.kept:,} parts of jobs go on; the next up finds them again, `gridweave down` ends them")
+        others = [other for other in known_grids() if other != name]
+        if others:
+            say(f"other grids of yours: {', '.join(others)}")
+    if not found.well:
+        raise typer.Exit(UnavailableError.exit_status)
+
+
+def _status_plain(found: LocalStatus) -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain | {"well": found.well}
+
+
+def _print_status(found: LocalStatus) -> None:
+    from datetime import datetime
+
+    def since(ms: int | None) -> str:
+        return "" if ms is None else datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+    rows = [
+        (part.name, "well" if part.well else "MISSING", str(part.pid or ""), since(part.since_ms), part.detail)
+        for part in found.parts
+    ]
+    word = "is well" if found.well else "is not well; `gridweave up` starts what is missing"
+    print_table(rows, headings=("", "", "process", "since", ""), title=f"The grid {found.name} {word}", left=5)
+    typer.echo(f"journals, jobs and output: {found.folder}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.cli.shipping import SLURM_LINES, shipped
+from gridweave.cli.submit_options import SLURM_LINES, shipped
 from gridweave.errors import JobFailedError
 from gridweave.grid.client.client import Client
 from gridweave.grid.gateway.server import Gateway

@@ -104,7 +104,7 @@ def test_the_plan_says_what_the_file_says() -> None:
     made = plan(text)
     assert (made.sites[1].owner.grid_share, made.sites[1].policy.order) == (0.5, "sjf")
     assert (made.sites[1].journal, made.margin_ms, made.seed, made.probes) == ("postgresql://h/d", 700, 3, None)
-    assert made.site_settings(1).agents[0].ports == (21_200, 21_400)
+    assert made.site_settings(1).machines[0].ports == (21_200, 21_400)
     probed = plan(SITES + "[probes]\nevery_s = 5\n")
     assert (probed.probes.every_s, probed.probes.secret) == (5.0, b"s")
 

@@ -10,14 +10,14 @@ from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     CancelJob,
-    CommitHold,
+    CommitNodes,
     Ended,
     Enqueued,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     Refused,
-    ReleaseHold,
+    ReleaseNodes,
+    Reserved,
+    ReserveNodes,
     Started,
 )
 
@@ -47,15 +47,15 @@ def committed() -> CoAllocator:
     """Return a co-allocator all of whose fragments are committed."""
     allocator = begun()
     for site in (0, 1):
-        assert allocator.answered(20, site, Held(7, 1)) == ([], None)
-    assert allocator.answered(21, 2, Held(7, 1)) == (to_all(CommitHold(7, 1)), None)
+        assert allocator.answered(20, site, Reserved(7, 1)) == ([], None)
+    assert allocator.answered(21, 2, Reserved(7, 1)) == (to_all(CommitNodes(7, 1)), None)
     return allocator
 
 
 def test_a_single_fragment_is_asked_to_start() -> None:
     """One fragment needs no agreement: its hold has no start, and it is not given up while its site is silent."""
     allocator = CoAllocator(MARGIN_MS)
-    assert allocator.begin(10, JOB, 3, ((1, 6),), 100) == [ToSite(1, HoldNodes(7, 3, 6, 100))]
+    assert allocator.begin(10, JOB, 3, ((1, 6),), 100) == [ToSite(1, ReserveNodes(7, 3, 6, 100))]
     assert allocator.next_wakeup_ms() is None
     assert allocator.expire(10**9) == ([], [])
     requests, change = allocator.answered(55, 1, Started(7, 3, 50))
@@ -72,41 +72,41 @@ def test_several_fragments_agree_on_a_start() -> None:
     """All sites are asked to hold until one instant, and none is committed before all have granted."""
     allocator = CoAllocator(MARGIN_MS)
     assert allocator.begin(10, JOB, 1, PARTS, 120) == [
-        ToSite(site, HoldNodes(7, 1, width, 120, 10 + MARGIN_MS)) for site, width in PARTS
+        ToSite(site, ReserveNodes(7, 1, width, 120, 10 + MARGIN_MS)) for site, width in PARTS
     ]
-    assert allocator.answered(20, 0, Held(7, 1)) == ([], None)
-    assert allocator.answered(20, 0, Held(7, 1)) == ([], None), "a repeated answer is one answer"
-    assert allocator.answered(21, 2, Held(7, 1)) == ([], None)
-    assert allocator.answered(22, 1, Held(7, 1)) == (to_all(CommitHold(7, 1)), None)
+    assert allocator.answered(20, 0, Reserved(7, 1)) == ([], None)
+    assert allocator.answered(20, 0, Reserved(7, 1)) == ([], None), "a repeated answer is one answer"
+    assert allocator.answered(21, 2, Reserved(7, 1)) == ([], None)
+    assert allocator.answered(22, 1, Reserved(7, 1)) == (to_all(CommitNodes(7, 1)), None)
     assert allocator.next_wakeup_ms() is None
 
 
 def test_one_refusal_releases_all() -> None:
     """When a site refuses, the others are released, granted or not, and the one that refused is named."""
     allocator = begun()
-    allocator.answered(20, 0, Held(7, 1))
+    allocator.answered(20, 0, Reserved(7, 1))
     requests, change = allocator.answered(21, 1, Refused(7, 1, "no"))
-    assert (requests, kind_of(change)) == (to_all(ReleaseHold(7, 1), (0, 2)), (REFUSED, (1,)))
-    assert allocator.answered(22, 2, Held(7, 1)) == ([], None), "it is over"
+    assert (requests, kind_of(change)) == (to_all(ReleaseNodes(7, 1), (0, 2)), (REFUSED, (1,)))
+    assert allocator.answered(22, 2, Reserved(7, 1)) == ([], None), "it is over"
     assert allocator.attempts == {}
 
 
 def test_a_hold_that_ends_before_all_are_granted_releases_all() -> None:
     """When a site fails while the others are still asked, the attempt is given up."""
     allocator = begun()
-    allocator.answered(20, 0, Held(7, 1))
-    requests, change = allocator.answered(21, 0, HoldEnded(7, 1))
-    assert (requests, kind_of(change)) == (to_all(ReleaseHold(7, 1), (2, 1)), (FAILED, ()))
+    allocator.answered(20, 0, Reserved(7, 1))
+    requests, change = allocator.answered(21, 0, LeaseEnded(7, 1))
+    assert (requests, kind_of(change)) == (to_all(ReleaseNodes(7, 1), (2, 1)), (FAILED, ()))
 
 
 def test_silence_releases_all() -> None:
     """What not all have granted by the agreed start is released, and the silent sites are named; no sooner."""
     allocator = begun()
-    allocator.answered(20, 2, Held(7, 1))
+    allocator.answered(20, 2, Reserved(7, 1))
     assert allocator.next_wakeup_ms() == 51
     assert allocator.expire(50) == ([], [])
     requests, changes = allocator.expire(51)
-    assert requests == to_all(ReleaseHold(7, 1))
+    assert requests == to_all(ReleaseNodes(7, 1))
     assert [kind_of(change) for change in changes] == [(FAILED, (0, 1))]
     assert allocator.next_wakeup_ms() is None
 
@@ -114,20 +114,20 @@ def test_silence_releases_all() -> None:
 def test_a_lease_that_ends_is_no_fault_of_its_site() -> None:
     """When a granted hold ends because others were silent until the agreed start, it is they who are named."""
     allocator = begun()
-    allocator.answered(20, 2, Held(7, 1))
-    requests, change = allocator.answered(51, 2, HoldEnded(7, 1))
-    assert (requests, kind_of(change)) == (to_all(ReleaseHold(7, 1), (0, 1)), (FAILED, (0, 1)))
+    allocator.answered(20, 2, Reserved(7, 1))
+    requests, change = allocator.answered(51, 2, LeaseEnded(7, 1))
+    assert (requests, kind_of(change)) == (to_all(ReleaseNodes(7, 1), (0, 1)), (FAILED, (0, 1)))
 
 
 def test_the_last_grant_may_come_too_late() -> None:
     """A grant that arrives after the agreed start commits nothing; one at that very instant does."""
     allocator = begun(((0, 3), (1, 3)))
-    allocator.answered(50, 0, Held(7, 1))
-    assert allocator.answered(51, 1, Held(7, 1)) == ([], None)
+    allocator.answered(50, 0, Reserved(7, 1))
+    assert allocator.answered(51, 1, Reserved(7, 1)) == ([], None)
     assert len(allocator.expire(51)[0]) == 2
     allocator = begun(((0, 3), (1, 3)))
-    allocator.answered(50, 0, Held(7, 1))
-    assert allocator.answered(50, 1, Held(7, 1)) == (to_all(CommitHold(7, 1), (0, 1)), None)
+    allocator.answered(50, 0, Reserved(7, 1))
+    assert allocator.answered(50, 1, Reserved(7, 1)) == (to_all(CommitNodes(7, 1), (0, 1)), None)
 
 
 def test_a_start_as_it_was_thought_changes_nothing() -> None:
@@ -148,17 +148,17 @@ def test_an_attempt_ends_when_all_of_it_has() -> None:
     assert (change.kind, change.attempt.outcome, change.attempt.cancelled) == (ENDED, "finished", False)
 
 
-@pytest.mark.parametrize("how", ["lost", "unmet", "hold-ended"])
+@pytest.mark.parametrize("how", ["lost", "unmet", "lease-ended"])
 def test_an_attempt_that_lost_a_part_is_tried_again(how: str) -> None:
     """If a fragment was lost, or did not start in time, the whole job has not run, whatever the others say."""
     allocator = committed()
-    answer: Answer = HoldEnded(7, 1) if how == "hold-ended" else Ended(7, 1, 70, how)
+    answer: Answer = LeaseEnded(7, 1) if how == "lease-ended" else Ended(7, 1, 70, how)
     requests, change = allocator.answered(80, 1, answer)
     assert change is None
     # A failed site takes the others with it, and so does one that has given up: others may think that all are there.
     # Where a start was missed none can think so, and they find out by themselves.
-    assert requests == ([] if how == "hold-ended" else to_all(CancelJob(7, 1), (0, 2)))
-    allocator.answered(81, 0, Ended(7, 1, 81, "unmet" if how == "hold-ended" else "cancelled"))
+    assert requests == ([] if how == "lease-ended" else to_all(CancelJob(7, 1), (0, 2)))
+    allocator.answered(81, 0, Ended(7, 1, 81, "unmet" if how == "lease-ended" else "cancelled"))
     _, change = allocator.answered(82, 2, Ended(7, 1, 81, "finished" if how == "lost" else "unmet"))
     assert change is not None
     assert change.kind == ENDED
@@ -179,15 +179,15 @@ def test_killed_at_the_limit_is_an_outcome() -> None:
 def test_a_cancelled_attempt_is_not_committed() -> None:
     """After its user has cancelled it an attempt is not committed though all sites grant it."""
     allocator = begun()
-    allocator.answered(20, 0, Held(7, 1))
+    allocator.answered(20, 0, Reserved(7, 1))
     assert allocator.cancel(7) == to_all(CancelJob(7, 1))
     assert allocator.cancel(7) == [], "it is said once"
-    assert allocator.answered(21, 1, Held(7, 1)) == ([], None)
-    assert allocator.answered(21, 2, Held(7, 1)) == ([], None)
+    assert allocator.answered(21, 1, Reserved(7, 1)) == ([], None)
+    assert allocator.answered(21, 2, Reserved(7, 1)) == ([], None)
     assert allocator.expire(60) == ([], [])
     for site in (0, 1):
-        assert allocator.answered(30, site, HoldEnded(7, 1)) == ([], None)
-    _, change = allocator.answered(30, 2, HoldEnded(7, 1))
+        assert allocator.answered(30, site, LeaseEnded(7, 1)) == ([], None)
+    _, change = allocator.answered(30, 2, LeaseEnded(7, 1))
     assert change is not None
     assert (change.kind, change.attempt.outcome, change.attempt.cancelled) == (ENDED, None, True)
 
@@ -195,7 +195,7 @@ def test_a_cancelled_attempt_is_not_committed() -> None:
 def test_what_is_said_of_another_attempt_is_passed_over() -> None:
     """An answer about an attempt that is over, or a job that is not known, changes nothing."""
     allocator = begun()
-    for answer in (Held(7, 2), Held(8, 1), Ended(7, 9, 5, "finished"), Started(9, 1, 5)):
+    for answer in (Reserved(7, 2), Reserved(8, 1), Ended(7, 9, 5, "finished"), Started(9, 1, 5)):
         assert allocator.answered(20, 0, answer) == ([], None)
     assert allocator.answered(20, 0, Enqueued(7, 1)) == ([], None)
     assert allocator.attempts[7].missing == {0, 1, 2}

@@ -20,18 +20,18 @@ from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     CancelJob,
-    CommitHold,
+    CommitNodes,
     Ended,
     Enqueued,
     EnqueueJob,
-    Held,
-    HoldEnded,
-    HoldNodes,
+    LeaseEnded,
     Quoted,
     Refused,
-    ReleaseHold,
+    ReleaseNodes,
     RenewLeases,
     RequestQuote,
+    Reserved,
+    ReserveNodes,
     SiteChanged,
     Started,
     WithdrawJob,
@@ -167,11 +167,11 @@ def test_a_split_takes_the_quoted_nodes() -> None:
     core = grid(4, 4, 4, margin_ms=40, mode="multi-site", overhead=0.5)
     asked = step(core, 0, submitted(1, 6))
     assert step(core, 10, *offered(asked, (2, None), (4, None), (3, None))) == [
-        ToSite(1, HoldNodes(1, 2, 4, 150, 50)),
-        ToSite(2, HoldNodes(1, 2, 2, 150, 50)),
+        ToSite(1, ReserveNodes(1, 2, 4, 150, 50)),
+        ToSite(2, ReserveNodes(1, 2, 2, 150, 50)),
     ]
-    assert step(core, 20, *said(1, Held(1, 2))) == []
-    assert step(core, 21, *said(2, Held(1, 2))) == [ToSite(1, CommitHold(1, 2)), ToSite(2, CommitHold(1, 2))]
+    assert step(core, 20, *said(1, Reserved(1, 2))) == []
+    assert step(core, 21, *said(2, Reserved(1, 2))) == [ToSite(1, CommitNodes(1, 2)), ToSite(2, CommitNodes(1, 2))]
     assert step(core, 60, *said(1, Started(1, 2, 50)), *said(2, Started(1, 2, 50))) == []
     assert step(core, 201, *said(1, Ended(1, 2, 200, "finished"))) == []
     assert step(core, 202, *said(2, Ended(1, 2, 200, "finished"))) == [ReportDone(1, "finished")]
@@ -204,8 +204,8 @@ def test_a_refused_split_is_released_and_thought_of_again() -> None:
     core = grid(4, 4, mode="multi-site")
     asked = step(core, 0, submitted(1, 6))
     step(core, 0, *offered(asked, (4, None), (4, None)))
-    assert step(core, 1, *said(1, Refused(1, 2, "own users were first"))) == [ToSite(0, ReleaseHold(1, 2))]
-    assert step(core, 2, *said(0, HoldEnded(1, 2))) == [], "what the grid gave back itself is no news"
+    assert step(core, 1, *said(1, Refused(1, 2, "own users were first"))) == [ToSite(0, ReleaseNodes(1, 2))]
+    assert step(core, 2, *said(0, LeaseEnded(1, 2))) == [], "what the grid gave back itself is no news"
     again = step(core, 3, *said(1, SiteChanged(0, 4)))
     assert [(c.site, c.request.width) for c in again] == [(0, 6), (1, 6)]
     assert [c.request.attempt for c in step(core, 3, *offered(again, (4, None), (4, None)))] == [4, 4]
@@ -405,7 +405,7 @@ def test_a_cancelled_job_ends_wherever_it_stands(state: str) -> None:
     else:
         assert commands == ends
         over: Answer = Ended(1, 2, 6, "cancelled") if state == "running" else Withdrawn(1, 2)
-        answers = [FromSite(c.site, HoldEnded(1, 2) if state == "split" else over) for c in ends]
+        answers = [FromSite(c.site, LeaseEnded(1, 2) if state == "split" else over) for c in ends]
         assert step(core, 6, *answers) == [ReportDone(1, "cancelled")]
     assert step(core, 7, GridJobCancelled(1)) == []
 
@@ -435,7 +435,7 @@ def test_a_lost_job_is_delegated_anew(split: bool) -> None:
     asked = step(core, 0, submitted(1, 6 if split else 3))
     step(core, 0, *offered(asked, *([(4, None)] * 2 if split else [(4, 0), (4, 0)])))
     if split:
-        step(core, 0, *said(0, Held(1, 2)), *said(1, Held(1, 2)))
+        step(core, 0, *said(0, Reserved(1, 2)), *said(1, Reserved(1, 2)))
         assert step(core, 9, *said(0, Ended(1, 2, 9, "lost"))) == [ToSite(1, CancelJob(1, 2))]
         asked = step(core, 10, *said(1, Ended(1, 2, 10, "cancelled")))
     else:

@@ -15,7 +15,7 @@ from gridweave.grid.service.driver import GridDriver
 from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, After, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.records import NumberedNote
-from gridweave.site.messages import Held
+from gridweave.site.messages import Reserved
 from gridweave.site.service.clock import Clock
 
 SETTINGS = GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site"), margin_ms=10**9)
@@ -61,9 +61,9 @@ async def test_a_grid_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     place = tmp_path / "grid.journal"
     life = Life(place)
     assert await life.submit("key", 6) == [Accepted("key", 1)]
-    asked = ["DescribeJob", "HoldNodes"]
+    asked = ["DescribeJob", "ReserveNodes"]
     assert (life.kinds("north"), life.kinds("south")) == (asked, asked)
-    held = msgspec.msgpack.encode(Packet(0, (Held(1, 1, "n1:2000"),), 2))
+    held = msgspec.msgpack.encode(Packet(0, (Reserved(1, 1, "n1:2000"),), 2))
     life.driver.packet("north", held)
     await life.turn()
     life.kill()
@@ -72,11 +72,11 @@ async def test_a_grid_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     life.driver.packet("north", held)
     assert await life.submit("key", 1) == [Accepted("key", 1)]
     assert (life.kinds("north"), life.kinds("south")) == ([], asked)
-    life.driver.packet("south", msgspec.msgpack.encode(Packet(0, (Held(1, 1),), 2)))
+    life.driver.packet("south", msgspec.msgpack.encode(Packet(0, (Reserved(1, 1),), 2)))
     await life.turn()
-    assert life.kinds("north") == ["CommitHold"]
+    assert life.kinds("north") == ["CommitNodes"]
     assert life.sent["north"][-1]["messages"][0]["rendezvous"] == "n1:2000"
-    assert life.kinds("south")[2:] == ["CommitHold"]
+    assert life.kinds("south")[2:] == ["CommitNodes"]
     await life.driver.close()
 
 
@@ -85,7 +85,7 @@ async def test_a_site_that_lost_its_journal_is_not_heard(tmp_path: Path, caplog:
     """An end that has received more than was sent is not the one that it says it is; the grid takes nothing from it."""
     life = Life(tmp_path / "grid.journal")
     await life.submit("key", 6)
-    life.driver.packet("north", msgspec.msgpack.encode(Packet(0, (Held(1, 1),), 99)))
+    life.driver.packet("north", msgspec.msgpack.encode(Packet(0, (Reserved(1, 1),), 99)))
     await life.turn()
     assert "lost its journal" in caplog.text
     assert life.driver.journal.channel("north").received == 0

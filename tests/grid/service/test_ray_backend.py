@@ -85,7 +85,7 @@ async def test_jobs_of_the_grid_and_of_a_site_are_seen_alike(backend: Any) -> No
         assert (await ended(backend, job_id)).outcome == "finished"
         assert await backend.output(job_id, rank, "out", 0, 100) == OutputPart(data=said, offset=0, is_last=True)
     story = await backend.story(wide.job_id)
-    assert {"submitted", "held", "starting", "runs", "ended"} <= {entry.kind for entry in story}
+    assert {"submitted", "reserved", "starting", "runs", "ended"} <= {entry.kind for entry in story}
     assert [record.job_id for record in (await backend.jobs(JobQuery())).jobs] == [wide.job_id]
     assert [record.job_id for record in (await backend.jobs(JobQuery(own="south"))).jobs] == [own.job_id]
     with pytest.raises(InputError, match="is 'log'; out, err or result"):

@@ -105,7 +105,7 @@ def test_the_story_of_a_job_is_told(grid: Any) -> None:
     data = ray.get(grid.actors["grid"].story.remote(second.job_id))
     kinds = [note.kind for note in msgspec.msgpack.decode(data, type=list[Note])]
     assert kinds[:2] == ["submitted", "waits"]
-    assert kinds.count("held") >= 2
+    assert kinds.count("reserved") >= 2
     assert kinds[-1] == "ended"
     assert the_end(grid, first.job_id).outcome == "finished"
 

@@ -79,7 +79,7 @@ def test_the_generator_is_the_first_stream() -> None:
 @pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
 @pytest.mark.parametrize("selection", ["best-fit", "random"])
 def test_a_run_is_the_grid_simulator(mode: str, selection: str) -> None:
-    """What a scenario gives is what simulate_grid gives for the same jobs, nodes and policy."""
+    """What a scenario gives is what simulate gives for the same jobs, nodes and policy."""
     changes = [*SMALL, f"grid.mode={mode}", f"grid.selection={selection}", "grid.max_fragments=limited"]
     run = run_scenario("two-sites", overrides=changes)
     policy = GridPolicy(mode=mode, selection=selection, overhead=0.25, max_fragments=LIMITED_FRAGMENTS)
@@ -90,7 +90,7 @@ def test_a_run_is_the_grid_simulator(mode: str, selection: str) -> None:
 
 
 def test_local_runs_are_the_local_mode_of_the_grid_simulator() -> None:
-    """Without disciplines of their own, sites under mode local do what simulate_grid does."""
+    """Without disciplines of their own, sites under mode local do what simulate does."""
     run = run_scenario("two-sites", overrides=[*SMALL, "grid.mode=local", "grid.order=sjf"])
     policy = GridPolicy(mode="local", order="sjf")
     expected = simulate(run.result.workload, [256, 128], policy, home=run.home)

@@ -25,7 +25,7 @@ from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.world import LOOK_EVERY, PATIENCE_INSTANTS, PATIENCE_MS, Watchdog
 from gridweave.site.allocation import NodePool
 from gridweave.site.contract import ContractCore
-from gridweave.site.messages import CommitHold, Ended, HoldEnded, ToGrid
+from gridweave.site.messages import CommitNodes, Ended, LeaseEnded, ToGrid
 from gridweave.site.owner import GridShare
 
 GOOD = Network(latency_ms=20)
@@ -90,7 +90,7 @@ def test_a_commitment_without_all_holds_is_found(monkeypatch: pytest.MonkeyPatch
             return []
         attempt.state = COMMITTED
         self.asking.pop(attempt.job.job_id)
-        return [ToSite(s, CommitHold(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
+        return [ToSite(s, CommitNodes(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
 
     monkeypatch.setattr(CoAllocator, "_held", held)
     assert_found("is committed, and site", GOOD)
@@ -101,12 +101,12 @@ def test_a_hold_that_starts_uncommitted_is_found(monkeypatch: pytest.MonkeyPatch
 
     def commit_all(self: ContractCore) -> Any:
         for part in self._parts.values():
-            if part.state == "held" and part.shared and part.grant and part.start_ms <= self._now_ms:
+            if part.state == "reserved" and part.shared and part.grant and part.start_ms <= self._now_ms:
                 part.state = "committed"
         return end_leases(self)
 
     def due_ms(self: ContractCore, part: Any) -> Any:
-        return part.start_ms if part.state == "held" else due_of(self, part)
+        return part.start_ms if part.state == "reserved" else due_of(self, part)
 
     end_leases, due_of = ContractCore._end_leases, ContractCore._due_ms
     monkeypatch.setattr(ContractCore, "_end_leases", commit_all)
@@ -149,7 +149,7 @@ def test_a_hold_that_is_given_up_late_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     def due_ms(self: ContractCore, part: Any) -> int:
         due: int = due_of(self, part)
-        return due + 10_000 if part.state == "held" else due
+        return due + 10_000 if part.state == "reserved" else due
 
     due_of = ContractCore._due_ms
     monkeypatch.setattr(ContractCore, "_due_ms", due_ms)
@@ -184,7 +184,7 @@ def test_a_lost_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_end_of_a_hold_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that forgets to say that a hold has ended looks as if it still held the nodes."""
-    without(HoldEnded, monkeypatch)
+    without(LeaseEnded, monkeypatch)
     assert_found(None, BAD, CUTS)
 
 
@@ -305,9 +305,9 @@ def test_a_sound_history_is_complete() -> None:
     history.accepted(3)
     history.cancelled(3)
     history.reported(7, 3, "cancelled")
-    history.held(1, 4, 1, 50)
+    history.reserved(1, 4, 1, 50)
     history.check_leases(50)
-    history.unheld(51, 1, 4, 1)
+    history.unreserved(51, 1, 4, 1)
     history.check_complete(60)
     assert history.restarts == 0
 
@@ -316,7 +316,7 @@ def test_a_failed_site_leaves_nothing_behind() -> None:
     """What ran or was held on a failed site is gone, and its nodes can be had again."""
     history = History([4])
     started(history)
-    history.held(0, 7, 1, 50)
+    history.reserved(0, 7, 1, 50)
     assert history.running_on(0) == [(1, 1)]
     history.stopped(3, 1, completed=False)
     history.site_failed(3, 0)
@@ -363,16 +363,16 @@ def after(*steps: Callable[[History], None]) -> History:
         ),
         (after(), lambda h: h.gave_up(9, 0, 1, 30), "where it does not run"),
         (after(), lambda h: h.stopped(1, 1, completed=True), "did not work"),
-        (after(lambda h: h.held(0, 1, 1, 20)), lambda h: h.unheld(22, 0, 1, 1), "lease ended at 20 ms"),
-        (after(lambda h: h.held(0, 1, 1, 20)), lambda h: h.check_leases(21), "lease ended at 20 ms"),
+        (after(lambda h: h.reserved(0, 1, 1, 20)), lambda h: h.unreserved(22, 0, 1, 1), "lease ended at 20 ms"),
+        (after(lambda h: h.reserved(0, 1, 1, 20)), lambda h: h.check_leases(21), "lease ended at 20 ms"),
         (
-            after(lambda h: h.held(0, 1, 1, 20)),
+            after(lambda h: h.reserved(0, 1, 1, 20)),
             lambda h: h.committed(9, 1, 1, ((0, 2), (1, 2))),
             "site 1 has granted nothing",
         ),
         (after(), lambda h: h.joined(9, 0, 1, 1, 9), "is not committed"),
         (
-            after(lambda h: h.held(0, 1, 1, 20), lambda h: h.committed(9, 1, 1, ((0, 2),))),
+            after(lambda h: h.reserved(0, 1, 1, 20), lambda h: h.committed(9, 1, 1, ((0, 2),))),
             lambda h: h.joined(21, 0, 1, 1, 20),
             "was to start at 20 ms",
         ),
@@ -386,7 +386,7 @@ def after(*steps: Callable[[History], None]) -> History:
             lambda h: h.check_complete(9),
             "job 5 is left on site 1",
         ),
-        (after(lambda h: h.held(0, 1, 1, 20)), lambda h: h.check_complete(9), "still holds nodes for job 1"),
+        (after(lambda h: h.reserved(0, 1, 1, 20)), lambda h: h.check_complete(9), "still has nodes reserved for job 1"),
     ],
 )
 def test_each_violation_is_told_from_the_others(
@@ -419,7 +419,7 @@ def test_the_watchdog_sees_a_storm() -> None:
 
 
 def test_a_release_that_is_never_sent_breaks_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Holds end by themselves: without a single release no node is held past its lease."""
+    """Leases end by themselves: without a single release no node is reserved past its lease."""
     monkeypatch.setattr(CoAllocator, "_give_up", keep_holds)
     for seed in range(3):
         play(seed, BAD, CUTS, check=True)

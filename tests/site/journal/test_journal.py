@@ -20,7 +20,7 @@ from gridweave.site.journal import journal as journal_module
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import ChannelState, Experience, JobUsage, Note, quantiles
-from gridweave.site.messages import Answer, Held, JobCancelled, JobFinished, JobSubmitted, Started
+from gridweave.site.messages import Answer, JobCancelled, JobFinished, JobSubmitted, Reserved, Started
 
 Open = Callable[..., Journal]
 
@@ -128,12 +128,12 @@ def test_a_step_that_fails_leaves_nothing(open_journal: Open) -> None:
     """After an error in the middle of a step nothing of it is there, and the next step is as if it had never been."""
     journal = open_journal()
     with journal.step() as step:
-        step.sent("grid", Held(1, 1))
+        step.sent("grid", Reserved(1, 1))
 
     def fail() -> None:
         with journal.step() as step:
             step.input(5, (submitted(1),))
-            step.sent("grid", Held(2, 1))
+            step.sent("grid", Reserved(2, 1))
             step.received("grid", 3)
             step.acknowledged("grid", 2)
             step.submission("key", 1, 0, "answer")
@@ -147,7 +147,7 @@ def test_a_step_that_fails_leaves_nothing(open_journal: Open) -> None:
         step.submission("key", 2, 0, "another")
     journal = open_journal()
     assert [(entry.sequence, entry.now_ms) for entry in journal.inputs()] == [(1, 6)]
-    assert journal.channel("grid") == ChannelState(0, (Held(1, 1),), 0)
+    assert journal.channel("grid") == ChannelState(0, (Reserved(1, 1),), 0)
     assert journal.submissions(["key"])["key"].job_id == 2
     assert journal.experience() == Experience(0)
 
@@ -289,7 +289,7 @@ def test_answers_have_the_type_that_was_asked_for(open_journal: Open) -> None:
         step.submission("a", 1, 10, Started(1, 2, 3))
     assert journal.submissions(["a"])["a"].answer == Started(1, 2, 3)
     with pytest.raises(InputError, match="is no answer"), journal.step() as step:
-        step.submission("b", 1, 10, Held(1, 2))
+        step.submission("b", 1, 10, Reserved(1, 2))
 
 
 def test_the_story_of_a_job(open_journal: Open) -> None:
@@ -370,7 +370,7 @@ def test_old_records_can_be_forgotten(open_journal: Open) -> None:
     for at_ms in (10, 20):
         with journal.step() as step:
             step.input(at_ms, ())
-            step.sent("grid", Held(1, 1))
+            step.sent("grid", Reserved(1, 1))
             step.submission(f"key {at_ms}", 1, at_ms, None)
             step.note(1, at_ms, "submitted")
             step.usage(JobUsage(job_id=1, at_ms=at_ms, width=1, estimate_ms=1, run_ms=1))

@@ -40,7 +40,7 @@ def over(job_id: int, outcome: str = "finished", *, site: str = "north", **more:
         places=((site, 2), ("west", 1)),
         exit_codes=((0, 3, None),),
         used=Used(cpu_s=1.5),
-        agents=("north/m0",),
+        machines=("north/m0",),
     )
 
 

@@ -26,14 +26,14 @@ from gridweave.site.messages import (
     Ended,
     EnqueueJob,
     FragmentsMet,
-    Held,
-    HoldNodes,
     JobFinished,
     JobSubmitted,
     RenewLeases,
     Request,
     RequestQuote,
     ReservationRequested,
+    Reserved,
+    ReserveNodes,
     SiteRestarted,
     Started,
 )
@@ -84,7 +84,7 @@ def test_other_messages_of_the_contract_are_kept(tmp_path: Path) -> None:
     events = (
         SiteRestarted(),
         JobSubmitted(job),
-        HoldNodes(1, 1, 2, 100, None),
+        ReserveNodes(1, 1, 2, 100, None),
         EnqueueJob(job, 3, 500),
         RenewLeases(7),
         DrainSite(),
@@ -134,8 +134,8 @@ def test_channels_go_on_where_they_stood(tmp_path: Path, seed: int) -> None:
                     step.received("grid")
                     step.input(now_ms, (message,))
             if told < 40:
-                here.send(Held(told, 1))
-                step.sent("grid", Held(told, 1))
+                here.send(Reserved(told, 1))
+                step.sent("grid", Reserved(told, 1))
                 told += 1
         journal.flush()
         if rng.random() < 0.2:
@@ -155,8 +155,8 @@ def test_what_is_acknowledged_is_kept_no_longer(tmp_path: Path) -> None:
     place = tmp_path / "site.journal"
     journal = Journal(place, event_type=ContractEvent, message_type=Answer)
     with journal.step() as step:
-        step.sent("grid", *(Held(number, 1) for number in range(5)))
-        step.sent("other", Held(9, 9))
+        step.sent("grid", *(Reserved(number, 1) for number in range(5)))
+        step.sent("other", Reserved(9, 9))
         step.acknowledged("grid", 2)
     journal.flush()
     with journal.step() as step:
@@ -166,7 +166,7 @@ def test_what_is_acknowledged_is_kept_no_longer(tmp_path: Path) -> None:
     journal.close()
     journal = Journal(place, event_type=ContractEvent, message_type=Answer)
     assert journal.peers() == ["grid", "other"]
-    assert journal.channel("grid") == ChannelState(4, (Held(4, 1),), 7)
+    assert journal.channel("grid") == ChannelState(4, (Reserved(4, 1),), 7)
     assert journal.channel("nobody") == ChannelState()
     with (
         pytest.raises(InputError, match="grid has received 6 messages, and this journal sent 5"),

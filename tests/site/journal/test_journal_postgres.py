@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.desk_messages import JobQuery
@@ -18,7 +18,7 @@ from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import ChannelState, JobUsage
 from gridweave.site.journal.replay import replay
-from gridweave.site.journal.tables import metadata
+from gridweave.site.journal.tables import MIGRATIONS, VERSION, metadata
 from gridweave.site.messages import Event, JobFinished, JobSubmitted
 from postgresql import Server, running_server
 
@@ -215,8 +215,8 @@ def test_what_the_server_refuses_is_said_in_one_line(server: Server) -> None:
         JournalReader(server.url("postgres"))
 
 
-def test_an_older_journal_is_migrated(url: str) -> None:
-    """A journal of version 1 gets the columns that it lacks, in one transaction, and a newer one is refused."""
+def test_an_older_journal_is_migrated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal gets the columns that it lacks, in one transaction, and a newer one is refused."""
     with Journal(url, event_type=Event) as journal:
         with journal.step() as step:
             step.input(1, (JobFinished(7),))
@@ -225,10 +225,13 @@ def test_an_older_journal_is_migrated(url: str) -> None:
     request = JobRequest(program=Program(argv=("true",)), limit_ms=1, user="an\0na")
     over = JobRecord(job_id=7, request=request, submit_ms=1, end_ms=5, state="ended", places=(("north", 1),))
     with engine.begin() as connection:
-        connection.execute(text("UPDATE gridweave_schema SET version = 1"))
-        connection.execute(text("ALTER TABLE gridweave_inputs DROP COLUMN decided"))
-        connection.execute(text("ALTER TABLE gridweave_usage DROP COLUMN read_bytes, DROP COLUMN write_bytes"))
-        connection.execute(text("DROP TABLE gridweave_ended"))
+        connection.execute(text("ALTER TABLE gridweave_usage DROP COLUMN read_bytes"))
+
+    def migrate(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE gridweave_usage ADD COLUMN read_bytes BIGINT"))
+
+    monkeypatch.setattr("gridweave.site.journal.tables.VERSION", VERSION + 1)
+    monkeypatch.setitem(MIGRATIONS, VERSION, migrate)
     with Journal(url, event_type=Event) as journal:
         assert [entry.events for entry in journal.inputs()] == [(JobFinished(7),)]
         with journal.step() as step:

@@ -16,10 +16,10 @@ from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import (
     ENCODER,
     REPORTS,
-    AgentJoined,
     ConfirmRun,
     EndRun,
     LookForRoom,
+    MachineJoined,
     MachineReady,
     RunDelayed,
     RunEnded,
@@ -105,10 +105,10 @@ def made(site: Site, monkeypatch: pytest.MonkeyPatch, root: Path, **more: Any) -
     return agent, runner
 
 
-def start(job_id: int = 1, *lanes: tuple[int, ...] | None, agent: str = "n0") -> StartRun:
+def start(job_id: int = 1, *lanes: tuple[int, ...] | None, machine: str = "n0") -> StartRun:
     """Return an order to start ranks, each on a node of its own and with these threads of it."""
     ranks = tuple(Rank(number, number, threads) for number, threads in enumerate(lanes or (None,)))
-    return StartRun(agent, Launch(job_id=job_id, attempt=1, ranks=ranks), tuple(range(len(ranks))))
+    return StartRun(machine, Launch(job_id=job_id, attempt=1, ranks=ranks), tuple(range(len(ranks))))
 
 
 @pytest.mark.asyncio
@@ -123,7 +123,7 @@ async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkey
         runner.queue.put_nowait(FragmentStarted(job_id, 1, 5))
         runner.queue.put_nowait(FragmentEnded(job_id, 1, "finished", "", (), Used(cpu_s=2.0), 5, 9))
     heard = await site.until(5)
-    assert heard[0] == AgentJoined("n0", "here")
+    assert heard[0] == MachineJoined("n0", "here")
     assert heard[1:] == [
         report
         for job_id in (1, 2)
@@ -141,7 +141,7 @@ async def test_orders_are_carried_out_and_those_for_others_are_not(
 ) -> None:
     """Ranks have the hardware threads that the system knows; an order that cannot be read is an error of the caller."""
     agent, runner = made(Site(), monkeypatch, tmp_path, threads=((0, 4), (1, 5)))
-    await agent.order(ENCODER.encode([start(1, (1,), None), EndRun("n0", 2, 1, "why"), start(3, agent="n1")]))
+    await agent.order(ENCODER.encode([start(1, (1,), None), EndRun("n0", 2, 1, "why"), start(3, machine="n1")]))
     assert [[rank.threads for rank in launch.ranks] for launch in runner.started] == [[(4,), (1, 5)]]
     assert runner.cancelled == [(2, 1, "why")]
     with pytest.raises(msgspec.MsgspecError):

@@ -17,11 +17,11 @@ from gridweave.site.journal import journal as journal_module
 from gridweave.site.launch import Used
 from gridweave.site.messages import (
     ENCODER,
-    Agent,
-    AgentJoined,
     EnqueueJob,
-    HoldNodes,
+    Machine,
+    MachineJoined,
     RequestQuote,
+    ReserveNodes,
     RunEnded,
     RunStarted,
     StartRun,
@@ -31,7 +31,7 @@ from gridweave.site.runs import SiteSettings
 from gridweave.site.service import driver as driver_module
 from gridweave.site.service.site_driver import GRID, SiteDriver
 
-SETTINGS = SiteSettings(name="north", number=0, agents=(Agent(name="n0", nodes=4),), policy=SitePolicy())
+SETTINGS = SiteSettings(name="north", number=0, machines=(Machine(name="n0", nodes=4),), policy=SitePolicy())
 FIRST = 1_000_000_000_001
 
 
@@ -61,7 +61,7 @@ class Wires:
         """Keep a packet."""
         self.packets.append(data)
 
-    async def to_agent(self, agent: str, data: bytes) -> None:
+    async def to_machine(self, agent: str, data: bytes) -> None:
         """Keep orders."""
         self.orders.append((agent, data))
 
@@ -78,7 +78,7 @@ class Life:
     def __init__(self, place: Path, clock: StoppedClock | None = None) -> None:
         self.wires, self.clock = Wires(), clock or StoppedClock()
         shown: Any = self.clock
-        self.driver = SiteDriver(SETTINGS, place, shown, to_grid=self.wires.to_grid, to_agent=self.wires.to_agent)
+        self.driver = SiteDriver(SETTINGS, place, shown, to_grid=self.wires.to_grid, to_machine=self.wires.to_machine)
 
     async def turn(self) -> None:
         """Take a turn, and let what it sends go out."""
@@ -108,11 +108,11 @@ def packet(first: int, *messages: Any, received: int = 0) -> bytes:
     return msgspec.msgpack.encode(Packet(first, messages, received))
 
 
-def described(job_id: int, *, attempt: int = 1, width: int = 1) -> tuple[DescribeJob, HoldNodes]:
+def described(job_id: int, *, attempt: int = 1, width: int = 1) -> tuple[DescribeJob, ReserveNodes]:
     """Return what the grid says to start a job at once."""
     return (
         DescribeJob(job_id, attempt, request(width), 1000, 0, width, ("north",)),
-        HoldNodes(job_id, attempt, width, 1000),
+        ReserveNodes(job_id, attempt, width, 1000),
     )
 
 
@@ -207,7 +207,7 @@ async def test_one_that_was_replaced_stops_and_says_so_to_all(place: Path, monke
 
     monkeypatch.setattr(life.driver.journal, "flush", replaced)
     answer = asyncio.ensure_future(life.driver.submit([("key", request())]))
-    told = asyncio.ensure_future(life.driver.told(AgentJoined("n0", "here")))
+    told = asyncio.ensure_future(life.driver.told(MachineJoined("n0", "here")))
     await asyncio.sleep(0)
     with pytest.raises(UnavailableError, match="another process"):
         await life.driver.turn()
@@ -430,7 +430,7 @@ async def test_a_machine_that_comes_back_is_asked_what_it_runs(place: Path) -> N
     """Once it is back a machine is asked of all that it had begun, and told to begin what it had not."""
     life = Life(place)
     await life.submit(("begun", request()), ("not begun", request()))
-    for reports in ([RunStarted("n0", FIRST, 1)], [AgentJoined("n0", "there")]):
+    for reports in ([RunStarted("n0", FIRST, 1)], [MachineJoined("n0", "there")]):
         heard = told(life, *reports)
         await asyncio.sleep(0)
         await life.turn()

@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import math
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Record, kernel, kernel_part
+from gridweave.site.disciplines.sharing.kernels.state import SharedSite
 from gridweave.site.kernels.state import GONE
 from gridweave.site.kernels.work import RATE_ONE, work_left
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 BOUND_MS = 60_000.0
 """No response time in a denominator is shorter (section 6.1)."""
 
 
 @kernel_part
-def ms_left(job, now_ms):
+def ms_left(job: Record, now_ms: Int) -> float:
     """Return what a running job still has to do by its estimate, in milliseconds at rate 1, as a float."""
     return work_left(job.left, job.rate, job.since_ms, now_ms) / RATE_ONE
 
 
 @kernel
-def running_work(state, now_ms):
+def running_work(state: SharedSite, now_ms: Int) -> float:
     """Return the work of all running jobs over the nodes of the site, in ms."""
     total = 0.0
     for i in range(state.counters[0].n_running):
@@ -35,7 +33,7 @@ def running_work(state, now_ms):
 
 
 @kernel
-def sum_up(state, base_ms):
+def sum_up(state: SharedSite, base_ms: float) -> None:
     """Work out R and the sums of 1/R for all places of the queue, and for the predicted jobs, from R_0 on."""
     counters = state.counters[0]
     response_ms, relief, waiting = base_ms, 0.0, 0
@@ -55,7 +53,7 @@ def sum_up(state, base_ms):
 
 
 @kernel
-def _predict(state, response_ms):
+def _predict(state: SharedSite, response_ms: float) -> None:
     """Work out the sums of 1/R for the jobs that are predicted to come while the queue is worked off."""
     counters = state.counters[0]
     lasted_ms = counters.last_submit_ms - counters.first_submit_ms
@@ -74,7 +72,7 @@ def _predict(state, response_ms):
 
 
 @kernel_part
-def _relief_of(response_ms, count, mean_ms):
+def _relief_of(response_ms: float, count: Int, mean_ms: float) -> float:
     """Return the sum of 1/R over jobs of one size that follow each other: the integral, and the bound before it."""
     bounded = min(count, max(0.0, math.floor((BOUND_MS - response_ms) / mean_ms)))
     from_ms = response_ms + (bounded + 0.5) * mean_ms
@@ -82,7 +80,7 @@ def _relief_of(response_ms, count, mean_ms):
 
 
 @kernel
-def response_profit(state, host, place, slowdown, now_ms):
+def response_profit(state: SharedSite, host: Int, place: Int, slowdown: float, now_ms: Int) -> float:
     """Return the profit of letting the job at a place of the queue join a host, by its impact on response times."""
     counters = state.counters[0]
     nodes = len(state.used)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.impact import ms_left, response_profit, running_work, sum_up
 from gridweave.site.disciplines.sharing.kernels.pairing import (
     ADJACENT,
@@ -17,14 +17,14 @@ from gridweave.site.disciplines.sharing.kernels.pairing import (
     MATCHING,
     RESPONSE,
     U2,
+    SharingCodes,
     may_share,
     try_match,
 )
 from gridweave.site.disciplines.sharing.kernels.promises import keeps_promises, nodes_late
+from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays
+from gridweave.site.disciplines.sharing.kernels.state import SharedSite
 from gridweave.site.kernels.state import GONE, NO_PLACE
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 # Typed, because a kernel called with a plain literal is compiled once more for that literal.
 NO_HOST = np.int64(-1)
@@ -35,7 +35,7 @@ FREELY, BEHIND = np.int64(0), np.int64(1)
 
 
 @kernel
-def profit_of(state, codes, host, place, now_ms):
+def profit_of(state: SharedSite, codes: SharingCodes, host: Int, place: Int, now_ms: Int) -> float:
     """Return the profit of a match that `try_match` has passed."""
     a, b = state.jobs[host], state.jobs[state.queue[place]]
     if codes.heuristic == RESPONSE:
@@ -51,7 +51,9 @@ def profit_of(state, codes, host, place, now_ms):
 
 
 @kernel
-def match_waiting(state, model, codes, host, first, backfills, now_ms):
+def match_waiting(
+    state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, first: Int, backfills: Int, now_ms: Int
+) -> Int:
     """Return the place of the waiting job that is to join a job which has just started, or ``NO_PLACE``.
 
     Parameters
@@ -92,7 +94,7 @@ def match_waiting(state, model, codes, host, first, backfills, now_ms):
 
 
 @kernel
-def _passes_waiting(state, model, codes, host, slot):
+def _passes_waiting(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> bool:
     """Whether a waiting job passes the tests, which are counted."""
     searches = state.searches[0]
     if not may_share(codes, state.jobs[slot]):
@@ -109,7 +111,7 @@ def _passes_waiting(state, model, codes, host, slot):
 
 
 @kernel_part
-def _keeps_word(state, codes, host, slot, backfills, now_ms):
+def _keeps_word(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, backfills: Int, now_ms: Int) -> bool:
     """Whether a match that `try_match` has passed leaves the head, or all that wait, what they have been promised."""
     if backfills == FREELY:
         return True
@@ -119,19 +121,19 @@ def _keeps_word(state, codes, host, slot, backfills, now_ms):
 
 
 @kernel_part
-def may_join(state, codes, job):
+def may_join(state: SharedSite, codes: SharingCodes, job: Record) -> bool:
     """Whether there are running jobs that a waiting job has not been tried with as they are now."""
     return searches_running(codes) and may_share(codes, job) and newest_open(state, codes) > job.tested
 
 
 @kernel_part
-def searches_running(codes):
+def searches_running(codes: SharingCodes) -> bool:
     """Whether waiting jobs may join running ones at all."""
     return codes.coscheduling in (MATCHING, ALWAYS)
 
 
 @kernel_part
-def newest_open(state, codes):
+def newest_open(state: SharedSite, codes: SharingCodes) -> Int:
     """Return the latest version of a running job that may get one more partner; 0 if there is none."""
     if state.counters[0].open_version != state.counters[0].version:
         _list_open_hosts(state, codes)
@@ -139,7 +141,7 @@ def newest_open(state, codes):
 
 
 @kernel
-def _list_open_hosts(state, codes):
+def _list_open_hosts(state: SharedSite, codes: SharingCodes) -> None:
     """List the running jobs that may get one more partner."""
     counters = state.counters[0]
     count, newest = 0, np.int64(0)
@@ -153,7 +155,9 @@ def _list_open_hosts(state, codes):
 
 
 @kernel
-def match_running(state, model, codes, place, backfills, now_ms):
+def match_running(
+    state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
+) -> Int:
     """Return the slot of the running job that a waiting job, which `may_join`, is to join, or ``NO_HOST``.
 
     What the tests 1 to 5 say changes only when something changes on the nodes of the host, so a job that none of the

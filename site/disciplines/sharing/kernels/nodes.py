@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
-from gridweave.site.disciplines.sharing.kernels.state import EMPTY, MIXED, NO_CELL
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.jit import Int, Record, kernel, kernel_part
+from gridweave.site.disciplines.sharing.kernels.state import EMPTY, MIXED, NO_CELL, SharedSite
 
 MEMORY_SLACK = 1e-9
 """What sums of memory may be off by: they are sums of decimal fractions."""
 
 
 @kernel_part
-def is_usable(state, node, job):
+def is_usable(state: SharedSite, node: Int, job: Record) -> bool:
     """Whether a node has the cores and the memory that a job needs, were it alone there."""
     kind = state.kinds[state.node_kind[node]]
     return job.cores <= kind.cores and job.memory <= kind.memory + MEMORY_SLACK
 
 
 @kernel_part
-def is_first_cell(state, node, lane):
+def is_first_cell(state: SharedSite, node: Int, lane: Int) -> bool:
     """Whether this cell is the first of a job on this node, so that a walk over the cells sees each job once."""
     slot = state.occupant[node, lane]
     first = slot >= 0
@@ -32,7 +29,7 @@ def is_first_cell(state, node, lane):
 
 
 @kernel_part
-def skip_node(state, cell):
+def skip_node(state: SharedSite, cell: Int) -> Int:
     """Return the next cell of the same job on another node."""
     lanes = state.counters[0].lanes
     node = cell // lanes
@@ -42,7 +39,7 @@ def skip_node(state, cell):
 
 
 @kernel_part
-def core_load(state, node, core):
+def core_load(state: SharedSite, node: Int, core: Int) -> tuple[Int, Int]:
     """Return how many hardware threads of a core are in use, and the first that is not (``NO_CELL`` if none)."""
     threads = state.counters[0].threads
     load, free = np.int64(0), NO_CELL
@@ -55,7 +52,7 @@ def core_load(state, node, core):
 
 
 @kernel
-def has_room(state, node, job, partners, counts_memory):
+def has_room(state: SharedSite, node: Int, job: Record, partners: Int, counts_memory: bool) -> bool:
     """Whether a job could join those of a node: threads, memory, and nobody there has all ``partners`` it may have."""
     if not is_usable(state, node, job):
         return False
@@ -77,7 +74,7 @@ def has_room(state, node, job, partners, counts_memory):
 
 
 @kernel
-def put(state, node, slot):
+def put(state: SharedSite, node: Int, slot: Int) -> None:
     """Let a job hold cells of a node that has room: on the cores with the fewest jobs."""
     kind = state.kinds[state.node_kind[node]]
     missing = state.jobs[slot].cores
@@ -93,7 +90,7 @@ def put(state, node, slot):
 
 
 @kernel_part
-def holds_core(state, node, core, slot):
+def holds_core(state: SharedSite, node: Int, core: Int, slot: Int) -> bool:
     """Whether a job holds a hardware thread of this core."""
     threads = state.counters[0].threads
     held = False
@@ -103,7 +100,7 @@ def holds_core(state, node, core, slot):
 
 
 @kernel
-def take_off(state, node, slot):
+def take_off(state: SharedSite, node: Int, slot: Int) -> None:
     """Let a job give back its cells of a node."""
     for lane in range(state.counters[0].lanes):
         if state.occupant[node, lane] == slot:
@@ -114,7 +111,7 @@ def take_off(state, node, slot):
 
 
 @kernel_part
-def chain(state, node, slot, last):
+def chain(state: SharedSite, node: Int, slot: Int, last: Int) -> Int:
     """Append a job's cells of a node to its chain, whose last cell is given; return the new last one."""
     job = state.jobs[slot]
     lanes = state.counters[0].lanes
@@ -134,7 +131,7 @@ def chain(state, node, slot, last):
 
 
 @kernel
-def count_idle(state, job):
+def count_idle(state: SharedSite, job: Record) -> Int:
     """Return the number of idle nodes that are usable for a job."""
     if len(state.kinds) == 1:
         return state.counters[0].idle if is_usable(state, 0, job) else 0
@@ -145,7 +142,7 @@ def count_idle(state, job):
 
 
 @kernel
-def occupy_idle(state, slot):
+def occupy_idle(state: SharedSite, slot: Int) -> None:
     """Let a job hold the idle usable nodes of the lowest numbers, which suffice."""
     job = state.jobs[slot]
     missing, last, node = job.width, NO_CELL, 0
@@ -158,7 +155,7 @@ def occupy_idle(state, slot):
 
 
 @kernel
-def release(state, slot):
+def release(state: SharedSite, slot: Int) -> None:
     """Let a job give back all its cells."""
     lanes = state.counters[0].lanes
     cell = state.jobs[slot].first_cell

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.nodes import has_room, is_first_cell, put, skip_node, take_off
-from gridweave.site.disciplines.sharing.kernels.slowdown import SERIAL, collect, cpu_factor, forget_tried, node_slowdown
-from gridweave.site.disciplines.sharing.kernels.state import CPU, DISK, NO_CELL, SHORT, UNKNOWN_ROW
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
+from gridweave.site.disciplines.sharing.kernels.slowdown import (
+    SERIAL,
+    SlowdownArrays,
+    collect,
+    cpu_factor,
+    forget_tried,
+    node_slowdown,
+)
+from gridweave.site.disciplines.sharing.kernels.state import CPU, DISK, NO_CELL, SHORT, UNKNOWN_ROW, SharedSite
 
 U1, U2, RESPONSE, FIRST = 0, 1, 2, 3
 """Heuristics."""
@@ -50,7 +54,7 @@ class SharingCodes(NamedTuple):
 
 
 @kernel_part
-def may_share(codes, job):
+def may_share(codes: SharingCodes, job: Record) -> bool:
     """Whether a job may share its nodes: medium and long ones, or all; but none of which nothing is known."""
     if job.row == UNKNOWN_ROW:
         return False
@@ -58,13 +62,13 @@ def may_share(codes, job):
 
 
 @kernel_part
-def counts_memory(codes):
+def counts_memory(codes: SharingCodes) -> bool:
     """Whether memory that does not suffice keeps jobs apart."""
     return codes.coscheduling != ALWAYS
 
 
 @kernel_part
-def is_matchable(model, a, b, hyperthreaded):
+def is_matchable(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int) -> bool:
     """Whether two jobs may run on one node, by what they are bound by (the paper, section 5.1 and Figure 4)."""
     if not hyperthreaded:
         return (a.bound == CPU and b.bound == DISK) or (a.bound == DISK and b.bound == CPU)
@@ -74,7 +78,7 @@ def is_matchable(model, a, b, hyperthreaded):
 
 
 @kernel
-def try_match(state, model, codes, host, slot):
+def try_match(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> Int:
     """Test whether a waiting job may join a running one; return the last test that it passed.
 
     If all are passed, `affected` lists the jobs that it would join, and each of them and the job itself has the
@@ -90,13 +94,13 @@ def try_match(state, model, codes, host, slot):
 
 
 @kernel_part
-def is_alike(state, host):
+def is_alike(state: SharedSite, host: Int) -> bool:
     """Whether all nodes of a host are alike: of one kind, and its alone."""
     return state.jobs[host].n_partners == 0 and state.jobs[host].one_kind >= 0
 
 
 @kernel
-def _fits(state, codes, host, slot):
+def _fits(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> bool:
     """Whether the host has as many nodes with room as the job needs."""
     job = state.jobs[slot]
     found, cell = 0, state.jobs[host].first_cell
@@ -113,7 +117,7 @@ def _fits(state, codes, host, slot):
 
 
 @kernel
-def _suits_all(state, model, codes, host, slot):
+def _suits_all(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> bool:
     """Whether the job is matchable with all that sit on the nodes that it would take; list those."""
     counters = state.counters[0]
     job = state.jobs[slot]
@@ -139,7 +143,7 @@ def _suits_all(state, model, codes, host, slot):
 
 
 @kernel
-def _is_bearable(state, model, codes, host, slot):
+def _is_bearable(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> bool:
     """Whether nobody on the nodes that the job would take is slowed too much; note the slowdowns."""
     counters = state.counters[0]
     job = state.jobs[slot]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.nodes import has_room, is_usable, skip_node
-from gridweave.site.disciplines.sharing.kernels.pairing import counts_memory, is_alike
+from gridweave.site.disciplines.sharing.kernels.pairing import SharingCodes, counts_memory, is_alike
 from gridweave.site.disciplines.sharing.kernels.slowdown import forget_tried
-from gridweave.site.disciplines.sharing.kernels.state import NO_CELL
+from gridweave.site.disciplines.sharing.kernels.state import NO_CELL, SharedSite
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
 from gridweave.site.kernels.state import GIVE_BACK, GONE, TAKE, UNPLACED_MS
 from gridweave.site.kernels.work import rate_of, work_done_ms, work_left, work_of
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 # Marks of nodes: a job would take it; it has been looked at.
 _TAKEN, _SEEN = 1, 2
 
 
 @kernel
-def nodes_late(state, codes, host, slot, now_ms):
+def nodes_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int) -> Int:
     """Return how many nodes a match that `try_match` has passed would make late for the head."""
     counters = state.counters[0]
     job = state.jobs[slot]
@@ -37,7 +34,7 @@ def nodes_late(state, codes, host, slot, now_ms):
 
 
 @kernel
-def _note_ends(state, slot, now_ms):
+def _note_ends(state: SharedSite, slot: Int, now_ms: Int) -> None:
     """Note the ends by estimate that a match would give to the job and to those that it concerns, and mark these."""
     job = state.jobs[slot]
     job.trial_end_ms = work_done_ms(work_of(job.estimate_ms), rate_of(job.trial_slowdown), now_ms)
@@ -49,7 +46,7 @@ def _note_ends(state, slot, now_ms):
 
 
 @kernel
-def _count_late(state, codes, host, slot):
+def _count_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> Int:
     """Return how many nodes would become late, node by node."""
     counters = state.counters[0]
     _mark_taken(state, codes, host, slot)
@@ -68,7 +65,7 @@ def _count_late(state, codes, host, slot):
 
 
 @kernel
-def _unmark(state):
+def _unmark(state: SharedSite) -> None:
     """Take the marks off the nodes of the jobs that a match would concern."""
     for i in range(state.counters[0].n_affected):
         cell = state.jobs[state.affected[i]].first_cell
@@ -78,7 +75,7 @@ def _unmark(state):
 
 
 @kernel
-def _mark_taken(state, codes, host, slot):
+def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> None:
     """Mark the nodes that a job would take."""
     found, cell = 0, state.jobs[host].first_cell
     while found < state.jobs[slot].width:
@@ -90,7 +87,7 @@ def _mark_taken(state, codes, host, slot):
 
 
 @kernel_part
-def _becomes_late(state, node, job, taken):
+def _becomes_late(state: SharedSite, node: Int, job: Record, taken: bool) -> bool:
     """Whether a node was to be free for the head by the shadow time, and would be no more."""
     counters = state.counters[0]
     if not is_usable(state, node, state.jobs[counters.head]):
@@ -100,7 +97,7 @@ def _becomes_late(state, node, job, taken):
 
 
 @kernel_part
-def _free_times(state, node, job, taken):
+def _free_times(state: SharedSite, node: Int, job: Record, taken: bool) -> tuple[Int, Int]:
     """Return when a node is free by the ends by estimate: as things are, and if the match were made."""
     before_ms = np.int64(0)
     after_ms = job.trial_end_ms if taken else before_ms
@@ -113,7 +110,7 @@ def _free_times(state, node, job, taken):
 
 
 @kernel
-def plan_running(state, now_ms):
+def plan_running(state: SharedSite, now_ms: Int) -> None:
     """Make the profile of what the running jobs leave; nothing that waits has a reservation yet."""
     counters = state.counters[0]
     counters.n_steps = clear(state.step_ms, state.step_free, now_ms, len(state.used))
@@ -134,7 +131,7 @@ def plan_running(state, now_ms):
 
 
 @kernel_part
-def node_free_ms(state, node):
+def node_free_ms(state: SharedSite, node: Int) -> Int:
     """Return the last end by estimate of the jobs of a node."""
     free_ms = np.int64(0)
     for lane in range(state.counters[0].lanes):
@@ -144,7 +141,7 @@ def node_free_ms(state, node):
 
 
 @kernel_part
-def _hold(state, start_ms, end_ms, width):
+def _hold(state: SharedSite, start_ms: Int, end_ms: Int, width: Int) -> None:
     """Take nodes out of the profile; a negative width gives them back."""
     if end_ms > start_ms and width != 0:
         counters = state.counters[0]
@@ -152,14 +149,14 @@ def _hold(state, start_ms, end_ms, width):
 
 
 @kernel
-def planned_start(state, slot, now_ms):
+def planned_start(state: SharedSite, slot: Int, now_ms: Int) -> Int:
     """Return the earliest start of a waiting job beside the running ones and the reservations."""
     job, steps = state.jobs[slot], state.counters[0].n_steps
     return earliest_fit(state.step_ms, state.step_free, steps, now_ms, job.width, job.estimate_ms)
 
 
 @kernel
-def promise(state, slot, start_ms):
+def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
     """Reserve nodes for a waiting job."""
     job = state.jobs[slot]
     job.promised_ms = start_ms
@@ -167,7 +164,7 @@ def promise(state, slot, start_ms):
 
 
 @kernel
-def take_back(state, slot):
+def take_back(state: SharedSite, slot: Int) -> bool:
     """Give back the reservation of a waiting job, if it has one; return whether it had."""
     job = state.jobs[slot]
     if job.promised_ms == UNPLACED_MS:
@@ -177,13 +174,13 @@ def take_back(state, slot):
 
 
 @kernel
-def hold_alone(state, slot, now_ms):
+def hold_alone(state: SharedSite, slot: Int, now_ms: Int) -> None:
     """Take a job that starts on idle nodes into the profile."""
     _hold(state, now_ms, now_ms + state.jobs[slot].estimate_ms, state.jobs[slot].width)
 
 
 @kernel
-def hold_match(state, codes, host, slot, now_ms, sign):
+def hold_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int, sign: Int) -> None:
     """Take what a match that `try_match` has passed holds for longer than before into the profile, or out of it."""
     counters = state.counters[0]
     _note_ends(state, slot, now_ms)
@@ -203,7 +200,7 @@ def hold_match(state, codes, host, slot, now_ms, sign):
 
 
 @kernel
-def keeps_promises(state, codes, host, slot, now_ms):
+def keeps_promises(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int) -> bool:
     """Whether a match that `try_match` has passed leaves all reservations but the job's own what they need."""
     had = take_back(state, slot)
     hold_match(state, codes, host, slot, now_ms, TAKE)

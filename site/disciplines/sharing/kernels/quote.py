@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gridweave.jit import kernel
+from gridweave.jit import Int, Ints, kernel
 from gridweave.site.disciplines.sharing.kernels.matching import NO_HOST, match_running, may_join
-from gridweave.site.disciplines.sharing.kernels.pairing import EASY, NO_BACKFILL, try_match
+from gridweave.site.disciplines.sharing.kernels.pairing import EASY, NO_BACKFILL, SharingCodes, try_match
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import reserve
-from gridweave.site.disciplines.sharing.kernels.state import EMPTY, average_wait_ms, order_queue
+from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays
+from gridweave.site.disciplines.sharing.kernels.state import EMPTY, SharedSite, average_wait_ms, order_queue
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
 from gridweave.site.kernels.state import GONE
 
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
-
 
 @kernel
-def idle_to_spare(state, codes, step_ms, step_free, now_ms, length_ms):
+def idle_to_spare(
+    state: SharedSite, codes: SharingCodes, step_ms: Ints, step_free: Ints, now_ms: Int, length_ms: Int
+) -> Int:
     """Return how many idle nodes a job of this length could start on now, without harm to the jobs that wait.
 
     Parameters
@@ -48,7 +48,9 @@ def idle_to_spare(state, codes, step_ms, step_free, now_ms, length_ms):
 
 
 @kernel
-def start_behind_queue(state, codes, step_ms, step_free, now_ms, width, length_ms):
+def start_behind_queue(
+    state: SharedSite, codes: SharingCodes, step_ms: Ints, step_free: Ints, now_ms: Int, width: Int, length_ms: Int
+) -> Int:
     """Return when a job would start on its own nodes, if all that wait were planned alone, in the queue's order."""
     _order(state, codes, now_ms)
     n_steps = _plan_queue(state, step_ms, step_free, now_ms)
@@ -56,7 +58,7 @@ def start_behind_queue(state, codes, step_ms, step_free, now_ms, width, length_m
 
 
 @kernel
-def slowdown_offered(state, model, codes, slot, now_ms):
+def slowdown_offered(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, slot: Int, now_ms: Int) -> float:
     """Return at which slowdown the job of a slot, which is filled in, could join a running one now; 0 if it could not.
 
     It is matched as a job at the end of the queue would be.
@@ -88,12 +90,12 @@ def slowdown_offered(state, model, codes, slot, now_ms):
 
 
 @kernel
-def _order(state, codes, now_ms):
+def _order(state: SharedSite, codes: SharingCodes, now_ms: Int) -> None:
     order_queue(state, average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms, now_ms)
 
 
 @kernel
-def _plan_queue(state, step_ms, step_free, now_ms):
+def _plan_queue(state: SharedSite, step_ms: Ints, step_free: Ints, now_ms: Int) -> Int:
     """Make a profile of the nodes that are free of jobs: of the running ones, then of the waiting ones in turn."""
     counters = state.counters[0]
     n_steps = clear(step_ms, step_free, now_ms, len(state.used))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.matching import (
     BEHIND,
     FREELY,
@@ -18,6 +18,7 @@ from gridweave.site.disciplines.sharing.kernels.pairing import (
     ALWAYS,
     CONSERVATIVE,
     EASY,
+    SharingCodes,
     counts_memory,
     may_share,
     try_match,
@@ -32,16 +33,13 @@ from gridweave.site.disciplines.sharing.kernels.promises import (
     promise,
     take_back,
 )
-from gridweave.site.disciplines.sharing.kernels.slowdown import join, start_idle
-from gridweave.site.disciplines.sharing.kernels.state import average_wait_ms, drop_gone, order_queue
+from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays, join, start_idle
+from gridweave.site.disciplines.sharing.kernels.state import SharedSite, average_wait_ms, drop_gone, order_queue
 from gridweave.site.kernels.state import GONE, NO_PLACE, TAKE
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 
 @kernel
-def sharing_pass(state, model, codes, now_ms):
+def sharing_pass(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, now_ms: Int) -> None:
     """Run the one scheduling pass of an instant.
 
     ``state.started`` then lists the jobs that started, and ``state.changed`` those that started or whose rate may have
@@ -76,7 +74,7 @@ def sharing_pass(state, model, codes, now_ms):
 
 
 @kernel_part
-def _is_passed_over(state, codes, job, mode):
+def _is_passed_over(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> bool:
     """Whether a job behind the head can start in no way. Nearly all are passed over here, and calls take time."""
     if mode == FREELY or codes.backfill == CONSERVATIVE:
         return False
@@ -84,7 +82,7 @@ def _is_passed_over(state, codes, job, mode):
 
 
 @kernel
-def _may_start_alone(state, codes, slot, mode, now_ms):
+def _may_start_alone(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, now_ms: Int) -> bool:
     """Whether a job may start on idle nodes now; if so it is taken account of in what others have been promised."""
     counters = state.counters[0]
     job = state.jobs[slot]
@@ -103,7 +101,7 @@ def _may_start_alone(state, codes, slot, mode, now_ms):
 
 
 @kernel_part
-def _is_walked_on(state, codes):
+def _is_walked_on(state: SharedSite, codes: SharingCodes) -> bool:
     """Whether a job behind one that does not start may start at all."""
     if codes.backfill == CONSERVATIVE:
         return state.counters[0].idle > 0 or (searches_running(codes) and newest_open(state, codes) > 0)
@@ -111,7 +109,7 @@ def _is_walked_on(state, codes):
 
 
 @kernel
-def _give_promise(state, codes, slot, mode, now_ms):
+def _give_promise(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, now_ms: Int) -> None:
     """Give a job that does not start what backfilling promises: to the head, or to everybody."""
     if codes.backfill == CONSERVATIVE:
         if mode == FREELY:
@@ -122,14 +120,16 @@ def _give_promise(state, codes, slot, mode, now_ms):
 
 
 @kernel_part
-def _is_weakly_loaded(state, codes):
+def _is_weakly_loaded(state: SharedSite, codes: SharingCodes) -> bool:
     """Whether the idle nodes leave room beyond all that the waiting jobs ask for."""
     counters = state.counters[0]
     return codes.coscheduling != ALWAYS and counters.waiting_width <= codes.load_part * counters.idle
 
 
 @kernel
-def _start_with_matches(state, model, codes, place, backfills, now_ms):
+def _start_with_matches(
+    state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
+) -> None:
     """Start a job on idle nodes, which suffice, and with it what matches it among the waiting jobs."""
     shares = may_share(codes, state.jobs[state.queue[place]]) and not _is_weakly_loaded(state, codes)
     host = start_idle(state, model, place, now_ms)
@@ -141,7 +141,9 @@ def _start_with_matches(state, model, codes, place, backfills, now_ms):
 
 
 @kernel
-def _join_running(state, model, codes, place, backfills, now_ms):
+def _join_running(
+    state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
+) -> bool:
     """Start a job for which there are no idle nodes with a running one, if one matches; return whether it started."""
     if not may_join(state, codes, state.jobs[state.queue[place]]):
         return False
@@ -153,7 +155,9 @@ def _join_running(state, model, codes, place, backfills, now_ms):
 
 
 @kernel
-def _join(state, model, codes, host, place, backfills, now_ms):
+def _join(
+    state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, place: Int, backfills: Int, now_ms: Int
+) -> None:
     """Let a waiting job join its match; in backfilling what others were promised is kept account of."""
     slot = state.queue[place]
     if backfills == BEHIND:
@@ -167,7 +171,7 @@ def _join(state, model, codes, host, place, backfills, now_ms):
 
 
 @kernel
-def _late_alone(state, job, now_ms):
+def _late_alone(state: SharedSite, job: Record, now_ms: Int) -> Int:
     """Return how many nodes a job would make late for the head by starting on idle nodes."""
     counters = state.counters[0]
     if now_ms + job.estimate_ms <= counters.limit_ms:
@@ -185,7 +189,7 @@ def _late_alone(state, job, now_ms):
 
 
 @kernel
-def reserve(state, slot, now_ms):
+def reserve(state: SharedSite, slot: Int, now_ms: Int) -> None:
     """Work out the shadow time and the extra nodes for the head."""
     counters = state.counters[0]
     counters.head = slot
@@ -202,7 +206,7 @@ def reserve(state, slot, now_ms):
 
 
 @kernel
-def _smallest(values, count, rank):
+def _smallest(values: Ints, count: Int, rank: Int) -> Int:
     """Return the value that stood at this place, from 0, if the first ``count`` were sorted; changes their order."""
     low, high = 0, count - 1
     while low < high:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.nodes import (
     MEMORY_SLACK,
     chain,
@@ -19,11 +19,14 @@ from gridweave.site.disciplines.sharing.kernels.nodes import (
     release,
     skip_node,
 )
-from gridweave.site.disciplines.sharing.kernels.state import NO_CELL, enter_running, leave_running, note_change
+from gridweave.site.disciplines.sharing.kernels.state import (
+    NO_CELL,
+    SharedSite,
+    enter_running,
+    leave_running,
+    note_change,
+)
 from gridweave.site.kernels.work import rate_of, set_rate
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 WHOLE, PRINTED, MEASURED = 0, 1, 2
 """Which formula: with the unshared part, as printed, or a table of measured slowdowns."""
@@ -54,13 +57,13 @@ class SlowdownArrays(NamedTuple):
 
 
 @kernel_part
-def cpu_factor(model, a, b, hyperthreaded):
+def cpu_factor(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int) -> float:
     """Return by which factor job b stretches what job a does on the CPU, while both are on it."""
     return model.cpu_factor[a.cpu_kind, b.cpu_kind] if hyperthreaded else SERIAL
 
 
 @kernel_part
-def core_excess(model, a, b, hyperthreaded):
+def core_excess(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int) -> float:
     """Return what job b on the same core adds to the slowdown of job a."""
     if model.formula == MEASURED:
         return model.measured[a.row, b.row] - 1.0
@@ -72,13 +75,13 @@ def core_excess(model, a, b, hyperthreaded):
 
 
 @kernel_part
-def node_excess(a, b):
+def node_excess(a: Record, b: Record) -> float:
     """Return what job b on other cores of the same node adds to the slowdown of job a."""
     return (SERIAL - 1.0) * min(a.network, b.network) + (SERIAL - 1.0) * min(a.disk, b.disk)
 
 
 @kernel
-def node_slowdown(state, model, node, slot):
+def node_slowdown(state: SharedSite, model: SlowdownArrays, node: Int, slot: Int) -> float:
     """Return the slowdown of a job on one of its nodes, by all that are there now."""
     kind = state.kinds[state.node_kind[node]]
     worst = 0.0
@@ -96,7 +99,7 @@ def node_slowdown(state, model, node, slot):
 
 
 @kernel
-def _core_sum(state, model, node, core, slot):
+def _core_sum(state: SharedSite, model: SlowdownArrays, node: Int, core: Int, slot: Int) -> float:
     """Return what the other jobs of a node add to the slowdown of a job on this core."""
     job = state.jobs[slot]
     hyperthreaded = state.kinds[state.node_kind[node]].hyperthreaded
@@ -112,7 +115,7 @@ def _core_sum(state, model, node, core, slot):
 
 
 @kernel
-def retime(state, model, slot, now_ms):
+def retime(state: SharedSite, model: SlowdownArrays, slot: Int, now_ms: Int) -> None:
     """Give a running job the rate that its nodes allow from now on; its end by estimate moves with it."""
     job = state.jobs[slot]
     worst = 1.0
@@ -135,7 +138,7 @@ def retime(state, model, slot, now_ms):
 
 
 @kernel
-def collect_partners(state, slot, listed):
+def collect_partners(state: SharedSite, slot: Int, listed: Ints) -> Int:
     """List the jobs that share a node with this one, once each; return their number."""
     count = 0
     cell = state.jobs[slot].first_cell
@@ -149,7 +152,7 @@ def collect_partners(state, slot, listed):
 
 
 @kernel_part
-def collect(state, node, slot, listed, count):
+def collect(state: SharedSite, node: Int, slot: Int, listed: Ints, count: Int) -> Int:
     """List the jobs of a node, but this one; mark each, so that it is listed once. Return how many there are now."""
     for lane in range(state.counters[0].lanes):
         other = state.occupant[node, lane]
@@ -161,14 +164,14 @@ def collect(state, node, slot, listed, count):
 
 
 @kernel_part
-def forget_tried(state, listed, count):
+def forget_tried(state: SharedSite, listed: Ints, count: Int) -> None:
     """Take the marks off the jobs that were listed."""
     for i in range(count):
         state.jobs[listed[i]].tried = 0
 
 
 @kernel
-def start_idle(state, model, place, now_ms):
+def start_idle(state: SharedSite, model: SlowdownArrays, place: Int, now_ms: Int) -> Int:
     """Start the waiting job at a place of the queue on idle nodes; return its slot."""
     slot = enter_running(state, place, now_ms)
     occupy_idle(state, slot)
@@ -177,7 +180,9 @@ def start_idle(state, model, place, now_ms):
 
 
 @kernel
-def join(state, model, host, place, partners, counts_memory, now_ms):
+def join(
+    state: SharedSite, model: SlowdownArrays, host: Int, place: Int, partners: Int, counts_memory: bool, now_ms: Int
+) -> None:
     """Start the waiting job at a place of the queue on the first nodes of a running job that have room for it."""
     slot = enter_running(state, place, now_ms)
     job = state.jobs[slot]
@@ -196,7 +201,7 @@ def join(state, model, host, place, partners, counts_memory, now_ms):
 
 
 @kernel
-def job_ended(state, model, slot, now_ms):
+def job_ended(state: SharedSite, model: SlowdownArrays, slot: Int, now_ms: Int) -> None:
     """Take a running job off its nodes; those that it shared them with go on at the rates that are left to them."""
     count = collect_partners(state, slot, state.affected)
     release(state, slot)

@@ -12,12 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import kernel, kernel_part
+from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.kernels.state import GONE, NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
-
-# Numba infers the types of kernels; their docstrings say them.
-# mypy: disable-error-code="no-untyped-def"
 
 SHORT, MEDIUM, LONG = 0, 1, 2
 """Classes of jobs."""
@@ -214,7 +211,7 @@ def empty_site(kinds: npt.NDArray[np.void], counts: Sequence[int], *, slots: int
 
 
 @kernel
-def job_submitted(state, slot):
+def job_submitted(state: SharedSite, slot: Int) -> None:
     """Put the job of a slot, which is filled in, into the queue; count it for the prediction."""
     counters = state.counters[0]
     job = state.jobs[slot]
@@ -243,13 +240,13 @@ def job_submitted(state, slot):
 
 
 @kernel_part
-def _is_younger(a, b):
+def _is_younger(a: Record, b: Record) -> bool:
     """Whether job a comes behind job b within a class."""
     return a.submit_ms > b.submit_ms or (a.submit_ms == b.submit_ms and a.job_id > b.job_id)
 
 
 @kernel
-def job_withdrawn(state, slot):
+def job_withdrawn(state: SharedSite, slot: Int) -> None:
     """Take a waiting job out of the queue."""
     state.jobs[slot].waits = 0
     state.counters[0].waiting_width -= state.jobs[slot].width
@@ -257,7 +254,7 @@ def job_withdrawn(state, slot):
 
 
 @kernel
-def drop_gone(state):
+def drop_gone(state: SharedSite) -> None:
     """Close the gaps of the jobs that wait no more."""
     for kind in range(CLASSES):
         kept = 0
@@ -270,14 +267,14 @@ def drop_gone(state):
 
 
 @kernel_part
-def average_wait_ms(state):
+def average_wait_ms(state: SharedSite) -> Int:
     """Return the average wait of the jobs started so far, rounded down; 0 if there is none."""
     counters = state.counters[0]
     return counters.wait_sum_ms // counters.n_starts if counters.n_starts > 0 else np.int64(0)
 
 
 @kernel_part
-def level_of(job, now_ms, age_ms):
+def level_of(job: Record, now_ms: Int, age_ms: Int) -> Int:
     """Return the level of a waiting job: its class, less one for each ``age_ms`` waited (0: it does not age)."""
     level = job.job_class
     if age_ms > 0:
@@ -287,7 +284,7 @@ def level_of(job, now_ms, age_ms):
 
 
 @kernel
-def order_queue(state, age_ms, now_ms):
+def order_queue(state: SharedSite, age_ms: Int, now_ms: Int) -> None:
     """Make the queue: by level, then submit time, then job id. Within a class it stands so already."""
     waiting, n_waiting = state.waiting, state.n_waiting
     at_short = at_medium = at_long = np.int64(0)
@@ -312,7 +309,7 @@ def order_queue(state, age_ms, now_ms):
 
 
 @kernel_part
-def _head_of(state, kind, at, age_ms, now_ms):
+def _head_of(state: SharedSite, kind: Int, at: Int, age_ms: Int, now_ms: Int) -> tuple[Int, Int, Int]:
     """Return level, submit time and job id of a waiting job of a class; behind the last, of none that comes first."""
     if at == state.n_waiting[kind]:
         return np.int64(CLASSES), NEVER_MS, NEVER_MS
@@ -321,7 +318,7 @@ def _head_of(state, kind, at, age_ms, now_ms):
 
 
 @kernel_part
-def _ranks_before(a, b):
+def _ranks_before(a: tuple[Int, Int, Int], b: tuple[Int, Int, Int]) -> bool:
     """Whether the waiting job with this level, submit time and id comes before the other."""
     if a[0] != b[0]:
         return a[0] < b[0]
@@ -329,7 +326,7 @@ def _ranks_before(a, b):
 
 
 @kernel_part
-def note_change(state, slot):
+def note_change(state: SharedSite, slot: Int) -> None:
     """Put a job into the list of those whose rate may have changed, once."""
     if state.jobs[slot].changed == 0:
         state.jobs[slot].changed = 1
@@ -338,7 +335,7 @@ def note_change(state, slot):
 
 
 @kernel
-def forget_changes(state):
+def forget_changes(state: SharedSite) -> None:
     """Empty the list of changes, which the driver has read."""
     for i in range(state.counters[0].n_changed):
         state.jobs[state.changed[i]].changed = 0
@@ -346,7 +343,7 @@ def forget_changes(state):
 
 
 @kernel
-def enter_running(state, place, now_ms):
+def enter_running(state: SharedSite, place: Int, now_ms: Int) -> Int:
     """Make the waiting job at a place of the queue a running one, at rate 1; it holds no cell yet. Return its slot."""
     counters = state.counters[0]
     slot = state.queue[place]
@@ -371,7 +368,7 @@ def enter_running(state, place, now_ms):
 
 
 @kernel
-def leave_running(state, slot):
+def leave_running(state: SharedSite, slot: Int) -> None:
     """Take a job out of the list of running ones."""
     counters = state.counters[0]
     kept = 0
