@@ -23,7 +23,9 @@ def public(kind: type) -> dict[str, Any]:
     return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(("twin", "original", "left_out"), [(SyncClient, Client, {"transport"}), (SyncJobHandle, JobHandle, set())])
+@pytest.mark.parametrize(
+    ("twin", "original", "left_out"), [(SyncClient, Client, {"transport"}), (SyncJobHandle, JobHandle, set())]
+)
 def test_both_have_the_same_names_and_arguments(twin: type, original: type, left_out: set[str]) -> None:
     """Each public method is in both, with the same parameters and defaults."""
     attributes = {"id", "key", "state"} if original is JobHandle else set()
