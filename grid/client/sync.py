@@ -1,4 +1,4 @@
-"""`SyncClient` and `SyncJobHandle`: a grid from plain Python, for scripts and notebooks, made of `Client` and `JobHandle`.
+"""`SyncClient` and `SyncJobHandle`: a grid from plain Python, made of `Client` and `JobHandle`.
 
 Each method is the one of the same name of the other class, with the same arguments, and nothing is awaited.
 """
@@ -138,7 +138,7 @@ def _as(
 
 
 class SyncJobHandle(_Twin[JobHandle]):
-    """A job that was handed in; made by `SyncClient.submit` and `SyncClient.job`. As `JobHandle`, but nothing is awaited."""
+    """A job that was handed in; made by `SyncClient.submit` and `SyncClient.job`: a `JobHandle` without awaiting."""
 
     def __init__(self, job: JobHandle, loop: _Loop) -> None:
         self._original, self._running = job, loop
