@@ -111,7 +111,7 @@ def run_once(grid: gridweave.SyncClient, request: gridweave.JobRequest, sites: i
 def filled(grid: gridweave.SyncClient, free: dict[str, int]) -> Iterator[None]:
     """Leave only so many nodes of each site free, meanwhile."""
     sleep = gridweave.Program(argv=("sleep", "600"), ranks="first-node")
-    jobs: list[gridweave.SyncJob] = []
+    jobs: list[gridweave.SyncJobHandle] = []
     try:
         for site in grid.sites():
             if (nodes := site.free - free.get(site.name, 0)) > 0:
@@ -126,7 +126,7 @@ def filled(grid: gridweave.SyncClient, free: dict[str, int]) -> Iterator[None]:
             job.done(WAIT_S)
 
 
-def wait_until_running(job: gridweave.SyncJob) -> None:
+def wait_until_running(job: gridweave.SyncJobHandle) -> None:
     """Wait for a job of a site's own user to start: they come into no stream of events."""
     until = time.monotonic() + WAIT_S
     while job.record().state != "running":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gridweave.errors import GridweaveError
-from gridweave.grid.client.sync import SyncClient, SyncJob
+from gridweave.grid.client.sync import SyncClient, SyncJobHandle
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.config.reading import read_service
 from gridweave.grid.service.serve import grid_service, site_service
@@ -297,7 +297,7 @@ class ComposeGrid:
             Their numbers.
         """
         with self.client(service) as client:
-            handed_in: list[SyncJob] = [
+            handed_in: list[SyncJobHandle] = [
                 client.submit(
                     Program(argv=(*WRITES_ITS_OWN_STORY, "/story/lines", f"{sleep_s:.1f}"), grace_ms=500),
                     nodes=nodes,

@@ -53,7 +53,7 @@ _KEPT = 4
 """Results that came early are kept for so many times the jobs under way; then nothing new is handed in."""
 
 
-class Job:
+class JobHandle:
     """A job that was handed in; made by `Client.submit` and `Client.job`.
 
     Attributes
@@ -231,7 +231,7 @@ class Results:
             raise InputError("these results were asked for already; call map again")
         self._is_begun = True
         window: deque[asyncio.Task[Any]] = deque()
-        jobs: dict[asyncio.Task[Any], Job] = {}
+        jobs: dict[asyncio.Task[Any], JobHandle] = {}
         try:
             while await self._refill(window, jobs) or window:
                 if not window[0].done():
@@ -243,7 +243,7 @@ class Results:
         finally:
             await self._abandon(window, jobs)
 
-    async def _refill(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], Job]) -> int:
+    async def _refill(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], JobHandle]) -> int:
         """Hand in what there is room for, many at once where it can be; return how many."""
         under_way = sum(not task.done() for task in window)
         room = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
@@ -270,7 +270,7 @@ class Results:
         self._count += 1
         return msgspec.structs.replace(self._plain, program=program, array=place)
 
-    async def _abandon(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], Job]) -> None:
+    async def _abandon(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], JobHandle]) -> None:
         """End the jobs that nobody waits for any more."""
         left = [jobs[task].id for task in window if not task.done()]
         for task in window:
@@ -396,7 +396,7 @@ class Client:
         job_class: str = "",
         user: str = "",
         key: str | None = None,
-    ) -> Job:
+    ) -> JobHandle:
         """Hand in a job; when this returns, it is durable.
 
         Parameters
@@ -448,7 +448,7 @@ class Client:
 
     async def submit_many(
         self, requests: Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None
-    ) -> list[Job]:
+    ) -> list[JobHandle]:
         """Hand in jobs, 500 in each request; when this returns, all are durable.
 
         Parameters
@@ -485,7 +485,7 @@ class Client:
             if answer.job_id is None:
                 which = f"job {number + 1} of {len(answers)}: " if len(answers) > 1 else ""
                 raise RefusedError(which + answer.reason)
-        return [Job(self, answer.job_id, key=answer.key) for answer in answers if answer.job_id is not None]
+        return [JobHandle(self, answer.job_id, key=answer.key) for answer in answers if answer.job_id is not None]
 
     def map(
         self,
@@ -537,9 +537,9 @@ class Client:
 
     # -- jobs
 
-    def job(self, job_id: int) -> Job:
+    def job(self, job_id: int) -> JobHandle:
         """Return a handle of a job by its number; nothing is asked yet."""
-        return Job(self, job_id)
+        return JobHandle(self, job_id)
 
     async def jobs(
         self,

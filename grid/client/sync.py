@@ -1,4 +1,4 @@
-"""`SyncClient` and `SyncJob`: a grid from plain Python, for scripts and notebooks, made of `Client` and `Job`.
+"""`SyncClient` and `SyncJobHandle`: a grid from plain Python, made of `Client` and `JobHandle`.
 
 Each method is the one of the same name of the other class, with the same arguments, and nothing is awaited.
 """
@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from gridweave.errors import InputError
-from gridweave.grid.client.client import Client, Job
+from gridweave.grid.client.client import Client, JobHandle
 from gridweave.site.job import State
 
 P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
 Original = TypeVar("Original")
-"""`Client` or `Job`."""
+"""`Client` or `JobHandle`."""
 
 
 class _Loop:
@@ -137,10 +137,10 @@ def _as(
 # -- what there is
 
 
-class SyncJob(_Twin[Job]):
-    """A job that was handed in; made by `SyncClient.submit` and `SyncClient.job`. As `Job`, but nothing is awaited."""
+class SyncJobHandle(_Twin[JobHandle]):
+    """A job that was handed in; made by `SyncClient.submit` and `SyncClient.job`: a `JobHandle` without awaiting."""
 
-    def __init__(self, job: Job, loop: _Loop) -> None:
+    def __init__(self, job: JobHandle, loop: _Loop) -> None:
         self._original, self._running = job, loop
 
     def __repr__(self) -> str:
@@ -165,21 +165,21 @@ class SyncJob(_Twin[Job]):
         """As it was last heard; None: nothing was asked yet."""
         return self._original.state
 
-    record = _awaited(Job.record)
-    done = _awaited(Job.done)
-    check = _awaited(Job.check)
-    result = _awaited(Job.result)
-    cancel = _awaited(Job.cancel)
-    hold = _awaited(Job.hold)
-    release = _awaited(Job.release)
-    explain = _awaited(Job.explain)
-    story = _awaited(Job.story)
-    output = _awaited(Job.output)
-    logs = _each(Job.logs)
+    record = _awaited(JobHandle.record)
+    done = _awaited(JobHandle.done)
+    check = _awaited(JobHandle.check)
+    result = _awaited(JobHandle.result)
+    cancel = _awaited(JobHandle.cancel)
+    hold = _awaited(JobHandle.hold)
+    release = _awaited(JobHandle.release)
+    explain = _awaited(JobHandle.explain)
+    story = _awaited(JobHandle.story)
+    output = _awaited(JobHandle.output)
+    logs = _each(JobHandle.logs)
 
 
-def _sync_jobs(jobs: list[Job], loop: _Loop) -> list[SyncJob]:
-    return [SyncJob(job, loop) for job in jobs]
+def _sync_jobs(jobs: list[JobHandle], loop: _Loop) -> list[SyncJobHandle]:
+    return [SyncJobHandle(job, loop) for job in jobs]
 
 
 class SyncClient(_Twin[Client]):
@@ -224,13 +224,13 @@ class SyncClient(_Twin[Client]):
             raise InputError("the client is not open; write: with gridweave.SyncClient() as grid")
         return self._running
 
-    submit = _made(Client.submit, SyncJob)
+    submit = _made(Client.submit, SyncJobHandle)
     submit_many = _made(Client.submit_many, _sync_jobs)
     map = _each(Client.map)
 
-    def job(self, job_id: int) -> SyncJob:
+    def job(self, job_id: int) -> SyncJobHandle:
         """Return a handle of a job by its number; nothing is asked yet."""
-        return SyncJob(self._original.job(job_id), self._loop)
+        return SyncJobHandle(self._original.job(job_id), self._loop)
 
     jobs = _each(Client.jobs)
     record = _awaited(Client.record)

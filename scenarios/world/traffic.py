@@ -42,7 +42,7 @@ from gridweave.site.kernels.work import RATE_ONE, first_end_ms, rate_of, work_le
 _FIRST_ROOM = 64
 
 
-class Pace(NamedTuple):
+class JobRate(NamedTuple):
     """How a job goes on from now.
 
     Attributes
@@ -68,12 +68,12 @@ class Served(NamedTuple):
 
     Attributes
     ----------
-    pace : Pace
+    job_rate : JobRate
     run_ms : int or None
         How long it works from now on at rate 1; None if its output is where it is wanted, and the job over.
     """
 
-    pace: Pace
+    job_rate: JobRate
     run_ms: int | None
 
 
@@ -158,7 +158,7 @@ class LinkTraffic:
         self._senders: dict[int, _Sender] = {}
         # Those that have begun to work at this instant, whose flows are not there yet.
         self._begun: dict[int, _Sender] = {}
-        self._paces: list[Pace] = []
+        self._job_rates: list[JobRate] = []
         self._moves = new_moves(len(workload), _FIRST_ROOM)
         self._flows = new_flows(2 * _FIRST_ROOM)
         self._filling = new_filling(len(network.model.arrays.capacity), 2 * _FIRST_ROOM)
@@ -230,7 +230,7 @@ class LinkTraffic:
             # Input that has been on its way goes on as it did, but the sites of the job do not know that it does.
             self.stirred = True
             return None
-        self._paces.append(self._begin_work(now_ms, job_id, sender))
+        self._job_rates.append(self._begin_work(now_ms, job_id, sender))
         return run_ms
 
     def _data_delay_ms(self, now_ms: int, row: int, links: GridLinks, fragments: Fragments) -> int:
@@ -244,7 +244,7 @@ class LinkTraffic:
     def _grown_ms(self, row: int, time_ms: int) -> int:
         return int(grown_ms(np.int64(time_ms), self.factor[row]))
 
-    def _begin_work(self, now_ms: int, job_id: int, sender: _Sender) -> Pace:
+    def _begin_work(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate:
         """Let a job work, at rate 1 so far; return what its sites are told, which matters if it moves data."""
         sender.works, sender.changed_ms, sender.rate = True, now_ms, RATE_ONE
         self._senders.pop(job_id, None)
@@ -253,7 +253,7 @@ class LinkTraffic:
         left = int(work_of(sender.estimate_ms))
         if self._moves_data:
             left = int(added_work(left, output_work(self._moves, np.int64(sender.row))))
-        return Pace(job_id, sender.attempt, RATE_ONE, left)
+        return JobRate(job_id, sender.attempt, RATE_ONE, left)
 
     def _fetch(self, now_ms: int, sender: _Sender) -> bool:
         """Let the input of a job set out that has none ahead; return whether there is any to wait for."""
@@ -271,12 +271,12 @@ class LinkTraffic:
             sender = self._senders[job_id]
             self.transfer_ms[row] += now_ms - sender.changed_ms
             if sender.works:
-                yield Served(Pace(job_id, sender.attempt, RATE_ONE, 0), None)
+                yield Served(JobRate(job_id, sender.attempt, RATE_ONE, 0), None)
             else:
                 yield Served(self._begin_work(now_ms, job_id, sender), sender.work_ms)
         self._look_at_moves()
 
-    def delivers(self, now_ms: int, job_id: int) -> Pace | None:
+    def delivers(self, now_ms: int, job_id: int) -> JobRate | None:
         """Return how a job goes on that has done its work; None if it has no output to send."""
         if not self._moves_data:
             return None
@@ -287,11 +287,11 @@ class LinkTraffic:
             return None
         sender.changed_ms = now_ms
         self._look_at_moves()
-        pace = self._pace_of_data(now_ms, job_id, sender)
-        assert pace is not None, "output was told of that has just set out"
-        return pace
+        job_rate = self._rate_of_data(now_ms, job_id, sender)
+        assert job_rate is not None, "output was told of that has just set out"
+        return job_rate
 
-    def _pace_of_data(self, now_ms: int, job_id: int, sender: _Sender) -> Pace | None:
+    def _rate_of_data(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate | None:
         """Return how the data of a job moves that waits for it; None if that has been told."""
         moves, row = self._moves, np.int64(sender.row)
         move = int(last_move(moves, row))
@@ -305,13 +305,13 @@ class LinkTraffic:
         if not sender.works:
             rest = added_work(work_of(np.int64(sender.estimate_ms)), output_work(moves, row))
             left = added_work(left, rest)
-        return Pace(job_id, sender.attempt, told[2], int(left), works=False)
+        return JobRate(job_id, sender.attempt, told[2], int(left), works=False)
 
     def ends(self, job_id: int) -> None:
         """Take a job's flows off the links."""
         self._begun.pop(job_id, None)
-        if self._paces:
-            self._paces = [pace for pace in self._paces if pace.job_id != job_id]
+        if self._job_rates:
+            self._job_rates = [job_rate for job_rate in self._job_rates if job_rate.job_id != job_id]
         sender = self._senders.pop(job_id, None)
         if sender is not None:
             self._stop_sending(np.int64(sender.row))
@@ -324,7 +324,7 @@ class LinkTraffic:
             # Those that run are not slowed less under static contention.
             self.stirred = self.stirred or self._contention == "dynamic"
 
-    def rates(self, now_ms: int) -> list[Pace]:
+    def rates(self, now_ms: int) -> list[JobRate]:
         """Share the links anew; return how those jobs go on whose rates are other ones then."""
         self.stirred = False
         begun = sorted(self._begun.items(), key=lambda item: item[1].number)
@@ -339,12 +339,12 @@ class LinkTraffic:
             set_move_rates(self._moves, self._flows, self._slowdown, dynamic, np.int64(now_ms))
             self.next_ms = int(first_end_ms(self._moves.ends))
         owners = set(self._flows.owner[: int(self._flows.n_flows[0])].tolist())
-        paces, self._paces = self._paces, []
+        job_rates, self._job_rates = self._job_rates, []
         first = {job_id for job_id, _ in begun}
         for job_id, sender in self._senders.items():
             if self._moves_data and self._moves.under_way[sender.row] > 0:
-                pace = self._pace_of_data(now_ms, job_id, sender)
-                paces += [] if pace is None else [pace]
+                job_rate = self._rate_of_data(now_ms, job_id, sender)
+                job_rates += [] if job_rate is None else [job_rate]
                 continue
             # What is found at the start counts, or, where a link has failed since a job was placed, when it is back.
             counts = self._contention == "dynamic" or job_id in first or sender.rate == 0
@@ -353,8 +353,8 @@ class LinkTraffic:
                 rate = 0 if slowdown == np.inf else int(rate_of(slowdown))
                 if rate != sender.rate:
                     sender.rate = rate
-                    paces.append(Pace(job_id, sender.attempt, rate))
-        return paces
+                    job_rates.append(JobRate(job_id, sender.attempt, rate))
+        return job_rates
 
     def slowdowns(self, start_ms: IntArray, end_ms: IntArray) -> npt.NDArray[np.float64]:
         """Return by what jobs took longer than on idle links; 1 for jobs of which no length is known here."""

@@ -10,7 +10,7 @@ from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.sends import Sends
 from gridweave.scenarios.world.history import History
 from gridweave.scenarios.world.running_work import RunningWork
-from gridweave.scenarios.world.traffic import LinkTraffic, Pace
+from gridweave.scenarios.world.traffic import JobRate, LinkTraffic
 from gridweave.site.contract import OWN, ContractCore, ContractEvent
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
@@ -286,18 +286,18 @@ class Works:
     def change_rates(self, now_ms: int) -> None:
         """Let jobs go on as their links let them."""
         assert self._traffic is not None, "rates change by links that there are not"
-        for pace in self._traffic.rates(now_ms):
-            self.slowest = min(self.slowest, pace.rate) or self.slowest
-            if pace.works:
-                work = self._attempts[pace.job_id, pace.attempt]
-                work.on_links = pace.rate
+        for job_rate in self._traffic.rates(now_ms):
+            self.slowest = min(self.slowest, job_rate.rate) or self.slowest
+            if job_rate.works:
+                work = self._attempts[job_rate.job_id, job_rate.attempt]
+                work.on_links = job_rate.rate
                 self._set_rate(now_ms, work)
-            self._tell_pace(pace)
+            self._tell_rate(job_rate)
 
-    def _tell_pace(self, pace: Pace) -> None:
+    def _tell_rate(self, job_rate: JobRate) -> None:
         """Tell the sites of a job how it goes on."""
-        for site in self._attempts[pace.job_id, pace.attempt].fragments:
-            self._tell(site, RateMeasured(pace.job_id, pace.attempt, pace.rate, pace.left))
+        for site in self._attempts[job_rate.job_id, job_rate.attempt].fragments:
+            self._tell(site, RateMeasured(job_rate.job_id, job_rate.attempt, job_rate.rate, job_rate.left))
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
@@ -310,23 +310,23 @@ class Works:
 
     def _move_data(self, now_ms: int, traffic: LinkTraffic) -> None:
         """Let jobs work whose data has come, and end those whose output is where it is wanted."""
-        for pace, run_ms in traffic.served(now_ms):
-            work = self._attempts[pace.job_id, pace.attempt]
+        for job_rate, run_ms in traffic.served(now_ms):
+            work = self._attempts[job_rate.job_id, job_rate.attempt]
             if run_ms is None:
                 self._leave(now_ms, work, completed=True)
             else:
                 self._begin(now_ms, work, run_ms)
-                self._tell_pace(pace)
+                self._tell_rate(job_rate)
 
     def _end(self, now_ms: int, work: WorldAttempt) -> None:
         """Have a job end by itself, or send its output first."""
-        pace = None
+        job_rate = None
         if self._traffic is not None and work.attempt != OWN:
-            pace = self._traffic.delivers(now_ms, work.job_id)
-        if pace is None:
+            job_rate = self._traffic.delivers(now_ms, work.job_id)
+        if job_rate is None:
             self._leave(now_ms, work, completed=True)
         else:
-            self._tell_pace(pace)
+            self._tell_rate(job_rate)
 
     def _stop(self, work: WorldAttempt) -> None:
         """Have a job work no more that has not done its work."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         TraceError,
         UnavailableError,
     )
-    from gridweave.grid.client.client import Client, Job
-    from gridweave.grid.client.sync import SyncClient, SyncJob
+    from gridweave.grid.client.client import Client, JobHandle
+    from gridweave.grid.client.sync import SyncClient, SyncJobHandle
     from gridweave.grid.client.transport import Patience
     from gridweave.scenarios.batch.simulate import simulate
     from gridweave.scenarios.results.schedule import SimulationResult
@@ -38,7 +38,7 @@ _HOMES = {
     "Client": "gridweave.grid.client.client",
     "GridweaveError": "gridweave.errors",
     "InputError": "gridweave.errors",
-    "Job": "gridweave.grid.client.client",
+    "JobHandle": "gridweave.grid.client.client",
     "JobFailedError": "gridweave.errors",
     "JobRequest": "gridweave.site.job",
     "Limit": "gridweave.site.policy",
@@ -53,7 +53,7 @@ _HOMES = {
     "SitePolicy": "gridweave.site.policy",
     "SweepResult": "gridweave.scenarios.sweep.api",
     "SyncClient": "gridweave.grid.client.sync",
-    "SyncJob": "gridweave.grid.client.sync",
+    "SyncJobHandle": "gridweave.grid.client.sync",
     "TraceError": "gridweave.errors",
     "UnavailableError": "gridweave.errors",
     "Window": "gridweave.site.policy",
@@ -69,8 +69,8 @@ __all__ = [
     "Client",
     "GridweaveError",
     "InputError",
-    "Job",
     "JobFailedError",
+    "JobHandle",
     "JobRequest",
     "Limit",
     "NotAllowedError",
@@ -84,7 +84,7 @@ __all__ = [
     "SitePolicy",
     "SweepResult",
     "SyncClient",
-    "SyncJob",
+    "SyncJobHandle",
     "TraceError",
     "UnavailableError",
     "Window",

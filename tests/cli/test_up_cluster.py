@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.client.client import Client, Job
+from gridweave.grid.client.client import Client, JobHandle
 from gridweave.grid.config.reading import read_grid
 from gridweave.grid.service.cluster import GridPlan
 from gridweave.grid.service.local import first_port_of, wanted_grid
@@ -170,7 +170,7 @@ class Hosts:
         found: list[int] = self.ask(hand_in)
         return found
 
-    def wrote(self, jobs: Sequence[Job]) -> bool:
+    def wrote(self, jobs: Sequence[JobHandle]) -> bool:
         """Return whether one of these jobs has written down that it began."""
         lines = self.story.read_text().splitlines() if self.story.exists() else []
         return any(int(line.split()[1]) in {job.id for job in jobs} for line in lines)

@@ -28,7 +28,7 @@ from gridweave.errors import InputError, JobFailedError, OptionError
 
 if TYPE_CHECKING:
     from gridweave.cli.submit_options import NamedProgram, SubmitOptions
-    from gridweave.grid.client.client import Client, Job
+    from gridweave.grid.client.client import Client, JobHandle
     from gridweave.site.job import After, JobRecord, JobRequest
 
 _AFTER_DASHES = "gridweave.after_dashes"
@@ -217,7 +217,7 @@ def _key(key: str, request: JobRequest) -> str:
     return key if request.array is None else f"{key}-{request.array.index}"
 
 
-def _tell(jobs: list[Job], wanted: list[JobRequest], array_name: str, as_json: bool) -> None:
+def _tell(jobs: list[JobHandle], wanted: list[JobRequest], array_name: str, as_json: bool) -> None:
     """Print the numbers of jobs, and what one may do with them."""
     numbers = ranges_text(job.id for job in jobs)
     if as_json:
@@ -234,7 +234,7 @@ def _tell(jobs: list[Job], wanted: list[JobRequest], array_name: str, as_json: b
         say(f"handed in: {size}; see: gridweave explain {numbers}")
 
 
-async def _wait(jobs: list[Job], as_json: bool) -> None:
+async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
     """Wait for all jobs, and end in an error if one of them has not ended well."""
     import asyncio
 

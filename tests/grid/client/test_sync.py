@@ -13,8 +13,8 @@ import pytest
 
 from client_helpers import Elsewhere
 from gridweave.errors import InputError, JobFailedError, NotFoundError
-from gridweave.grid.client.client import Client, Job
-from gridweave.grid.client.sync import SyncClient, SyncJob
+from gridweave.grid.client.client import Client, JobHandle
+from gridweave.grid.client.sync import SyncClient, SyncJobHandle
 from gridweave.site.job import JobRecord
 
 
@@ -23,10 +23,12 @@ def public(kind: type) -> dict[str, Any]:
     return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(("twin", "original", "left_out"), [(SyncClient, Client, {"transport"}), (SyncJob, Job, set())])
+@pytest.mark.parametrize(
+    ("twin", "original", "left_out"), [(SyncClient, Client, {"transport"}), (SyncJobHandle, JobHandle, set())]
+)
 def test_both_have_the_same_names_and_arguments(twin: type, original: type, left_out: set[str]) -> None:
     """Each public method is in both, with the same parameters and defaults."""
-    attributes = {"id", "key", "state"} if original is Job else set()
+    attributes = {"id", "key", "state"} if original is JobHandle else set()
     assert set(public(twin)) == set(public(original)) - left_out | attributes
     for name, method in public(original).items():
         if name in left_out:
