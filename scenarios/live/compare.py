@@ -17,9 +17,8 @@ import numpy as np
 
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.scenarios.batch.grid import grid_result
-from gridweave.scenarios.results.files import write_all, write_json
 from gridweave.scenarios.results.grid import GridRun
-from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
+from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult, write_all, write_json
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
 from gridweave.site.job import JobRecord

@@ -18,8 +18,15 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.results.files import JOBS_HEADER, PLOT_KINDS, ROWS_AT_ONCE, files_of, write_all
-from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.scenarios.results.schedule import (
+    JOBS_HEADER,
+    NEVER,
+    PLOT_KINDS,
+    ROWS_AT_ONCE,
+    SimulationResult,
+    files_of,
+    write_all,
+)
 from gridweave.scenarios.workload.table import IntArray, data_frame
 
 if TYPE_CHECKING:

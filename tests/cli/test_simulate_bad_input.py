@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.scenarios.results import files as result_files
+from gridweave.scenarios.results import schedule as result_files
 
 SWF = """\
 ; MaxNodes: 4

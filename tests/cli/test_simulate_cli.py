@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.results import files as result_files
+from gridweave.scenarios.results import schedule as result_files
 from gridweave.scenarios.results.tables import metrics_table
 from gridweave.scenarios.traces.load import load_workload
 

@@ -257,7 +257,7 @@ def _write(results: list[SimulationResult], out: str) -> int:
     from functools import partial
     from pathlib import Path
 
-    from gridweave.scenarios.results.files import write_all, write_jobs_csv, write_json
+    from gridweave.scenarios.results.schedule import write_all, write_jobs_csv, write_json
 
     files = {
         f"jobs-{re.sub(r'[^A-Za-z0-9=._-]+', '-', result.label)}.csv": partial(write_jobs_csv, result)

@@ -290,7 +290,7 @@ def _as_json(result: SimulationResult) -> dict[str, object]:
 def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
     from pathlib import Path
 
-    from gridweave.scenarios.results.files import write_comparison, write_result
+    from gridweave.scenarios.results.schedule import write_comparison, write_result
 
     if len(results) == 1:
         return len(write_result(results[0], Path(out), plots=plots))

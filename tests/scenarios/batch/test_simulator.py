@@ -15,8 +15,7 @@ from gridweave.scenarios.batch import one_site as simulator
 from gridweave.scenarios.batch import stepped as core_run
 from gridweave.scenarios.batch.one_site import DRIVERS, week_offset_ms
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.results.files import JOBS_HEADER
-from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.schedule import JOBS_HEADER, SimulationResult
 from gridweave.scenarios.traces.load import load_workload, save_workload
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
 from gridweave.site.messages import ReservationRequested

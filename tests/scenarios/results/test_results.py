@@ -17,10 +17,15 @@ from matplotlib.figure import Figure
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.scenarios.plots import results as plots
-from gridweave.scenarios.results import files as result_files
-from gridweave.scenarios.results.files import JOBS_HEADER, folder_name, write_comparison, write_jobs_csv
+from gridweave.scenarios.results import schedule as result_files
 from gridweave.scenarios.results.metrics import compute_metrics
-from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.schedule import (
+    JOBS_HEADER,
+    SimulationResult,
+    folder_name,
+    write_comparison,
+    write_jobs_csv,
+)
 from gridweave.scenarios.workload.table import Workload
 
 HEADER_LINE = "job_id,submit_ms,start_ms,end_ms,width,estimate_ms,run_ms,site,fragments,killed"
