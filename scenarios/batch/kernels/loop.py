@@ -42,7 +42,7 @@ from gridweave.site.disciplines.sharing.kernels.state import forget_changes
 from gridweave.site.disciplines.sharing.kernels.state import job_submitted as shared_job_submitted
 from gridweave.site.disciplines.sharing.kernels.state import job_withdrawn as shared_job_withdrawn
 from gridweave.site.kernels.dispatch import DisciplineArrays, job_ended, job_submitted, job_withdrawn, site_pass
-from gridweave.site.kernels.state import NEVER_MS, NO_PLACE, enqueue
+from gridweave.site.kernels.state import NEVER_MS, enqueue
 from gridweave.site.kernels.work import (
     NOT_RUNNING,
     Ends,
@@ -153,7 +153,8 @@ def new_run(run_ms: npt.NDArray[np.int64], room: int) -> RunArrays:
     return RunArrays(clock, np.ascontiguousarray(run_ms), start_ms, end_ms, no_ends(room))
 
 
-# What a simulation does without is None.
+# What a simulation does without is None. Numba leaves a branch out where what it asks for is None, and only there: so
+# what only one kind of state has stands behind "is not None".
 _Work = WorkTable | None
 _Site = DisciplineArrays | None
 _Sharing = Sharing | None
@@ -372,24 +373,26 @@ def _cancel_jobs(
 @kernel_part
 def _leave_if_waiting(state: Any, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, row: Int) -> bool:
     """Take the job of a row out of the queue; return whether it waited."""
+    waits = False
     if sharing is not None:
         waits = state.jobs[row].waits == 1
         if waits:
             shared_job_withdrawn(state, row)
-        return waits
-    place = _place_in_queue(state, row)
-    if place != NO_PLACE:
-        leave_queue(state, site, grid, links, row, place)
-    return place != NO_PLACE
+    if site is not None:
+        waits = _leave_queue_of(state, site, grid, links, row)
+    if grid is not None:
+        waits = _leave_queue_of(state, site, grid, links, row)
+    return waits
 
 
 @kernel
-def _place_in_queue(state: Any, row: Int) -> Int:
-    """Return the place of a job in the queue of a site or grid, `NO_PLACE` if it does not wait."""
+def _leave_queue_of(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int) -> bool:
+    """Take the job of a row out of the queue of a site or a grid; return whether it waited."""
     for place in range(state.counters[0].n_waiting):
         if state.waiting[place] == row:
-            return place
-    return NO_PLACE
+            leave_queue(state, site, grid, links, row, place)
+            return True
+    return False
 
 
 @kernel

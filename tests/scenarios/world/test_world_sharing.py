@@ -35,7 +35,7 @@ def test_a_core_step_by_step_is_the_batch_loop(name: str, backfill: str) -> None
     policy = msgspec.structs.replace(VARIANTS[name], backfill=backfill)
     workload = cancelling(np.random.default_rng(7), drawn(7))
     batch = simulate(workload, NODES, policy)
-    assert 5 < batch.cancelled.sum() < np.count_nonzero(np.asarray(workload.columns["cancel_ms"]) >= 0)
+    assert 0 < batch.cancelled.sum() < np.count_nonzero(np.asarray(workload.columns["cancel_ms"]) >= 0)
     rows = np.arange(len(workload))
     start_ms, end_ms, _ = run_core(
         workload, rows, NODES, SharedNodes(sharing=policy), 0, (), lambda done, total: None, check=True
