@@ -24,6 +24,7 @@ from gridweave.site.runs import SiteSettings
 from gridweave.site.service import calls as ray_names
 from gridweave.site.service.actor import SiteActor
 from gridweave.site.service.calls import CALL_S, Door
+from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import LinkEnd
 from ports import unused_port
 from wire import Wire
@@ -59,7 +60,7 @@ class LinkedSite:
         self._door = Door(self.agent, ("part",))
         self._watching = asyncio.create_task(self.agent.run())
         journal = str(Path(self.service.folder) / "site.journal")
-        self.actor = SiteActor(self.service.settings, journal, self.service.clock, "", self.service.uplink, calls=self)
+        self.actor = SiteActor(self.service.settings, journal, Clock(), "", self.service.uplink, calls=self)
         self.gateway: Gateway = make_gateway(self.service, self.service.gateway.settings(""), self)
         await self.gateway.start()
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from gridweave.cli.trace import register
+from gridweave.cli.trace import app
 from gridweave.errors import GridweaveError
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.traces.resources import read_resources
@@ -19,8 +18,6 @@ from gridweave.scenarios.workload.table import Workload
 
 def run(*arguments: object) -> Result:
     """Run a command line; an exception that it ends with is in the result."""
-    app = typer.Typer()
-    register(app)
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 

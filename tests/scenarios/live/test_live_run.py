@@ -237,7 +237,7 @@ def legal(done: LiveRun) -> None:
     for row, width in enumerate(result.workload.width.tolist()):
         parts = result.fragments_of(row)
         assert sum(nodes for _, nodes in parts) == width
-        assert all(1 <= nodes <= result.nodes[site] for site, nodes in parts)
+        assert all(1 <= nodes <= result.site_nodes[site] for site, nodes in parts)
         assert len({site for site, _ in parts}) == len(parts)
     assert (result.start_ms >= done.submitted_ms).all()
     assert (result.end_ms > result.start_ms).all()

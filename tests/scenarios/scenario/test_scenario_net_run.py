@@ -14,7 +14,7 @@ from gridweave.cli.main import app
 from gridweave.errors import InputError
 from gridweave.scenarios.published.network import overheads_of
 from gridweave.scenarios.results.grid import COLUMNS, GridRun, network_columns, policy_label
-from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import scenario_names
 from gridweave.scenarios.scenario.run import run_built, run_scenario, run_world
@@ -185,9 +185,9 @@ def test_less_control_runs_over_the_network(path: Path, tmp_path: Path) -> None:
     """Under limited control, with messages over the links, jobs are split by the same model, and all is reported."""
     run = run_of(path, "grid.control=limited", "grid.contention=dynamic", "grid.at=b")
     result = run.result
-    assert isinstance(result, SimulationResult)
+    assert result.world is not None
     assert result.multi_site.any()
-    assert result.messages > len(result.workload)
+    assert result.world.messages > len(result.workload)
     columns = network_columns(result)
     assert columns["factor"][result.multi_site].min() > 1
     assert (columns["factor"][~result.multi_site] == 1).all()
@@ -196,7 +196,7 @@ def test_less_control_runs_over_the_network(path: Path, tmp_path: Path) -> None:
     assert use.mean_factor == pytest.approx(columns["factor"][result.multi_site].mean())
     run.write(tmp_path / "out", plots=False)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["world"]["messages"] == result.messages
+    assert summary["world"]["messages"] == result.world.messages
     assert summary["network"]["contention"] == "dynamic"
     printed = CliRunner().invoke(app, ["run", str(path), "--set", "grid.control=limited"])
     assert printed.exit_code == 0

@@ -282,9 +282,9 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
 def test_the_world_is_simulated_where_it_must_be(change: str, needs_world: bool) -> None:
     """The batch driver runs what it knows, the simulated world the rest; mode local needs no grid at all."""
     changes = ["workload.jobs=40", "grid.mode=sharing", "workload.transform.split=64", change]
-    assert isinstance(run_scenario("two-sites", overrides=changes).result, SimulationResult) is needs_world
+    assert (run_scenario("two-sites", overrides=changes).result.world is not None) is needs_world
     local = run_scenario("two-sites", overrides=[*changes, "grid.mode=local"]).result
-    assert not isinstance(local, SimulationResult)
+    assert not (local.world is not None)
 
 
 def test_without_delay_and_fault_the_world_is_the_batch_driver() -> None:
@@ -314,7 +314,7 @@ def test_shipped_scenarios_run_at_every_level(name: str, control: str) -> None:
     runs_at_home(built, result)
     again = run_world(built)
     assert result.start_ms.tolist() == again.start_ms.tolist()
-    assert result.messages == again.messages
+    assert result.messages == again.world.messages
 
 
 @pytest.mark.parametrize("name", ["control-levels", "flaky-network"])

@@ -100,8 +100,8 @@ def test_nothing_that_must_never_happen_does(part: int) -> None:
     crashes = cuts = lost = restarts = split = 0
     for seed in range(part * 50, (part + 1) * 50):
         result = play_badly(seed, "full")
-        crashes, cuts, lost = crashes + result.crashes, cuts + result.cuts, lost + result.lost
-        restarts, split = restarts + result.restarts, split + int((result.n_fragments > 1).sum())
+        crashes, cuts, lost = crashes + result.world.crashes, cuts + result.world.cuts, lost + result.world.lost
+        restarts, split = restarts + result.world.restarts, split + int((result.n_fragments > 1).sum())
     assert min(crashes, cuts, lost, restarts, split) > 20, "there was not much trouble"
 
 
@@ -138,8 +138,8 @@ def test_a_crash_costs_time_and_no_job() -> None:
     )
     faults = Faults(crash_every_ms=50_000, crash_lasts_ms=5_000)
     result = simulate_world(workload, [2, 2], GridPolicy(mode="multi-site"), faults=faults, check=True)
-    assert result.restarts > 0
-    assert result.crashes > 0
+    assert result.world.restarts > 0
+    assert result.world.crashes > 0
     assert (result.end_ms - result.start_ms == 15_000).all()
 
 
@@ -149,15 +149,15 @@ def test_messages_take_their_time() -> None:
     result = simulate_world(workload, [4, 4], GridPolicy(mode="multi-site"), network=Network(latency_ms=7))
     assert result.start_ms[0] == 7
     assert result.start_ms[1] == 10 + 4 * 7
-    assert result.messages == 3 + 10
+    assert result.world.messages == 3 + 10
 
 
 def test_the_same_seed_gives_the_same_world() -> None:
     """A world is its inputs and its seed: repeated, it is the same to the millisecond."""
     first, again, other = play_badly(3, "full"), play_badly(3, "full"), play_badly(4, "full")
     assert first.start_ms.tolist() == again.start_ms.tolist()
-    assert (first.messages, first.lost) == (again.messages, again.lost)
-    assert first.messages != other.messages
+    assert (first.world.messages, first.world.lost) == (again.world.messages, again.world.lost)
+    assert first.world.messages != other.world.messages
 
 
 def test_the_selection_does_not_depend_on_the_network() -> None:

@@ -58,7 +58,7 @@ def test_messages_take_the_path() -> None:
             jobs((0, 2, 100)), [2, 2, 2], GridPolicy(mode="sharing"), owners=only, net=net, grid_node=at
         )
         assert int(result.start_ms[0]) == start_ms, node
-        assert result.lost == 0
+        assert result.world.lost == 0
 
 
 def test_each_direction_has_its_own_latency() -> None:
@@ -130,9 +130,9 @@ def test_a_cut_link_parts_a_site_from_the_grid_and_its_return_joins_them() -> No
     # Its own users need no grid; the second job of the grid waits until the end of the first has been told.
     assert result.start_ms[2] == 20_000
     assert result.start_ms[1] > 90_000
-    assert result.cuts == 1
+    assert result.world.cuts == 1
     assert result.link_changes == 2
-    assert result.lost > 0
+    assert result.world.lost > 0
 
 
 def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
@@ -202,7 +202,7 @@ def test_a_job_stands_still_while_its_link_is_down() -> None:
         result = simulate_world(workload, [2, 2, 1], policy, net=net, check=True, **how)
         late_ms = int(result.end_ms[0] - result.start_ms[0]) - int(plain.end_ms[0] - plain.start_ms[0])
         assert late_ms == 200_000
-        assert result.restarts == 0
+        assert result.world.restarts == 0
         assert result.slowdown is not None
         assert result.slowdown[0] == pytest.approx(1 + 200_000 / int(plain.end_ms[0] - plain.start_ms[0]))
 
@@ -277,4 +277,4 @@ def test_links_of_one_latency_are_a_network_of_that_latency() -> None:
             links = simulate_world(workload, [4, 3, 3], policy, net=net, grid_node=0, channels=channels, check=True)
             assert links.start_ms.tolist() == even.start_ms.tolist()
             assert links.end_ms.tolist() == even.end_ms.tolist()
-            assert links.messages == even.messages
+            assert links.messages == even.world.messages

@@ -131,5 +131,9 @@ def test_the_same_seed_gives_the_same_world() -> None:
     """What links do to messages and jobs is drawn from the seed alone."""
     first, again, other = play_badly(3, "full"), play_badly(3, "full"), play_badly(4, "full")
     assert first.start_ms.tolist() == again.start_ms.tolist()
-    assert (first.messages, first.lost, first.cuts) == (again.messages, again.lost, again.cuts)
-    assert first.messages != other.messages
+    assert (first.world.messages, first.world.lost, first.world.cuts) == (
+        again.world.messages,
+        again.world.lost,
+        again.world.cuts,
+    )
+    assert first.world.messages != other.world.messages

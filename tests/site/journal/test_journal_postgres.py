@@ -20,6 +20,7 @@ from gridweave.site.journal.records import ChannelState, JobUsage
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.tables import MIGRATIONS, VERSION, metadata
 from gridweave.site.messages import Event, JobFinished, JobSubmitted
+from gridweave.site.state import CoreState
 from postgresql import Server, running_server
 
 
@@ -41,8 +42,24 @@ def count(journal: JournalReader) -> int:
     return len(list(journal.inputs()))
 
 
+class CounterState(CoreState, frozen=True, kw_only=True, tag="Counter 1"):
+    """What a counter knows."""
+
+    counts: dict[str, int]
+
+
 class Counter:
     """A core that counts."""
+
+    state_type = CounterState
+
+    def state(self) -> CounterState:
+        """Return what is known."""
+        return CounterState(counts=self.counts)
+
+    def restore(self, state: CounterState) -> None:
+        """Take in what another one knew."""
+        self.counts = state.counts
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
