@@ -314,7 +314,7 @@ def test_shipped_scenarios_run_at_every_level(name: str, control: str) -> None:
     runs_at_home(built, result)
     again = run_world(built)
     assert result.start_ms.tolist() == again.start_ms.tolist()
-    assert result.messages == again.world.messages
+    assert result.world.messages == again.world.messages
 
 
 @pytest.mark.parametrize("name", ["control-levels", "flaky-network"])

@@ -131,7 +131,7 @@ def test_a_cut_link_parts_a_site_from_the_grid_and_its_return_joins_them() -> No
     assert result.start_ms[2] == 20_000
     assert result.start_ms[1] > 90_000
     assert result.world.cuts == 1
-    assert result.link_changes == 2
+    assert result.world.link_changes == 2
     assert result.world.lost > 0
 
 
@@ -277,4 +277,4 @@ def test_links_of_one_latency_are_a_network_of_that_latency() -> None:
             links = simulate_world(workload, [4, 3, 3], policy, net=net, grid_node=0, channels=channels, check=True)
             assert links.start_ms.tolist() == even.start_ms.tolist()
             assert links.end_ms.tolist() == even.end_ms.tolist()
-            assert links.messages == even.world.messages
+            assert links.world.messages == even.world.messages
