@@ -9,7 +9,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
@@ -86,7 +86,7 @@ def simulate_world(
     OptionError
         If an array has not the length of the workload, or of the sites, or the network does not go with the policy.
     InputError
-        With a network: if a column of the workload makes no sense, a job runs over links that fail for ever, or a site
+        If the workload has jobs that are cancelled. With a network: if a column of the workload makes no sense, a job runs over links that fail for ever, or a site
         is cut off from the meta-scheduler for ever.
     ViolationError
         If something happened that must never happen: a fault of ours.
@@ -99,6 +99,8 @@ def simulate_world(
     >>> result.start_ms.tolist(), result.fragments_of(1)
     ([5, 130], [(0, 4), (1, 2)])
     """
+    if (np.asarray(workload.columns.get("cancel_ms", -1)) >= 0).any():
+        raise InputError("cancel_ms: the simulated world cancels no jobs; leave the column out, or simulate in batch")
     rng = rng or np.random.default_rng(0)
     sites, for_grid = _sites(nodes, site_policies, owners)
     # One stream of its own for the selection, so that it is the same whatever the network does.

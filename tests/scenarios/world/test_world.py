@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import random_grid_jobs, to_workload
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
@@ -168,6 +168,15 @@ def test_the_selection_does_not_depend_on_the_network() -> None:
     plain = simulate_world(workload, nodes, policy, rng=np.random.default_rng(9))
     late = simulate_world(workload, nodes, policy, rng=np.random.default_rng(9), network=Network(duplicate=1.0))
     assert_same(late, plain, "duplicates change nothing")
+
+
+def test_a_workload_with_cancelled_jobs_is_refused() -> None:
+    """The world, which would play such jobs to their end, says so; a column that cancels nobody changes nothing."""
+    times = {"job_id": [1, 2], "submit_ms": [0, 1], "width": [1, 2], "estimate_ms": [9, 9], "run_ms": [9, 9]}
+    with pytest.raises(InputError, match="cancel_ms: the simulated world cancels no jobs"):
+        simulate_world(Workload(**times, columns={"cancel_ms": [-1, 5]}), [2, 2], GridPolicy())
+    nobody = simulate_world(Workload(**times, columns={"cancel_ms": [-1, -1]}), [2, 2], GridPolicy())
+    assert nobody.start_ms.tolist() == [0, 1]
 
 
 def test_jobs_that_can_never_run_are_refused() -> None:
