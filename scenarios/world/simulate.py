@@ -86,8 +86,8 @@ def simulate_world(
     OptionError
         If an array has not the length of the workload, or of the sites, or the network does not go with the policy.
     InputError
-        If the workload has jobs that are cancelled. With a network: if a column of the workload makes no sense, a job runs over links that fail for ever, or a site
-        is cut off from the meta-scheduler for ever.
+        If the workload has jobs that are cancelled. With a network: if a column of the workload makes no sense, a job
+        runs over links that fail for ever, or a site is cut off from the meta-scheduler for ever.
     ViolationError
         If something happened that must never happen: a fault of ours.
 

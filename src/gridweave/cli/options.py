@@ -278,7 +278,9 @@ def policies(
 
     discipline = discipline.strip().lower()
     if discipline not in BACKFILLS:
-        raise OptionError("--discipline", f"{discipline!r} is not known; one of {', '.join(BACKFILLS)}")
+        from gridweave.site.disciplines.dictionary import DISCIPLINES
+
+        raise OptionError("--discipline", f"{discipline!r} is not known; one of {', '.join(DISCIPLINES)}")
     aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
     if aging_ms == 0:
         raise OptionError("--aging", f"{aging!r} is no time to wait; write a longer one such as 2h, or none")
