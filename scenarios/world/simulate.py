@@ -99,8 +99,7 @@ def simulate_world(
     >>> result.start_ms.tolist(), result.fragments_of(1)
     ([5, 130], [(0, 4), (1, 2)])
     """
-    if (np.asarray(workload.columns.get("cancel_ms", -1)) >= 0).any():
-        raise InputError("cancel_ms: the simulated world cancels no jobs; leave the column out, or simulate in batch")
+    _check_workload(workload)
     rng = rng or np.random.default_rng(0)
     sites, for_grid = _sites(nodes, site_policies, owners)
     # One stream of its own for the selection, so that it is the same whatever the network does.
@@ -109,20 +108,17 @@ def simulate_world(
     routes = Routes(network or Network(), rng, net, grid_node)
     known = None if links is None else links.network
     meta = MetaCore(for_grid, policy, rng=selection, margin_ms=routes.margin_ms, network=known)
-    world = World(
-        sites,
-        meta,
-        policy.split_length_ms,
-        routes,
-        faults or Faults(),
-        rng,
-        check=check,
-        channels=channels,
-        links=links,
-    )
+    played = faults or Faults()
+    world = World(sites, meta, policy.split_length_ms, routes, played, rng, check=check, channels=channels, links=links)
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
     return _result(workload, nodes, policy, world, None if links is None else links.traffic)
+
+
+def _check_workload(workload: Workload) -> None:
+    """Refuse jobs that users cancel."""
+    if (np.asarray(workload.columns.get("cancel_ms", -1)) >= 0).any():
+        raise InputError("cancel_ms: the simulated world cancels no jobs; leave the column out, or simulate in batch")
 
 
 def _sites(

@@ -120,7 +120,8 @@ def play_badly(seed: int, control: str) -> SimulationResult:
 def test_nothing_that_must_never_happen_does(control: str) -> None:
     """Whatever links, sites and messages fail, no job is lost, or runs twice or in part; split jobs are slowed."""
     results = [play_badly(seed, control) for seed in range(120)]
-    assert min(sum(getattr(r, name) for r in results) for name in ("lost", "cuts", "crashes", "link_changes")) > 20
+    faults = ("lost", "cuts", "crashes", "link_changes")
+    assert min(sum(getattr(result.world, fault) for result in results) for fault in faults) > 20
     split = sum(int(r.multi_site.sum()) for r in results)
     assert (split > 20) == (control != "none")
     slowed = sum(int((r.slowdown > 1.001).sum()) for r in results if r.slowdown is not None)
