@@ -295,7 +295,7 @@ def text_of_file(path: Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ScenarioError([FileProblem(str(path), line, "", "is no text in UTF-8, as TOML is")]) from None
+        raise ScenarioError([FileProblem(str(path), line, "", "is not text in UTF-8, as TOML is")]) from None
 
 
 def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
@@ -314,7 +314,7 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
     Raises
     ------
     ScenarioError
-        If it is no TOML.
+        If it is not TOML.
     """
     text = text.replace("\r\n", "\n")
     try:
@@ -322,9 +322,9 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
     except ValueError as error:
         found = _AT_LINE.search(str(error))
         line = int(found.group(1)) if found else text.rstrip("\n").count("\n") + 1
-        problem = f"is no TOML: {_AT_LINE.sub('', str(error))}"
+        problem = f"is not TOML: {_AT_LINE.sub('', str(error))}"
     except RecursionError:
-        line, problem = 1, "is no TOML that can be read: its values are nested too deeply"
+        line, problem = 1, "is not TOML that can be read: its values are nested too deeply"
     raise ScenarioError([FileProblem(name, line, "", " ".join(problem.split()))])
 
 

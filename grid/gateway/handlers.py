@@ -86,7 +86,7 @@ async def whoami(call: GatewayCall) -> TokenInfo:
 
 
 def _no_tokens() -> RefusalError:
-    return RefusalError("unknown-token", "this gateway has no tokens; start it with a place for them (--tokens)")
+    return RefusalError("unknown-token", "this gateway has no tokens; start it with a token database (--tokens)")
 
 
 async def list_tokens(call: GatewayCall) -> Tokens:
@@ -109,7 +109,7 @@ async def revoke_token(call: GatewayCall) -> Done:
     if call.parts.tokens is None:
         raise _no_tokens()
     if not await call.parts.tokens.revoke(call.target):
-        raise RefusalError("unknown-token", f"there is no token {call.target!r:.100} that can be used")
+        raise RefusalError("unknown-token", f"there is no valid token {call.target!r:.100}")
     call.parts.hub.revoked(call.target)
     return Done()
 

@@ -40,7 +40,7 @@ _KEY = (
     "Jobs without a key of their own get this one and their place: made again, it is no new job.",
 )
 _RESUME = ("Last-Event-ID", "The number of the last event that was seen; counts more than `after`.")
-_OFFSET = (streams.OFFSET_HEADER, "Where the first byte of the answer stands in the output.")
+_OFFSET = (streams.OFFSET_HEADER, "Offset of the answer's first byte in the output.")
 _LAST = (streams.LAST_HEADER, "1 if nothing follows, 0 if something may; not sent with `follow`.")
 
 
@@ -233,7 +233,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         method="POST",
         path="/v1/quote",
         name="quote",
-        summary="Ask when a job would start, and where; nothing is handed in",
+        summary="Ask when a job would start, and where; nothing is submitted",
         handler=handlers.quote,
         role="read",
         body=QuoteJob,
@@ -273,7 +273,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         method="GET",
         path="/v1/whoami",
         name="whoami",
-        summary="Show what the token of the request stands for",
+        summary="Show who the token of the request belongs to, and what it allows",
         handler=handlers.whoami,
         role="read",
         answer=TokenInfo,
@@ -345,7 +345,7 @@ def find_route(call: GatewayCall, path: str, method: str) -> HttpRoute:
         call.target = parts[_BRACES_AT]
     if methods is None:
         call.target = ""
-        raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; /openapi.json tells what there is")
+        raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; /openapi.json lists what there is")
     route = methods.get(method)
     if route is None and method == "HEAD" and "GET" in methods and not methods["GET"].is_stream:
         route = methods["GET"]

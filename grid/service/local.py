@@ -135,7 +135,7 @@ def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None 
         If the name can be none.
     """
     file = read.file
-    assert isinstance(file, GridFile), "a file of serve is no GRID.toml"
+    assert isinstance(file, GridFile), "a file of serve is not a GRID.toml"
 
     def make_plan(folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
         return plan_of(

@@ -138,7 +138,7 @@ def check_driver(driver: str, policy: SitePolicy, reservations: Sequence[Request
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
     if reservations and policy.discipline != "planning":
-        raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
+        raise OptionError("reservations", "are only for planning sites; use discipline='planning'")
     check_requests(reservations)
 
 

@@ -73,7 +73,7 @@ def read_mupsie(
         If `nodes` or `columns` cannot be used.
     """
     for name in columns:
-        raise OptionError("columns", f"{name!r} is not to be had: the MuPSiE format holds no optional columns")
+        raise OptionError("columns", f"{name!r} is not available: the MuPSiE format has no optional columns")
     table, comments = read_table(path, MUPSIE_FIELDS, keep=_NAMES, comment="#", record="a MuPSiE record")
     entries = {entry[1].lower(): entry[2] for entry in map(_ENTRY.match, reversed(comments)) if entry}
     zone = known_zone(entries.get("time zone"))

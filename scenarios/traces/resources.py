@@ -123,7 +123,7 @@ def _checked_header(path: str | Path, line: int, names: list[str]) -> list[str]:
     """Return the names of the columns, known, each once, and all that are needed."""
     for number, name in enumerate(names):
         if name not in _COLUMNS:
-            problem = f"{_shown(name)} is not the name of a column; known are {', '.join(_COLUMNS)}"
+            problem = f"{_shown(name)} is not the name of a column; there are {', '.join(_COLUMNS)}"
             raise TraceError(path, problem, line=line)
         if name in names[:number]:
             raise TraceError(path, "this column is there twice", line=line, field=name)
@@ -150,7 +150,7 @@ def _read_lines(
             problem = f"{int(job['job_id'])} is not a job of {workload.name}"
             raise TraceError(path, problem, line=line, field="job_id")
         if line_of[row]:
-            problem = f"{int(job['job_id'])} is there twice; it stands on line {line_of[row]}, too"
+            problem = f"{int(job['job_id'])} is there twice; it is on line {line_of[row]}, too"
             raise TraceError(path, problem, line=line, field="job_id")
         line_of[row] = line
         _make_whole(path, line, job)

@@ -73,7 +73,7 @@ def replay(journal: Journal, core: Core) -> Replayed:
             if entry.decided is not None and digest(commands) != entry.decided:
                 raise InputError(
                     f"{where}: the core decides otherwise than it did; replay it with the release and the "
-                    "configuration that it was for, or begin anew (docs/journal.md)"
+                    "configuration that it was for, or start over (docs/journal.md)"
                 )
             count, reached = count + 1, entry.sequence
         if reached != journal.sequence:
