@@ -52,15 +52,8 @@ def play_site(
         told = _played(workload, nodes, policy, progress)
     else:
         cancellations(workload, np.arange(len(workload)))
-        told = run_core(
-            workload,
-            nodes,
-            policy,
-            offset_ms=_offset_for(workload, policy),
-            reservations=reservations,
-            report=progress,
-            check=check,
-        )
+        offset_ms = _offset_for(workload, policy)
+        told = run_core(workload, nodes, policy, offset_ms, reservations, report=progress, check=check)
     return SimulationResult(
         workload=workload,
         nodes=nodes,

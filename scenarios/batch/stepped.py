@@ -159,9 +159,9 @@ def run_core(
     workload: Workload,
     nodes: int,
     policy: Policy,
-    *,
     offset_ms: int = 0,
     reservations: Sequence[Request] = (),
+    *,
     report: Callable[[int, int], None] | None = None,
     check: bool = False,
 ) -> Stepped:
@@ -209,7 +209,9 @@ class _SteppedSite:
         self._submitted = 0
         self._start_ms, self._end_ms = np.full((2, len(workload)), NEVER, np.int64)
         self._refused: dict[int, str] = {}
-        self._arrivals = deque(_arrivals(workload, reservations))
+        jobs = job_messages(workload)
+        self.to_play = sum(core.why_never(job) is None for job in jobs)
+        self._arrivals = deque(_arrivals(workload, jobs, reservations))
         self._row_of = {job_id: row for row, job_id in enumerate(workload.job_id.tolist())}
         self._run_ms = workload.run_ms.tolist()
         self._running = RunningWork()
@@ -221,11 +223,6 @@ class _SteppedSite:
     def played(self) -> int:
         """How many jobs have been submitted and not refused."""
         return self._submitted - len(self._refused)
-
-    @property
-    def to_play(self) -> int:
-        """How many jobs there are that have not been refused."""
-        return len(self._start_ms) - len(self._refused)
 
     def next_instant_ms(self) -> int | None:
         """Return the next instant at which anything happens; None if nothing will."""
@@ -295,9 +292,8 @@ def _answer(
     )
 
 
-def _arrivals(workload: Workload, reservations: Sequence[Request]) -> list[tuple[int, Event]]:
+def _arrivals(workload: Workload, jobs: list[Job], reservations: Sequence[Request]) -> list[tuple[int, Event]]:
     """Return submissions, requests and cancellations by their instant; at one instant in this order."""
-    jobs = job_messages(workload)
     arrivals: list[tuple[int, Event]] = [
         (when_ms, JobSubmitted(job)) for when_ms, job in zip(workload.submit_ms.tolist(), jobs, strict=True)
     ]
