@@ -73,11 +73,6 @@ class Weibull(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Mean interarrival time in milliseconds, beta * Gamma(1 + 1 / alpha)."""
         return self.beta_ms * math.gamma(1 + 1 / self.alpha)
 
-    @property
-    def cv2(self) -> float:
-        """Squared coefficient of variation; 1 for a Poisson process, more for bursts."""
-        return math.gamma(1 + 2 / self.alpha) / math.gamma(1 + 1 / self.alpha) ** 2 - 1
-
     def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
         """Draw interarrival times, in milliseconds."""
         return rng.weibull(self.alpha, size) * self.beta_ms

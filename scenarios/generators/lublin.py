@@ -60,12 +60,6 @@ class DailyCycle:
         time_s: FloatArray = days * DAY_S + np.interp(rest, self.points, _EDGES_S)
         return time_s
 
-    def points_at(self, time_s: npt.ArrayLike) -> FloatArray:
-        """Return the points that have passed so many seconds (>= 0) after a midnight: the inverse of `time_s`."""
-        days, rest = np.divmod(np.asarray(time_s, np.float64), DAY_S)
-        points: FloatArray = days * self.points[-1] + np.interp(rest, _EDGES_S, self.points)
-        return points
-
 
 _EDGES_S = np.arange(BUCKETS + 1) * BUCKET_S
 

@@ -63,7 +63,6 @@ _NAMES = tuple(field.name for field in SWF_FIELDS)
 _JOB_FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", "requested_s", "status")
 _ENTRY = re.compile(r";\s{0,3}([A-Z][A-Za-z]*):(?!//)\s*(.*)")
 _INTEGER = re.compile(r"\s*([+-]?\d{1,18})(?!\d)")
-_NUMBERED = re.compile(r"(\d{1,9})\s+(.*)")
 
 # The header entry by which write_swf says that status 0 marks the jobs that were killed at their estimate.
 _KILLED_ENTRY = ("KilledAtEstimate", "status 0")
@@ -82,8 +81,8 @@ class SwfHeader:
     Examples
     --------
     >>> header = SwfHeader(("; MaxNodes: 338 (batch partition; 512 total)", "; Queue: 1 DSI", "; Queue: 2 astro"))
-    >>> header.max_nodes, header.queues
-    (338, {1: 'DSI', 2: 'astro'})
+    >>> header.max_nodes, header.entries["Queue"]
+    (338, ('1 DSI', '2 astro'))
     """
 
     lines: tuple[str, ...]
@@ -134,37 +133,6 @@ class SwfHeader:
         found = _INTEGER.match(self.text(label) or "")
         return int(found[1]) if found else None
 
-    def names(self, label: str) -> dict[int, str]:
-        """Return the names that a repeated entry gives to numbers.
-
-        Parameters
-        ----------
-        label : str
-            ``"Queue"`` or ``"Partition"``.
-        """
-        found = (_NUMBERED.match(value) for value in self.entries.get(label, ()))
-        return {int(entry[1]): entry[2] for entry in found if entry}
-
-    @property
-    def computer(self) -> str | None:
-        """Make and model of the machine."""
-        return self.text("Computer")
-
-    @property
-    def installation(self) -> str | None:
-        """Where the machine stands."""
-        return self.text("Installation")
-
-    @property
-    def max_jobs(self) -> int | None:
-        """Jobs of the log."""
-        return self.number("MaxJobs")
-
-    @property
-    def max_records(self) -> int | None:
-        """Records of the log; cleaned logs often still state the number from before."""
-        return self.number("MaxRecords")
-
     @property
     def max_nodes(self) -> int | None:
         """Nodes of the machine."""
@@ -190,21 +158,6 @@ class SwfHeader:
     def time_zone_offset_s(self) -> int | None:
         """Seconds from UTC to the machine's local time without summer time (the older entry ``TimeZone``)."""
         return self.number("TimeZone")
-
-    @property
-    def queues(self) -> dict[int, str]:
-        """Names of the queues, by the number in field 15."""
-        return self.names("Queue")
-
-    @property
-    def partitions(self) -> dict[int, str]:
-        """Names of the partitions, by the number in field 16."""
-        return self.names("Partition")
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What else there is to say about the log."""
-        return self.entries.get("Note", ())
 
 
 def read_records(
