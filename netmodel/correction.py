@@ -33,7 +33,6 @@ class PairMeasured(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    origin, target : str
     round_trip_ms : float or None
         What a message and its answer usually take.
     least_ms : float or None

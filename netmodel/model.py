@@ -66,11 +66,6 @@ class NetworkModel:
     local_bandwidth_bps : float
         Of the connection of one node.
 
-    Attributes
-    ----------
-    arrays : NetArrays
-        The same for kernels.
-
     Raises
     ------
     OptionError
@@ -157,13 +152,7 @@ class NetworkModel:
         return np.array([(self.topology.site_number(site), width) for site, width in nodes.items()], PART)
 
     def transfer_ms(self, origin: str, target: str, n_bytes: float) -> int | None:
-        """Return how long data takes from site to site on idle links.
-
-        Returns
-        -------
-        int or None
-            Whole milliseconds; None if there is no path.
-        """
+        """Return the whole milliseconds that data takes from site to site on idle links; None if there is no path."""
         ends = np.int64(self.topology.site_number(origin)), np.int64(self.topology.site_number(target))
         time_ms = transfer_ms(self.arrays, *ends, float(n_bytes))
         return None if time_ms == NEVER_MS else int(time_ms)

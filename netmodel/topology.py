@@ -26,8 +26,6 @@ class Topology:
 
     Attributes
     ----------
-    name : str
-    nodes : tuple of str
     positions : numpy.ndarray of float64, shape (nodes, 2)
         Latitude and longitude in degrees; NaN where they are not known.
     source, target : numpy.ndarray of int64, shape (links,)
@@ -40,7 +38,6 @@ class Topology:
         What tells parallel cables apart; often empty.
     up : numpy.ndarray of bool, shape (links,)
         Whether each link works.
-    sites : tuple of str
     node_of_site : numpy.ndarray of int64, shape (sites,)
     remarks : tuple of str
         What the file left open, and what was taken instead.

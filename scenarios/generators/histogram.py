@@ -191,23 +191,13 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the model was learnt from.
-    nodes : int
-        Nodes of that machine.
-    resolution_ms : int
-        Tick of its clock.
-    weibull : Weibull
-        Interarrival times.
     estimate_values : list of int
         Estimates that are kept exactly, in ticks.
-    widths : list of int
-        Width of each cell.
     estimates : list of int
         Estimate of each cell: e >= 0 is ``estimate_values[e]``, e < 0 is bin -1 - e.
     runs : list of int
         Run time of each cell: a bin, or `RUN_IS_ESTIMATE` or `RUN_OVERRAN`. A run time in a bin is shorter than the
         estimate.
-    counts : list of int
-        Jobs in each cell.
     moments : Moments
         Figures of the workload it was learnt from.
 

@@ -300,8 +300,6 @@ class LublinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the workload is called after.
-    nodes : int
-        Nodes of the machine.
     types : tuple of LublinJobs
         At least one. Of jobs that come at one instant, those of the earlier type stand first.
 
@@ -328,8 +326,6 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     kind : str
         ``whole`` for all jobs as one type, ``batch`` or ``interactive`` for one of the two types, ``types`` for both,
         which arrive independently and are merged.
-    nodes : int
-        Nodes of the machine.
 
     Raises
     ------

@@ -71,12 +71,7 @@ _STATUS_FAILED, _STATUS_COMPLETED = 0, 1
 
 @dataclass(frozen=True)
 class SwfHeader:
-    """The header comments of an SWF file.
-
-    Parameters
-    ----------
-    lines : tuple of str
-        All comment lines, with their ``;``.
+    """The header comments of an SWF file, with their ``;``.
 
     Examples
     --------
@@ -103,33 +98,11 @@ class SwfHeader:
         return MappingProxyType({label: tuple(values) for label, values in entries.items()})
 
     def text(self, label: str) -> str | None:
-        """Return the first value of an entry.
-
-        Parameters
-        ----------
-        label : str
-            Such as ``"Computer"``.
-
-        Returns
-        -------
-        str or None
-            None if there is no such entry, or nothing in it.
-        """
+        """Return the first value of an entry, such as "Computer", if there is one."""
         return (self.entries.get(label) or ("",))[0] or None
 
     def number(self, label: str) -> int | None:
-        """Return the whole number that the first value of an entry starts with.
-
-        Parameters
-        ----------
-        label : str
-            Such as ``"MaxNodes"``.
-
-        Returns
-        -------
-        int or None
-            None if there is no such entry, or no number in it.
-        """
+        """Return the whole number that the first value of an entry, such as "MaxNodes", starts with, if any."""
         found = _INTEGER.match(self.text(label) or "")
         return int(found[1]) if found else None
 
@@ -176,8 +149,6 @@ def read_records(
     -------
     columns : dict from str to numpy.ndarray, shape (n,)
         int64 for whole numbers, float64 for times and amounts; -1 for what is not known. n may be 0.
-    header : SwfHeader
-        The header comments.
 
     Raises
     ------
@@ -256,8 +227,6 @@ def write_swf(workload: Workload, path: str | Path) -> None:
 
     Parameters
     ----------
-    workload : Workload
-        The jobs.
     path : str or pathlib.Path
         The file; a suffix ``.gz`` or ``.xz`` compresses it. Either the whole file is written or nothing.
 
