@@ -111,16 +111,8 @@ def job_records(
 def rank_grid(width: int, dimensions: int) -> tuple[int, ...]:
     """Return the grid that so many ranks stand in: as near to a square or a cube as their number allows.
 
-    Parameters
-    ----------
-    dimensions : int
-        1, 2 or 3.
-
-    Returns
-    -------
-    tuple of int
-        In ascending order; the product is the width. One is the largest divisor of the width that is not above its
-        root (square or cube), the next the same of what is left.
+    The sides ascend. One is the largest divisor of the width that is not above its root, the next the same of what is
+    left.
 
     Examples
     --------

@@ -228,15 +228,7 @@ MEASURED = "measured"
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model was wrong.
-
-    Attributes
-    ----------
-    origin, target : str
-    what : str
-        ``round trip``, or ``jitter`` if only that differs (in milliseconds); ``bandwidth`` (in bits per second).
-    modelled, measured : float
-    """
+    """Where a model was wrong: a round trip or jitter alone in milliseconds, a bandwidth in bits per second."""
 
     origin: str
     target: str
@@ -247,15 +239,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """A model as measurements have corrected it.
-
-    Attributes
-    ----------
-    model : NetworkModel
-        The very one that was given if nothing differs.
-    corrections : tuple of Correction
-        In the order of the sites.
-    """
+    """A model as measurements have corrected it: the very one that was given if nothing differs."""
 
     model: NetworkModel
     corrections: tuple[Correction, ...]

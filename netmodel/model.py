@@ -266,13 +266,7 @@ def _no_placements(sites: int) -> Placements:
 
 
 def new_choice(sites: int, widest: int) -> Choice:
-    """Return room for choosing sites.
-
-    Parameters
-    ----------
-    widest : int
-        Width of the widest job.
-    """
+    """Return room for choosing sites for jobs of at most this width."""
     return Choice(
         best=np.zeros(sites, PART),
         parts=np.zeros(sites, PART),

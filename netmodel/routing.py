@@ -325,20 +325,10 @@ def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint3
 
 
 def stream_bandwidth_bps(round_trip_ms: FloatArray, loss: FloatArray, segment_bytes: int = SEGMENT_BYTES) -> FloatArray:
-    """Return what one TCP stream can reach in spite of lost packets.
+    """Return what one TCP stream can reach in spite of lost packets; infinite without loss.
 
     Source: Mathis, Semke, Mahdavi and Ott, The macroscopic behavior of the TCP congestion avoidance algorithm, 1997:
     segment / round trip x sqrt(3 / 2) / sqrt(loss).
-
-    Parameters
-    ----------
-    round_trip_ms, loss : numpy.ndarray of float64
-        Of the same shape; loss from 0 to below 1.
-
-    Returns
-    -------
-    numpy.ndarray of float64
-        Infinite without loss.
     """
     stream = np.full_like(loss, np.inf)
     slowed = (loss > 0) & (round_trip_ms > 0)

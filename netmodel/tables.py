@@ -249,39 +249,20 @@ class Reporter(Protocol):
 
 
 class Problems:
-    """The problems of one network.
-
-    Attributes
-    ----------
-    source : str
-        The file, or what else the network came from.
-    found : list of (path, str)
-    """
+    """The problems of one network, by the keys where they stand."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.found: list[tuple[KeyPath, str]] = []
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem, unless it is known.
-
-        Parameters
-        ----------
-        text : str
-            What is wrong, and what would be right.
-        """
+        """Note what is wrong, and what would be right, unless it is known."""
         problem = (path, " ".join(text.split()))
         if problem not in self.found:
             self.found.append(problem)
 
     def raise_if_any(self) -> None:
-        """End here if anything is wrong.
-
-        Raises
-        ------
-        ScenarioError
-            With all problems.
-        """
+        """End here with a ScenarioError of all problems, if anything is wrong."""
         if self.found:
             raise ScenarioError([self._line(path, text) for path, text in self.found])
 
@@ -291,21 +272,9 @@ class Problems:
 
 
 def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporter, label: str = "") -> float | None:
-    """Return a speed that is given as a number, or as text with its unit.
+    """Return a speed in bits per second, given as a number or as text with its unit; None if neither is given.
 
-    Parameters
-    ----------
-    path : tuple
-        Where they stand.
-    report : Reporter
-        Is told if both are given, or the text is no speed.
-    label : str
-        Of what.
-
-    Returns
-    -------
-    float or None
-        Bits per second; None if neither is given. What could not be read is told, and is 1 bit per second.
+    What could not be read is told, and is 1 bit per second.
     """
     if bps is not None and text is not None:
         report.add((*path, "bandwidth"), f"{label}stands beside bandwidth_bps; give one of them")

@@ -80,51 +80,21 @@ class Topology:
         return f"{ends} ({name})" if name else ends
 
     def node_number(self, name: str) -> int:
-        """Return the number of a node.
-
-        Raises
-        ------
-        InputError
-            If there is none of that name.
-        """
+        """Return the number of a node; an InputError if there is none of that name."""
         try:
             return self.nodes.index(name)
         except ValueError:
             raise InputError(f"{self.name}: there is no node {name!r}; there are {named(self.nodes)}") from None
 
     def site_number(self, name: str) -> int:
-        """Return the number of a site.
-
-        Raises
-        ------
-        InputError
-            If there is none of that name.
-        """
+        """Return the number of a site; an InputError if there is none of that name."""
         try:
             return self.sites.index(name)
         except ValueError:
             raise InputError(f"{self.name}: there is no site {name!r}; there are {named(self.sites)}") from None
 
     def cables_between(self, one: str, other: str, name: str | None = None) -> list[int]:
-        """Return the cables that two nodes are joined by.
-
-        Parameters
-        ----------
-        one, other : str
-            In any order.
-        name : str, optional
-            Of the cable; all of them if left out.
-
-        Returns
-        -------
-        list of int
-            In ascending order.
-
-        Raises
-        ------
-        InputError
-            If there is none.
-        """
+        """Return the cables, ascending, that two nodes are joined by; those of a name, if one is given."""
         ends = {self.node_number(one), self.node_number(other)}
         found = {
             int(self.cable[link])
@@ -168,11 +138,6 @@ class Topology:
 def named(names: Sequence[str], most: int = 8) -> str:
     """Return names in a row, the first of them if they are many.
 
-    Parameters
-    ----------
-    most : int
-        How many are named.
-
     Examples
     --------
     >>> named(["a", "b", "c"], most=2)
@@ -197,12 +162,7 @@ FIBRE_KM_PER_MS = 299_792.458 / 1000 * 2 / 3
 
 
 def great_circle_km(latitude: float, longitude: float, other_latitude: float, other_longitude: float) -> float:
-    """Return the distance between two places on a sphere, by the haversine formula.
-
-    Parameters
-    ----------
-    latitude, longitude, other_latitude, other_longitude : float
-        In degrees.
+    """Return the distance between two places on a sphere, by the haversine formula, from degrees.
 
     Examples
     --------

@@ -97,20 +97,7 @@ def title(result: SimulationResult) -> str:
 
 
 def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -> tuple[int, int]:
-    """Return the time to show.
-
-    Parameters
-    ----------
-    start_ms, end_ms : int or None
-        As asked for.
-    default : tuple of (int, int)
-        For what was not asked for.
-
-    Raises
-    ------
-    OptionError
-        If it is empty.
-    """
+    """Return the time to show: as asked for, else the default."""
     begin_ms = default[0] if start_ms is None else start_ms
     until_ms = default[1] if end_ms is None else end_ms
     if not begin_ms < until_ms:
@@ -139,19 +126,8 @@ def over_bins(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Return the mean and the range of a step function within bins of time, exactly.
 
-    Parameters
-    ----------
-    time_ms, values : numpy.ndarray of int64, shape (n,)
-        Each value holds until the next instant; before the first it is zero, and the last is zero.
-    edges_ms : numpy.ndarray of int64, shape (k + 1,)
-        The bins, ascending.
-    share : float, optional
-        The middle part of the time in each bin that the range is of; 1 for all of it.
-
-    Returns
-    -------
-    mean : numpy.ndarray of float64, shape (k,)
-    low, high : numpy.ndarray of int64, shape (k,)
+    Each value holds until the next instant; before the first it is zero, and the last is zero. The range is that of the
+    middle ``share`` of the time in each bin.
     """
     # Several bins at a time, but not so many that the working arrays outgrow the ones given.
     pieces = np.searchsorted(time_ms, edges_ms[:-1]) // _ROWS_AT_ONCE

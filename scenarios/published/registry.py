@@ -32,20 +32,7 @@ _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
 
 
 class Bench:
-    """The traces at hand and the simulations made with them, shared by all tables: none is run twice.
-
-    Parameters
-    ----------
-    seeds : int
-        Baseline workloads of each curve of Zhang et al., and workloads of each bar of LOMARC, >= 1.
-    progress : callable, optional
-        Called with how much is done, how much there is, and what is going on.
-
-    Raises
-    ------
-    OptionError
-        If `seeds` is less than 1.
-    """
+    """The traces at hand and the simulations made with them, shared by all tables: none is run twice."""
 
     def __init__(self, *, seeds: int = 3, progress: Progress | None = None) -> None:
         self._seeds = len(seeds_of(seeds))

@@ -152,13 +152,7 @@ def _is_seed(value: object) -> bool:
 
 
 def parse_seeds(text: str, problems: list[str]) -> Seeds:
-    """Return what ``--seeds`` says: ``10`` for ten derived ones, ``1,2,3`` or ``7,`` for these.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-    """
+    """Return what ``--seeds`` says: ``10`` for ten derived ones, ``1,2,3`` or ``7,`` for these."""
     words = [word.strip() for word in text.split(",")]
     is_list = len(words) > 1
     if is_list and not words[-1]:
@@ -174,18 +168,9 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
 
 
 def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
-    """Return seeds for independent repetitions, derived from one.
+    """Return seeds for independent repetitions: of 53 bits, which every reader of JSON and CSV keeps.
 
-    Parameters
-    ----------
-    seed : int
-        Of the scenario.
-
-    Returns
-    -------
-    tuple of int
-        Of 53 bits, which every reader of JSON and CSV keeps. More of them begin with the same ones, so a sweep that is
-        widened from 10 to 20 seeds has half of its runs already.
+    More of them begin with the same ones, so a sweep that is widened from 10 to 20 seeds has half of its runs already.
 
     Examples
     --------
@@ -197,12 +182,7 @@ def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
 
 
 def toml_text(value: object) -> str:
-    """Return a plain value as TOML writes it.
-
-    Raises
-    ------
-    TypeError
-        If TOML has no such value.
+    """Return a plain value as TOML writes it; a TypeError if TOML has none.
 
     Examples
     --------
@@ -279,22 +259,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run of a sweep.
-
-    Attributes
-    ----------
-    number : int
-        Its place in the plan, from 0.
-    combination : int
-        The place of its values in `SweepPlan.combinations`.
-    seed : int
-    scenario : Scenario
-        With all values and the seed in it, and with absolute paths.
-    files : tuple of InputFile
-        What it reads.
-    key : str
-        Names it and its result: the same key, the same result.
-    """
+    """One run, with all values, the seed and absolute paths in its scenario; the same key, the same result."""
 
     number: int
     combination: int
@@ -341,18 +306,7 @@ class SweepPlan:
         return _label(self.axes, self.combinations[combination]) or self.name
 
     def axis(self, over: str) -> Axis:
-        """Return the axis that a plot is to be over.
-
-        Parameters
-        ----------
-        over : str
-            Its name or its key.
-
-        Raises
-        ------
-        OptionError
-            If there is none.
-        """
+        """Return the axis of a name or a key, for a plot over it."""
         for axis in self.axes:
             if over in (axis.name, axis.key):
                 return axis

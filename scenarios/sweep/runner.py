@@ -64,10 +64,7 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
 def in_threads(run: Callable[[TaskT], ResultT], tasks: Iterable[TaskT]) -> Iterator[tuple[TaskT, ResultT]]:
     """Run a function on all cores of this process: the kernels leave the interpreter to the other threads.
 
-    Yields
-    ------
-    task, result
-        In the order in which they end. What a task raises is raised here, and those that have not begun are dropped.
+    Results come in the order in which they end. What a task raises is raised here, and those not begun are dropped.
     """
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         try:

@@ -13,13 +13,7 @@ from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 
 class MinAvgMax(msgspec.Struct, frozen=True):
-    """Smallest, average and largest of some values.
-
-    Parameters
-    ----------
-    min, avg, max : float
-        In the unit of the values.
-    """
+    """Smallest, average and largest of some values, in their unit."""
 
     min: float
     avg: float

@@ -127,17 +127,7 @@ def _is_mupsie(path: Path) -> bool:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the format that the suffix of a file stands for, compressed or not.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; it need not exist.
-
-    Returns
-    -------
-    str or None
-        One of `FORMATS`, or None if the suffix stands for none.
+    """Return the format (`FORMATS`) that the suffix of a file stands for, compressed or not, if any.
 
     Examples
     --------
