@@ -257,17 +257,8 @@ def _layer_of(grid: LocalGridState | None) -> _Layer:
 def grid_here(name: str | None = None) -> LocalGridState | None:
     """Return a grid that `gridweave up` has started here: that of a name, else ``default``, else the only one.
 
-    Returns
-    -------
-    LocalGridState or None
-        None if none runs, and no name is given.
-
-    Raises
-    ------
-    UnavailableError
-        If the one of this name does not run.
-    OptionError
-        If it cannot be told which one is meant.
+    Without a name, None if none runs. UnavailableError if the one of this name does not run, OptionError if there are
+    several.
     """
     if name is not None:
         grid = running_grid(name)

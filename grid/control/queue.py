@@ -71,19 +71,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class GridQueue:
     """The waiting and the running jobs of the grid in arrays, and the kernels that decide on them.
 
-    Parameters
-    ----------
-    nodes : sequence of int
-        Nodes of each site.
-    network : GridNetwork, optional
-        The links between the sites.
-
-    Attributes
-    ----------
-    reserves_starts : bool
-        Whether every waiting job is given a start, rather than the head alone.
-    n_waiting : int
-        How many jobs wait.
+    `reserves_starts`: every waiting job is given a start, rather than the head alone.
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
@@ -233,11 +221,8 @@ class GridQueue:
     def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, PlacedJob] | None:
         """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when expected.
 
-        Parameters
-        ----------
-        moves_splits : bool
-            Whether a job on several sites ends later than reserved, since its start is agreed ahead: then nothing is
-            firm that is reserved behind one.
+        `moves_splits`: a job on several sites ends later than reserved, since its start is agreed ahead; then nothing
+        is firm that is reserved behind one.
         """
         reserved = self.reserved(job_id)
         if self._plan is None or reserved is None or self._plan.counters["stale"][0] != FRESH:

@@ -53,16 +53,8 @@ class _Alone(NamedTuple):
 class Standing:
     """A waiting job, and all that is said of it as things are now; when it starts is found by play.
 
-    Parameters
-    ----------
-    queue : GridQueue
-        No running job is past its expected end.
-    closed : mapping of int to (int, int)
-        The sites that are not asked for now: since when, and until when.
-    names : sequence of str
-        Of the sites.
-    is_quote : bool
-        Whether the job was not handed in.
+    In the queue no running job is past its expected end. `closed` are the sites that are not asked for now: since when,
+    and until when.
     """
 
     def __init__(
@@ -119,13 +111,7 @@ class Standing:
     def placed(
         self, start_ms: int, fragments: Fragments, length_ms: int, *, is_reserved_only: bool = False
     ) -> Forecast:
-        """Return the forecast if a start was found.
-
-        Parameters
-        ----------
-        is_reserved_only : bool
-            Whether it is what is reserved now, and what becomes of that lies too far ahead.
-        """
+        """Return the forecast if a start was found; `is_reserved_only` if what becomes of that lies too far ahead."""
         places = named(fragments, self._names)
         reason = f"{self._reason}; it starts {when_text(start_ms, self._now_ms)} on {places_text(places)}"
         if is_reserved_only:

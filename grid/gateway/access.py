@@ -79,27 +79,9 @@ def _unix_ms() -> int:
 
 
 class TokenStore:
-    """The tokens of a grid, in SQLite or PostgreSQL; several processes may use the same place.
+    """The tokens of a grid, in SQLite or PostgreSQL, by a path or a URL; several processes may use the same place.
 
     A secret has 256 random bits: nobody finds it by trying, so that a plain hash of it is as good as a slow one.
-
-    Parameters
-    ----------
-    place : str or pathlib.Path
-        A path, or a URL (``postgresql://USER@HOST/DATABASE``).
-    create : bool
-        Whether a file that is not there is made.
-    now_ms : callable
-        The clock.
-    random_bytes : callable
-        Returns so many bytes that nobody can guess.
-
-    Raises
-    ------
-    InputError
-        If the place cannot be used.
-    UnavailableError
-        If it cannot be reached now; as every method.
     """
 
     def __init__(
@@ -147,18 +129,7 @@ class TokenStore:
             raise explained(error, self.where) from error
 
     def create(self, user: str, role: Role, *, days: float | None = None) -> MadeToken:
-        """Make a token; its secret is seen only here.
-
-        Parameters
-        ----------
-        days : float, optional
-            How long it can be used; None: until it is revoked.
-
-        Raises
-        ------
-        OptionError
-            If one of these makes no sense.
-        """
+        """Make a token that can be used for some days, or until it is revoked; its secret is seen only here."""
         if not 1 <= len(user) <= 100 or not user.isprintable():
             raise OptionError("user", f"{user!r:.120} is no name; 1 to 100 characters that can be printed")
         if role not in ROLES:
@@ -176,18 +147,7 @@ class TokenStore:
         return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
 
     def adopt(self, token: str, user: str, role: Role) -> TokenInfo:
-        """Take in a token that was made elsewhere; it takes the place of the one that was taken in before.
-
-        Parameters
-        ----------
-        token : str
-            Any text of 32 characters or more that nobody can guess.
-
-        Raises
-        ------
-        OptionError
-            If it is too short, or cannot be sent.
-        """
+        """Take in a token that was made elsewhere; it takes the place of the one that was taken in before."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not all("!" <= letter <= "~" for letter in token):
             right = f"{LEAST_LENGTH} to {_MOST_LENGTH} characters of ASCII without blanks: openssl rand -hex 32"
             raise OptionError("token", f"can be none; {right}")
@@ -199,13 +159,7 @@ class TokenStore:
         return info
 
     def find(self, token: str) -> TokenInfo | None:
-        """Return what a token stands for; None if it is none, or can be used no more.
-
-        Parameters
-        ----------
-        token : str
-            As its user sends it.
-        """
+        """Return what a token stands for; None if it is none, or can be used no more."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH:
             return None
         parts = token.split("_", 2)
@@ -270,15 +224,9 @@ T = TypeVar("T")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who makes a request.
+    """Who makes a request."""
 
-    Attributes
-    ----------
-    info : TokenInfo
-        Their token. Where there are none its id and user are empty, and the role is ``operate``.
-    """
-
-    info: TokenInfo
+    info: TokenInfo  # their token. Where there are none its id and user are empty, and the role is ``operate``.
 
     @property
     def user(self) -> str:
@@ -345,18 +293,7 @@ class AsyncTokens:
 
 
 async def identify(request: web.BaseRequest, tokens: AsyncTokens | None) -> Identity:
-    """Return who makes a request.
-
-    Parameters
-    ----------
-    tokens : AsyncTokens or None
-        None: everybody on this machine is an operator.
-
-    Raises
-    ------
-    RefusalError
-        If the token is missing, or cannot be used.
-    """
+    """Return who makes a request; where there are no tokens everybody on this machine is an operator."""
     if tokens is None:
         return EVERYBODY
     header = request.headers.get("Authorization", "")
@@ -379,11 +316,7 @@ def _unauthenticated(detail: str) -> RefusalError:
 def check_browser(request: web.BaseRequest) -> None:
     """Keep pages of other origins out where a request needs no token: a browser on this machine makes it for them.
 
-    Raises
-    ------
-    RefusalError
-        If the request is not to this machine by a name of it (a page may have its own name lead here), or a browser
-        makes it for a page of another origin.
+    The request must be to this machine by a name of it, since a page may have its own name lead here.
     """
     host = request.headers.get("Host", "")
     if not is_loopback(_name(host)):

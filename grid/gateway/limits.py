@@ -21,13 +21,6 @@ _MOST_KNOWN = 10_000
 class Rates:
     """How fast each client may make requests: a bucket of tokens each, filled steadily.
 
-    Parameters
-    ----------
-    per_s, burst : float
-        How fast a bucket is filled, and how much it holds.
-    now_s : callable
-        A clock that never goes back.
-
     Examples
     --------
     >>> times = iter([0.0, 0.0, 0.0, 0.5])
@@ -66,15 +59,7 @@ class Rates:
 
 
 class Slots:
-    """How many of something each user has at once.
-
-    Parameters
-    ----------
-    kind : str
-        Of the refusal if there are more.
-    what : str
-        In words.
-    """
+    """How many of something each user has at once; more are refused."""
 
     def __init__(self, most: int, kind: str, what: str) -> None:
         self._most = most
@@ -84,12 +69,7 @@ class Slots:
 
     @contextlib.contextmanager
     def one(self, user: str) -> Iterator[None]:
-        """Have one more, until the end of the block.
-
-        Raises
-        ------
-        RefusalError
-        """
+        """Have one more until the end of the block, or refuse."""
         if self._taken[user] >= self._most:
             problem = f"{self._taken[user]} {self._what} are open; wait until one is over, or end one"
             raise RefusalError(self._kind, problem, retry_after_s=1.0)
@@ -123,12 +103,7 @@ class Memory:
             self.held -= mine.held
 
     def take(self, count: int) -> None:
-        """Hold more bytes.
-
-        Raises
-        ------
-        RefusalError
-        """
+        """Hold more bytes, or refuse if all requests together hold too many."""
         if self.held + count > self._most:
             raise RefusalError(
                 "busy", "the bodies of other requests fill the memory that there is for them", retry_after_s=1.0
@@ -144,13 +119,7 @@ class HeldBytes:
         self.held = 0
 
     def take(self, count: int) -> None:
-        """Hold more bytes.
-
-        Raises
-        ------
-        RefusalError
-            If all requests together hold too many.
-        """
+        """Hold more bytes, as `Memory.take`."""
         self._memory.take(count)
         self.held += count
 
@@ -162,13 +131,7 @@ _PATIENCE_S = 10.0
 
 
 class OpenJobs:
-    """The jobs of the grid that are not over, by user: read at the start, and kept by what happens since then.
-
-    Parameters
-    ----------
-    most : int
-        So many a user may have.
-    """
+    """The jobs of the grid that are not over, by user: read at the start, and kept by what happens since then."""
 
     def __init__(self, backend: Backend, most: int) -> None:
         self._backend = backend
@@ -204,13 +167,7 @@ class OpenJobs:
         self._is_known.set()
 
     async def known(self) -> None:
-        """Return when it is known which jobs are open: soon after the start, if the grid answers.
-
-        Raises
-        ------
-        UnavailableError
-            If it does not.
-        """
+        """Return once it is known which jobs are open: soon after the start, if the grid answers."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._is_known.wait()
@@ -256,17 +213,7 @@ class OpenJobs:
 
     @contextlib.contextmanager
     def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Admission]:
-        """Let jobs be handed in to the grid, if no user has too many then.
-
-        Parameters
-        ----------
-        jobs : sequence of (str, str)
-            The key and the user of each.
-
-        Raises
-        ------
-        RefusalError
-        """
+        """Let jobs (a key and a user each) be handed in to the grid, if no user has too many then."""
         assert self._is_known.is_set(), "it is waited for before"
         new = Counter(user for key, user in jobs if key not in self._keys and key not in self._older_keys)
         for user, count in sorted(new.items()):
@@ -317,12 +264,7 @@ class Admission:
 
 
 def check_count(user: str, new: int, are_open: int, most: int) -> None:
-    """See to it that a user has not too many jobs.
-
-    Raises
-    ------
-    RefusalError
-    """
+    """Refuse new jobs of a user who would have too many."""
     if are_open + new > most:
         problem = f"{user or 'nobody'} has {are_open} jobs that are not over, and hands in {new} more; at most {most}"
         raise RefusalError("too-many-open-jobs", f"{problem}: wait until some have ended, or cancel some")

@@ -42,19 +42,8 @@ Answer = Callable[[str, str, str, bytes], Awaitable[bytes]]
 class LinkDoor:
     """Where the other ends of links knock.
 
-    Parameters
-    ----------
-    accepts : mapping from str to Secrets
-        By the sites whose links they are, what is expected of the other end.
-    answer : callable, optional
-        None: nothing can be asked here.
-    wants_certificate : bool
-        Whether the other end must have shown a certificate that is trusted.
-
-    Attributes
-    ----------
-    heard_ms : dict from str to int
-        When the other end of each link was heard last, in Unix time.
+    `accepts` has by site what is expected of its other end; without `answer` nothing can be asked here. `heard_ms` is
+    when each end was heard last, in Unix time.
     """
 
     def __init__(
@@ -80,13 +69,7 @@ class LinkDoor:
         return self.heard_ms.get(site, 0) / 1000
 
     def route(self, call: GatewayCall) -> HttpRoute:
-        """Return what a request is for.
-
-        Raises
-        ------
-        RefusalError
-            If there is no such thing.
-        """
+        """Return what a request is for."""
         path, method = call.request.path, call.request.method
         if path == PACKET_PATH:
             route = _PACKET
@@ -99,13 +82,7 @@ class LinkDoor:
         return route
 
     async def handle(self, call: GatewayCall) -> web.Response:
-        """Answer a request of the other end.
-
-        Raises
-        ------
-        RefusalError
-            If it is not who it says, or of another version, or cannot be understood.
-        """
+        """Answer a request of the other end."""
         call.route = self.route(call)
         site = self._identify(call)
         call.target = site

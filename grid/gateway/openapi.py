@@ -22,13 +22,7 @@ _WITH_BODY = ("malformed-body", "slow-body", "body-too-large", "unsupported-medi
 
 
 def describe(routes: Sequence[HttpRoute], *, with_tokens: bool) -> dict[str, Any]:
-    """Return the description of some routes.
-
-    Parameters
-    ----------
-    with_tokens : bool
-        Whether the gateway asks for tokens.
-    """
+    """Return the description of some routes."""
     types = {kind for route in routes for kind in (route.query, route.body, route.answer) if kind is not None} | {
         Problem,
         JobEvent,

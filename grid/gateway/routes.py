@@ -331,13 +331,7 @@ _BRACES_AT = 3
 
 
 def find_route(call: GatewayCall, path: str, method: str) -> HttpRoute:
-    """Return the route of a request, and note in the call what its path names.
-
-    Raises
-    ------
-    RefusalError
-        If there is none.
-    """
+    """Return the route of a request, and note in the call what its path names."""
     parts = tuple(path.split("/"))
     methods = _BY_PATH.get(parts)
     if methods is None and len(parts) > _BRACES_AT:

@@ -45,23 +45,8 @@ _WENT_AWAY = 499
 class Gateway:
     """A gateway in front of a live grid.
 
-    Parameters
-    ----------
-    link : LinkDoor, optional
-        Where the other ends of links knock; None: there are none.
-    links : mapping from str to Link, optional
-        By which this process calls the other ends; they are counted.
-    now_ms, now_s : callable
-        The clock of tokens and logs, and one that never goes back.
-    random_bytes : callable
-        Returns so many bytes that nobody can guess.
-
-    Raises
-    ------
-    OptionError
-        If a setting cannot be used.
-    InputError, UnavailableError
-        If the tokens cannot be read.
+    `link` is where the other ends of links knock; `links` are those by which this process calls them, to be counted.
+    `now_ms` is the clock of tokens and logs, `now_s` one that never goes back.
     """
 
     def __init__(
@@ -100,13 +85,7 @@ class Gateway:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen; the grid need not answer yet.
-
-        Raises
-        ------
-        OptionError
-            If there is no such address, or something listens there.
-        """
+        """Listen; the grid need not answer yet."""
         server = _Server(self, handler_cancellation=True, keepalive_timeout=self.settings.idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=self.settings.stop_s)
         await self._runner.setup()
@@ -264,13 +243,7 @@ class Gateway:
         return response
 
     def bad_http(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
-        """Return the answer to what is no request, or to one that the gateway failed at.
-
-        Parameters
-        ----------
-        status : int
-            That aiohttp would give.
-        """
+        """Return the answer to what is no request, or to one that the gateway failed at."""
         call = GatewayCall(parts=self._parts, request=request, request_id=self._request_id(request))
         call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
         if status == 400:

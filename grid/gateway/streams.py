@@ -31,48 +31,26 @@ _MOST_NUMBER = 2**62
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which events are asked for.
+    """Which events are asked for."""
 
-    Attributes
-    ----------
-    after : int, optional
-        Those after this one; left out: those from now on.
-    job, kind : tuple
-        Only of these jobs, of these kinds.
-    user : str, optional
-        Only of jobs of this user.
-    format : str
-        Of the frames of a WebSocket.
-    """
-
+    # Those after this one; left out: those from now on.
     after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] | None = None
+    # Only of these jobs, of these kinds.
     job: Annotated[tuple[JobId, ...], Meta(max_length=1_000)] = ()
     kind: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
-    user: str | None = None
-    format: Literal["json", "msgpack"] = "json"
+    user: str | None = None  # only of jobs of this user
+    format: Literal["json", "msgpack"] = "json"  # of the frames of a WebSocket
 
 
 class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which part of what a rank has written is asked for.
-
-    Attributes
-    ----------
-    rank : int
-    stream : str
-        Standard output, standard error, or what a callable has returned.
-    offset : int
-        Of the first byte.
-    limit : int
-        So many bytes at most; with `follow` of no effect.
-    follow : bool
-        Whether what is written later is sent, too, until the job has ended.
-    """
+    """Which part of what a rank has written is asked for."""
 
     rank: Annotated[int, Meta(ge=0, le=10**7)] = 0
-    stream: Literal["out", "err", "result"] = "out"
-    offset: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
+    stream: Literal["out", "err", "result"] = "out"  # standard output, standard error, or what a callable has returned
+    offset: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0  # of the first byte
+    # So many bytes at most; with `follow` of no effect.
     limit: Annotated[int, Meta(ge=1, le=MOST_OUTPUT_BYTES)] = MOST_OUTPUT_BYTES
-    follow: bool = False
+    follow: bool = False  # whether what is written later is sent, too, until the job has ended
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -288,13 +266,7 @@ async def _follow(call: GatewayCall, job_id: int, part: OutputPart, headers: dic
 
 
 async def _check_wanted(call: GatewayCall) -> None:
-    """See to it that a stream is to go on.
-
-    Raises
-    ------
-    RefusalError
-        If its token can be used no more, or the gateway stops.
-    """
+    """Refuse to go on with a stream whose token can be used no more, or when the gateway stops."""
     tokens = call.parts.tokens
     if tokens is not None and call.identity.token_id not in await tokens.usable():
         raise RefusalError("unauthenticated", "the token can be used no more")

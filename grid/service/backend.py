@@ -95,13 +95,7 @@ class LiveBackend:
         return self._names
 
     async def _site(self, name: str) -> str:
-        """Return the actor of a site.
-
-        Raises
-        ------
-        InputError
-            If there is no such site.
-        """
+        """Return the actor of a site."""
         names = [site.name for site in await self._sites()]
         if name not in names:
             raise InputError(f"there is no site {name!r:.100}; the grid has {', '.join(names)}")
@@ -224,15 +218,7 @@ class LiveBackend:
     # -- output -------------------------------------------------------------------------------------------------------
 
     async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
-        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown.
-
-        Raises
-        ------
-        InputError
-            If the job has no such rank.
-        UnavailableError
-            If its machine does not answer.
-        """
+        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""
         # What is known of the job comes first: if it is over now, nothing more is written.
         record = await self._record(job_id)
         if record is None:
@@ -335,13 +321,7 @@ def _site_of_rank(record: JobRecord, rank: int) -> str:
 
 
 class RayBackend(LiveBackend):
-    """A live grid on the Ray cluster that this process is connected to, found by the names of its actors.
-
-    Parameters
-    ----------
-    namespace : str
-        Of the actors of the grid.
-    """
+    """A live grid on the Ray cluster that this process is connected to, found by the names of its actors."""
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         super().__init__(Handles(namespace))
@@ -385,10 +365,5 @@ class SiteBackend(LiveBackend):
         return await self._ask(self.home, "quote", Forecast, request, False)
 
     async def scheduling(self) -> Scheduling:
-        """Refuse: how the grid schedules is known there.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse: how the grid schedules is known there."""
         raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's how the grid schedules")
