@@ -90,18 +90,7 @@ class SharingOptions:
     slowdowns: str | None = None
 
     def check_unused(self, *, uses_resources: bool) -> None:
-        """Refuse options that go with shared nodes alone.
-
-        Parameters
-        ----------
-        uses_resources : bool
-            Whether what jobs need of CPU and the rest counts all the same.
-
-        Raises
-        ------
-        OptionError
-            With the first that is not left as it is.
-        """
+        """Refuse options that go with shared nodes alone; what jobs need of CPU and the rest may count all the same."""
         for one in fields(self):
             if getattr(self, one.name) != one.default and not (uses_resources and one.name == "resources"):
                 raise OptionError(f"--{one.name.replace('_', '-')}", "goes with --discipline lomarc")
