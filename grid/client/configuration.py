@@ -232,7 +232,6 @@ def _check_secret(connection: Connection) -> None:
 
 
 def _environment_layer(environment: Mapping[str, str]) -> _Layer:
-    """Return what the environment says."""
     layer = _Layer(
         url=environment.get(URL_VARIABLE) or None,
         token=environment.get(TOKEN_VARIABLE) or None,
@@ -250,7 +249,6 @@ def _over(upper: _Layer, lower: _Layer) -> _Layer:
 
 
 def _layer_of(grid: LocalGridState | None) -> _Layer:
-    """Return how a grid of this machine is reached."""
     return _Layer() if grid is None else _Layer(url=grid.url, token=grid.token, ca=grid.cert or None)
 
 

@@ -154,7 +154,6 @@ def _program(
     ranks: Where,
     if_lost: Literal["requeue", "fail"],
 ) -> Program:
-    """Return the program, if it is not one already."""
     if isinstance(what, Program):
         return what
     if not isinstance(what, Call) and (isinstance(what, str) or not all(isinstance(text, str) for text in what)):

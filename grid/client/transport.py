@@ -261,7 +261,6 @@ def _trusted(connection: Connection) -> ssl.SSLContext | bool:
 
 
 def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
-    """Return what an answer says."""
     try:
         if kind == MSGPACK:
             return msgspec.msgpack.decode(data, type=answer)

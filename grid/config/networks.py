@@ -115,7 +115,6 @@ class _Lines:
         self.lines: list[str] = []
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path."""
         name = ".".join(str(key) for key in path if not isinstance(key, int))
         self.lines.append(f"{name}: {text}" if name else text)
 
@@ -188,7 +187,6 @@ class _Listener:
         self.is_whole = report.is_clean(("net", "links"))
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path within ``[net]``."""
         text = text.removeprefix(f"{self.name}: ")
         if not path and not self.is_whole:
             return  # it is in pieces since links are missing that could not be read

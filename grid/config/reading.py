@@ -167,7 +167,6 @@ class _OfOneSite(FileReport):
     """A report of a file with one site: what is said of the first of ``[[sites]]`` is of ``[site]``."""
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path."""
         super().add(("site", *path[2:]) if path[:1] == ("sites",) else path, text)
 
 
@@ -189,7 +188,6 @@ def _read(
     text: str,
     base: str,
 ) -> ReadGrid:
-    """Read a file and check all of it."""
     for (table, key), said in kind.refused.items():
         # That no data is moved goes without saying, and may be said.
         if key in (there := _table(raw, table)) and (key, there.pop(key)) != ("data", "none"):
@@ -220,7 +218,6 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
-    """Check the sites and how the grid schedules."""
     check_sites(sites, report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
@@ -232,7 +229,6 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
 
 
 def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport) -> None:
-    """Check what is said of the links between the sites."""
     if not report.is_clean(("sites",)):
         return
     check_links(sites, file.grid, file.net, report)

@@ -175,7 +175,6 @@ def _play(control: Copy, standing: Standing, now_ms: int, most_steps: int) -> Fo
 
 
 def _end_jobs(control: Copy, now_ms: int) -> None:
-    """Have all jobs end that are expected to end by now."""
     for job_id in control.queue.ending(now_ms):
         attempt = control.attempts[job_id]
         for site, _ in attempt.fragments:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import hmac
 import os
@@ -16,7 +17,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,7 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from gridweave.errors import GridweaveError, InputError, OptionError
-from gridweave.grid.api import MadeToken, NewToken, Role, TokenInfo
+from gridweave.grid.api import MadeToken, Role, TokenInfo
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import is_loopback
 from gridweave.site.journal.store import checked_url, explained
@@ -221,6 +222,7 @@ def _info(row: Row[Any]) -> TokenInfo:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -263,28 +265,14 @@ class AsyncTokens:
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
 
-    async def _do(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-    async def find(self, token: str) -> TokenInfo | None:
-        """Return what a token stands for; None if it cannot be used."""
-        return await self._do(self._store.find, token)
+    async def do(self, method: Callable[Concatenate[TokenStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a method of the store does."""
+        work = functools.partial(method, self._store, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def usable(self) -> frozenset[str]:
         """Return the ids of all that can be used."""
-        return await self._do(self._store.usable)
-
-    async def list(self) -> list[TokenInfo]:
-        """Return all that can be used."""
-        return await self._do(self._store.list)
-
-    async def create(self, new: NewToken) -> MadeToken:
-        """Make one."""
-        return await self._do(lambda: self._store.create(new.user, new.role, days=new.days))
-
-    async def revoke(self, token_id: str) -> bool:
-        """Have one be usable no more; return whether it was."""
-        return await self._do(self._store.revoke, token_id)
+        return await self.do(TokenStore.usable)
 
     def close(self) -> None:
         """Let go of the store."""
@@ -301,7 +289,7 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None) -> Iden
     if scheme.lower() != "bearer" or not token.strip():
         raise _unauthenticated("send Authorization: Bearer TOKEN; an operator makes one: gridweave token create")
     try:
-        info = await tokens.find(token.strip())
+        info = await tokens.do(TokenStore.find, token.strip())
     except GridweaveError:
         raise RefusalError("tokens-unavailable", "try again; the gateway's log says more", retry_after_s=2.0) from None
     if info is None:

@@ -232,7 +232,6 @@ class EventHub:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _deliver(self, batch: JobEvents) -> None:
-        """Tell all of what happened."""
         before, events = self.last, [seen for seen in batch.events if seen.number > self.last]
         if batch.last <= before:
             return

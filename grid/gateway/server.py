@@ -153,13 +153,10 @@ class Gateway:
             self._log(call, status, problem, self._now_s() - begin_s)
 
     async def _answer(self, call: GatewayCall) -> web.StreamResponse:
-        """Return the answer to a request, or raise why it has none."""
         try:
             return await self._dispatch(call)
         except RefusalError:
             raise
-        except OptionError as error:
-            raise RefusalError("invalid-request", str(error)) from None
         except InputError as error:
             raise RefusalError("invalid-request", str(error)) from None
         except UnavailableError as error:
@@ -192,21 +189,20 @@ class Gateway:
         if form is None:
             raise RefusalError("not-acceptable", f"Accept names none of {', '.join(route.forms)}")
         call.answer_form = form
-        if route.query is not None:
-            call.query = parameters(request.query, route.query)
+        given = {} if route.query is None else {"query": parameters(request.query, route.query)}
         if route.is_stream:
-            return await self._respond(call, route)
+            return await self._respond(call, route, given)
         with parts.at_once.one(call.identity.user), parts.memory.holding() as held:
             if route.body is not None:
                 call.form = body_form(request.headers.get("Content-Type", ""))
                 most = route.most_bytes(self.settings)
                 call.data = await read_body(request, most, self.settings.body_timeout_s, held)
                 if not route.reads_body:
-                    call.body = decode(call.data, call.form, route.body)
-            return await self._respond(call, route)
+                    given["body"] = decode(call.data, call.form, route.body)
+            return await self._respond(call, route, given)
 
-    async def _respond(self, call: GatewayCall, route: HttpRoute) -> web.StreamResponse:
-        answer = await route.handler(call)
+    async def _respond(self, call: GatewayCall, route: HttpRoute, given: dict[str, Any]) -> web.StreamResponse:
+        answer = await route.handler(call, **given)
         if not isinstance(answer, web.StreamResponse):
             answer = web.Response(body=encode(answer, call.answer_form), content_type=call.answer_form)
         return self._finished(call, answer)
@@ -229,7 +225,6 @@ class Gateway:
             raise RefusalError("too-many-requests", problem, retry_after_s=wait_s)
 
     def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:
-        """Return the answer to a request that is refused."""
         if call.request.writer.output_size > 0:
             # Something has been sent already; a client sees by the missing end that it is not all.
             _cut(call.request)
@@ -293,7 +288,6 @@ def _parts(
     now_s: Callable[[], float],
     random_bytes: Callable[[int], bytes],
 ) -> Parts:
-    """Return what the handlers of a gateway share."""
     tokens: AsyncTokens | None = None
     if settings.tokens is not None:
         tokens = AsyncTokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
@@ -333,8 +327,6 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One connection."""
-
     __slots__ = ("_gateway",)
 
     def __init__(self, server: _Server, gateway: Gateway, options: dict[str, Any]) -> None:

@@ -213,7 +213,6 @@ class _Work:
         )
 
     def run(self, launcher: Launcher | None) -> None:
-        """Start what does not run."""
         make_private(self._folder / LOGS)
         make_private(Path(self.done.state.folder))
         self._had_jobs = count_running(Path(self.done.state.folder)) > 0
@@ -249,7 +248,6 @@ class _Work:
         self._await_gateway()
 
     def _ray(self, machines: Sequence[RayMachine]) -> OwnRay:
-        """Return the grid's Ray, as it runs."""
         state, wanted = self.done.state, self._wanted
         port = int(state.address.rpartition(":")[2] or 0)
         processes = tuple(one for one in state.processes if one.name != GATEWAY)
@@ -264,7 +262,6 @@ class _Work:
         )
 
     def _ray_changed(self, ray: RayState) -> None:
-        """Write down what has become of Ray."""
         state = self.done.state
         self.done.started += [one.name for one in ray.processes if one not in state.processes]
         gateway = tuple(one for one in state.processes if one.name == GATEWAY)
@@ -476,7 +473,6 @@ def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
 
 
 def _end_actors(state: LocalGridState, keep_jobs: bool, done: TakenDown) -> None:
-    """End the actors on a cluster of others."""
     try:
         knock(state.address)
         with connected(state.address):

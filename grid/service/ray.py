@@ -392,7 +392,6 @@ class OwnRay:
         return str(self._folder / LOGS / f"{name.replace(' ', '-').replace('/', '-').lower()}.log")
 
     def _last_words(self, name: str, said: str = "") -> str:
-        """Return the last line that a process has said."""
         with contextlib.suppress(OSError):
             said = said.strip() or Path(self._log(name)).read_text(errors="replace")
         lines = [line for line in said.splitlines() if line.strip()]
