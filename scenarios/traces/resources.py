@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.traces.text import MAX_WHOLE, check_exact, one_line, open_trace, write_file
+from gridweave.scenarios.traces.text import MAX_WHOLE, NUMBER, check_exact, one_line, open_trace, write_file
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, assign_resources, check_resources
 from gridweave.scenarios.workload.table import Workload
 
@@ -32,7 +32,6 @@ TIME_FRACTIONS = RESOURCE_COLUMNS[:3]
 # Nearer to 1 than this a sum is 1 but for the last digits of its parts, which stay as they are written.
 _EXACT_SUM = 1e-9
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
@@ -185,7 +184,7 @@ def _read_lines(
 def _value(path: str | Path, line: int, name: str, text: str) -> float:
     """Parse one field."""
     column = _COLUMNS[name]
-    pattern = _WHOLE if column.whole else _NUMBER
+    pattern = _WHOLE if column.whole else NUMBER
     value: float = -1
     if pattern.fullmatch(text):
         value = int(text) if column.whole else float(text)
