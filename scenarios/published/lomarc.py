@@ -31,7 +31,8 @@ from gridweave.scenarios.published.report import (
     Verdict,
     our_values,
 )
-from gridweave.scenarios.published.study import Progress, Study, printed, seeds_of
+from gridweave.scenarios.published.study import Study, printed, seeds_of
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.tables import mean_interval
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
@@ -65,16 +66,7 @@ MIXES = ("M1", "M2", "M3")
 
 
 class Reading(NamedTuple):
-    """How what the paper leaves open is read.
-
-    Parameters
-    ----------
-    formula : str
-        Slowdown formula, as in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`.
-    weeks : float or None
-        How long the jobs of workload 1 take to arrive; those of the others by as much shorter or longer. None for what
-        the model gives.
-    """
+    """How what the paper leaves open is read: the slowdown formula, and in how many weeks the jobs of W1 arrive."""
 
     formula: str
     weeks: float | None = None
@@ -95,19 +87,7 @@ COLUMNS = ("waiting", "long_enough", "narrow_enough", "fitting", "matchable", "b
 
 
 class Bar(NamedTuple):
-    """One bar of a figure.
-
-    Parameters
-    ----------
-    reading : str
-        A key of `READINGS`.
-    workload : str
-        A key of `ALPHAS`.
-    mix : str
-        M1, M2 or M3.
-    variant : str
-        A key of `gridweave.site.disciplines.sharing.policy.VARIANTS`.
-    """
+    """One bar of a figure: keys of `READINGS`, `ALPHAS`, `MIXES` and `VARIANTS`."""
 
     reading: str
     workload: str
@@ -116,19 +96,7 @@ class Bar(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What one simulation came to.
-
-    Parameters
-    ----------
-    response_s, relative : float
-        Average response time, and average relative bounded response time.
-    util, efficiency : float
-        Utilisation and utilisation efficiency.
-    candidates : tuple of float
-        The means over the searches among the waiting jobs, as in `COLUMNS`; NaN without a search.
-    selected : float
-        The mean place of the chosen among the candidates left; NaN without a match.
-    """
+    """What one simulation came to: averages over its jobs, and over its searches (`COLUMNS`), NaN without one."""
 
     response_s: float
     relative: float
@@ -140,17 +108,7 @@ class Point(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Readings of the load of a workload, r n / (P a).
-
-    Parameters
-    ----------
-    formula : float
-        With arithmetic means throughout: r of the run times, n of the sizes, a of the gaps.
-    offered : float
-        With the mean of the products: all work over what the machine could do until the last submission.
-    geometric : float
-        The formula with the geometric mean of the gaps.
-    """
+    """Readings of the load of a workload, r n / (P a): of means, of the mean product, with the geometric mean gap."""
 
     formula: float
     offered: float
@@ -171,24 +129,10 @@ def load_of(workload: Workload, nodes: int) -> Load:
 
 
 class LomarcRuns:
-    """The points of all figures, each simulated once.
+    """The points of all figures, each simulated once, with ``seeds`` workloads for each bar.
 
     The workloads of one seed have the same jobs whatever alpha and the mix, and one mix gives them the same needs: what
     differs between two bars is not chance.
-
-    Parameters
-    ----------
-    seeds : int
-        Number of workloads for each bar, >= 1: the seeds are 1, 2, ...
-    jobs : int
-        Jobs of each workload.
-    progress : callable, optional
-        Called with the number of simulations done, the number of all, and what is going on.
-
-    Raises
-    ------
-    OptionError
-        If `seeds` is less than 1.
     """
 
     def __init__(self, *, seeds: int = DEFAULT_SEEDS, jobs: int = JOBS, progress: Progress | None = None) -> None:
@@ -549,9 +493,7 @@ def judge(entry: str, points: Points, readings: Sequence[str]) -> tuple[Conclusi
     """Return the conclusions of one of `CLAIMS`, judged for each reading by the points of all that the figure shows."""
     views = {reading: View(points, reading) for reading in readings}
     return tuple(
-        Conclusion(
-            source="LOMARC, section 6.2", claim=claim, verdicts={name: check(view) for name, view in views.items()}
-        )
+        Conclusion("LOMARC, section 6.2", claim, {name: check(view) for name, view in views.items()})
         for claim, check in CLAIMS.get(entry, ())
     )
 
@@ -627,7 +569,7 @@ def _loads(runs: LomarcRuns) -> list[Section]:
                 )
                 for name in WORKLOADS
             ]
-            sections.append(Section(title=f"{title}, {kind}", headings=headings, columns=columns, rows=tuple(rows)))
+            sections.append(Section(f"{title}, {kind}", headings, columns, tuple(rows)))
     return sections
 
 
@@ -655,11 +597,11 @@ def _table_5(reading: str, view: View) -> Section:
         pairs = zip(published.values(), own, strict=True)
         rows.append(Row((variant, workload), tuple(Value(published=a, ours=b, decimals=1) for a, b in pairs)))
     return Section(
-        title=f"Averages over the searches among the waiting jobs: {reading}",
-        headings=("variant", "workload"),
-        columns=tuple(next(iter(TABLE_5.values()))),
-        rows=tuple(rows),
-        layout=EACH,
+        f"Averages over the searches among the waiting jobs: {reading}",
+        ("variant", "workload"),
+        tuple(next(iter(TABLE_5.values()))),
+        tuple(rows),
+        EACH,
     )
 
 
@@ -674,18 +616,14 @@ def _bars(entry: str, views: dict[str, View]) -> list[Section]:
             columns = ("mean", "low", "high", "against PSS [%]")
             sections.append(
                 Section(
-                    title=f"{name}, {reading}; 95% interval of the mean",
-                    headings=("workload", "variant"),
-                    columns=columns,
-                    rows=tuple(rows),
-                    layout=OURS,
+                    f"{name}, {reading}; 95% interval of the mean", ("workload", "variant"), columns, tuple(rows), OURS
                 )
             )
             published = _published(entry, quantity, view)
             if published:
                 headings = ("workload", "variant")
                 title = f"{name}, change against PSS in per cent, {reading}"
-                sections.append(Section(title=title, headings=headings, columns=("ours",), rows=tuple(published)))
+                sections.append(Section(title, headings, ("ours",), tuple(published)))
     return sections
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from gridweave.errors import OptionError, TraceError
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.runner import in_threads
 from gridweave.scenarios.traces.load import find_trace
-
-Progress = Callable[[int, int, str], None]
-"""How much is done, how much there is, and what is going on."""
 
 SettingT = TypeVar("SettingT", bound=Hashable)
 ResultT = TypeVar("ResultT")
@@ -23,16 +21,8 @@ _DATA = Path(__file__).parent / "data"
 class Study(Generic[SettingT, ResultT]):
     """Results by setting, each made when it is first asked for, and kept.
 
-    Parameters
-    ----------
-    run : callable
-        Makes the result of a setting. `results` calls it in several threads.
-    title : str, optional
-        What is studied, for `progress`.
-    progress : callable, optional
-        Called with the number of simulations done, the number of all, and what is going on.
-    same : callable, optional
-        Gives for a setting the one whose result it shares.
+    ``run`` makes one, in several threads if many are asked for; ``same`` gives the setting whose result a setting
+    shares.
     """
 
     def __init__(

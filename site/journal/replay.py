@@ -57,8 +57,8 @@ def replay(journal: Journal, core: Core) -> Replayed:
     """
     if changes := journal.identity_changes:
         raise InputError(
-            f"{journal.where}: its inputs were for other settings: {'; '.join(changes)}; use those again, or begin "
-            "anew (docs/journal.md)"
+            f"{journal.where}: its inputs were for other settings: {'; '.join(changes)}; use those again, or start "
+            "over (docs/journal.md)"
         )
     begin, passed_over = _load_newest(journal, core)
     reached = journal.base if begin is None else begin
