@@ -188,7 +188,7 @@ def simulate(
     if seed < 0:
         raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
     if reservation and not entry.keeps_reservations:
-        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} keeps no reservations")
+        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
     given = (discipline, order, backfill, choice, slack, aging, limit or [], option or [])
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         check_nodes(nodes)
