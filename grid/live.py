@@ -62,27 +62,15 @@ from gridweave.site.state import CoreState, with_parts
 
 
 class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the live grid is made of; as long as its journal is used, it stays the same.
+    """What the live grid is made of; as long as its journal is used, it stays the same."""
 
-    Attributes
-    ----------
-    sites : tuple of (str, int)
-        Name of each site, and how many of its nodes the grid may have.
-    policy : GridPolicy
-    seed : int
-        For the selection ``random``.
-    margin_ms, retry_ms, lease_ms : int
-    network : GridNetwork, optional
-        As for `gridweave.grid.core.MetaCore`.
-    """
-
-    sites: tuple[tuple[str, int], ...]
+    sites: tuple[tuple[str, int], ...]  # name of each site, and how many of its nodes the grid may have
     policy: GridPolicy
-    seed: int = 0
+    seed: int = 0  # for the selection ``random``
     margin_ms: int = 500
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
-    network: GridNetwork | None = None
+    network: GridNetwork | None = None  # as for `gridweave.grid.core.MetaCore`
 
 
 _WISHES: dict[str, Callable[[int], GridEvent]] = {
@@ -182,13 +170,7 @@ class LiveGrid:
         return self.book.out
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
-
-        Returns
-        -------
-        Forecast or None
-            None if the job is not known, or ended long ago.
-        """
+        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that."""
         forecaster = self.forecaster(now_ms, job_id)
         return None if forecaster is None else forecaster()
 
