@@ -27,10 +27,8 @@ class CableChange:
 
     Attributes
     ----------
-    at_ms : int
     cause : str
         A later change for the same cause takes the place of this one; of several causes the worst counts.
-    cables : tuple of int
     factor : float
         Which part of their bandwidth they have left: 0 if they fail, 1 if this cause is over.
     """

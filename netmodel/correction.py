@@ -1,6 +1,6 @@
-"""The model of a network corrected by what was measured, or made of it alone (docs/netmodel.md, "Measured").
+"""What probes have measured between sites, and the model of a network that it corrects, or that is made of it alone.
 
-What probes have measured between sites (docs/netmodel.md, "Measured").
+The rules are in docs/netmodel.md, "Measured".
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class PairMeasured(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    origin, target : str
     round_trip_ms : float or None
         What a message and its answer usually take.
     least_ms : float or None

@@ -499,8 +499,6 @@ def topology_of_graph(
     ----------
     graph : networkx.Graph
         Or one of its kin, with the attributes that `gridweave.netmodel.reading.rows_of_graph` reads.
-    name : str
-        For messages.
     sites : sequence of str, optional
         If left out: those of ``attach``, or every node.
     attach : mapping from str to str, optional
@@ -535,23 +533,9 @@ def topology_of_graph(
 def build_topology(
     table: NetTable, name: str, read_text: ReadText, report: Reporter, sites: Sequence[str] | None = None
 ) -> Topology | None:
-    """Return the topology of a table.
+    """Return the topology of a table, as for `parse_network`; None if there is no telling what was meant.
 
-    Parameters
-    ----------
-    name : str
-        The file, or what else it came from.
-    read_text : callable
-        Reads the file that the table names.
-    report : Reporter
-        Is told of every problem; paths are those within the table.
-    sites : sequence of str, optional
-        If left out: those of ``attach``, or every node.
-
-    Returns
-    -------
-    Topology or None
-        None if there is no telling what was meant.
+    Every problem is told, by paths within the table.
     """
     check_settings(table, report)
     rows = _source_rows(table, name, read_text, report)

@@ -73,11 +73,6 @@ class Weibull(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Mean interarrival time in milliseconds, beta * Gamma(1 + 1 / alpha)."""
         return self.beta_ms * math.gamma(1 + 1 / self.alpha)
 
-    @property
-    def cv2(self) -> float:
-        """Squared coefficient of variation; 1 for a Poisson process, more for bursts."""
-        return math.gamma(1 + 2 / self.alpha) / math.gamma(1 + 1 / self.alpha) ** 2 - 1
-
     def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
         """Draw interarrival times, in milliseconds."""
         return rng.weibull(self.alpha, size) * self.beta_ms
@@ -196,23 +191,13 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the model was learnt from.
-    nodes : int
-        Nodes of that machine.
-    resolution_ms : int
-        Tick of its clock.
-    weibull : Weibull
-        Interarrival times.
     estimate_values : list of int
         Estimates that are kept exactly, in ticks.
-    widths : list of int
-        Width of each cell.
     estimates : list of int
         Estimate of each cell: e >= 0 is ``estimate_values[e]``, e < 0 is bin -1 - e.
     runs : list of int
         Run time of each cell: a bin, or `RUN_IS_ESTIMATE` or `RUN_OVERRAN`. A run time in a bin is shorter than the
         estimate.
-    counts : list of int
-        Jobs in each cell.
     moments : Moments
         Figures of the workload it was learnt from.
 

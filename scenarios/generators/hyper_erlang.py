@@ -245,12 +245,8 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Upper bound of the widths.
     widths : list of int
         The widths that occur, ascending.
-    counts : list of int
-        Jobs of each width.
     interarrival : HyperErlang
         Time between the submissions of two jobs of this class.
-    run : HyperErlang
-        Run time.
 
     Raises
     ------
@@ -334,10 +330,6 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the model was learnt from.
-    nodes : int
-        Nodes of the machine.
-    resolution_ms : int
-        Tick of its clock.
     classes : list of SizeClass
         In ascending order of their widths.
     moments : Moments

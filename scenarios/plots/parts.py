@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 
 # Okabe and Ito: people with colour vision deficiencies can tell them apart.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
+PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
 GREY = "#6B6B6B"
 SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

@@ -178,22 +178,7 @@ def draw(table: str, bench: Bench) -> dict[str, Figure]:
 
 
 def resolve(names: Iterable[str]) -> list[str]:
-    """Return the ids that names stand for.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Ids of `TABLES` or names of `GROUPS`; upper and lower case are the same.
-
-    Returns
-    -------
-    list of str
-        In the order in which they are first named, each once.
-
-    Raises
-    ------
-    OptionError
-        If a name is unknown.
+    """Return the ids that names of `TABLES` and `GROUPS` stand for, each once; upper and lower case are the same.
 
     Examples
     --------

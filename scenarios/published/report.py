@@ -70,8 +70,6 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    headings : tuple of str
-        Of the labels.
     columns : tuple of str
         Names of the columns of values.
     layout : str

@@ -78,8 +78,6 @@ class Month(NamedTuple):
     ----------
     month : str
         Month of submission, such as "1996-09".
-    jobs : int
-        Jobs submitted.
     width, run_s, estimate_s : float
         Their averages, in nodes and seconds.
     over_estimation : float

@@ -46,10 +46,8 @@ class SweepResult:
 
     Attributes
     ----------
-    plan : SweepPlan
     values : tuple of dict or None
         The metrics of each planned run; None for one that failed.
-    failures : tuple of FailedRun
     found : int
         Runs that were finished before.
     """
@@ -165,8 +163,6 @@ class SweepResult:
             Those to plot; as for `metrics`.
         over : str, optional
             As for `plot`.
-        plots : bool, optional
-            Whether to draw.
 
         Returns
         -------

@@ -42,19 +42,7 @@ Seeds = int | Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One key that is varied.
-
-    Attributes
-    ----------
-    name : str
-        The key as it was given; tables and plots use it.
-    key : str
-        The same with its alias resolved, as ``--set`` knows it.
-    values : tuple
-        Plain values, all different.
-    texts : tuple of str
-        The values as ``--set`` takes them.
-    """
+    """One key that is varied: as it was given, with its alias resolved; its values, also as ``--set`` takes them."""
 
     name: str
     key: str
@@ -80,17 +68,7 @@ class Axis:
 
 
 def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
-    """Return what is varied.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-
-    Returns
-    -------
-    tuple of Axis
-        In the given order; what cannot be used is left out.
+    """Return what is varied, in the given order; what cannot be used is told, and left out.
 
     Examples
     --------
@@ -271,22 +249,9 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """All runs of a sweep.
+    """All runs of a sweep: combination by combination (the last axis varies fastest), and in each seed by seed.
 
-    Attributes
-    ----------
-    name : str
-        Of the scenario.
-    axes : tuple of Axis
-        What is varied.
-    combinations : tuple of tuple of int
-        For each combination, the place of its value on each axis; the last axis varies fastest.
-    runs : tuple of PlannedRun
-        Combination by combination, and in each seed by seed.
-    seeds : tuple of int or None
-        The seeds of every combination, where all have the same.
-    shown : tuple of str
-        The metrics that the scenario shows.
+    A combination has the place of its value on each axis. ``shown`` are the metrics that the scenario shows.
     """
 
     name: str
@@ -319,24 +284,7 @@ def make_plan(
 ) -> SweepPlan:
     """Plan a sweep, and check every combination as far as that goes without building its workload.
 
-    Parameters
-    ----------
-    source : str, pathlib.Path or Scenario
-        As for `gridweave.scenarios.scenario.run.run_scenario`.
-    vary : mapping or sequence of str, optional
-        Lists of values by key, or texts ``key=v1,v2``. Keys are those of ``--set``; ``config`` stands for ``sites`` and
-        names machine configurations, ``p`` stands for ``grid.overhead``.
-    overrides : mapping or sequence of str, optional
-        Changes that hold for every run.
-    seeds : int or sequence of int, optional
-        How many seeds to derive from the scenario's, or which to use; the scenario's own if left out.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
-    InputError
-        If there is no such scenario.
+    Arguments and errors are those of `gridweave.sweep`.
 
     Examples
     --------

@@ -45,9 +45,6 @@ class RunTask(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    key : str
-    scenario : Scenario
-    files : tuple of InputFile
     stamp : str
         Of the code that planned the run.
     """

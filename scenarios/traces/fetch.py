@@ -31,8 +31,6 @@ class KnownTrace:
 
     Parameters
     ----------
-    url : str
-        Where it is.
     sha256 : str
         SHA-256 of the uncompressed SWF text. It pins the content, however the file is packed.
     nodes : int
