@@ -12,7 +12,7 @@ from gridweave.grid.api import Role
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.hub import EventHub
-from gridweave.grid.gateway.limits import HeldBytes, Memory, OpenJobs, Rates, Slots
+from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.metrics import GatewayMetrics
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
@@ -52,7 +52,6 @@ class GatewayCall:
     # The body as it came, for routes that read it themselves.
     data: bytes = b""
     form: str = JSON
-    held: HeldBytes | None = None
     answer_form: str = JSON  # one of the forms that the route offers
     # For the log.
     jobs: int = 0

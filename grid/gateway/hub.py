@@ -12,9 +12,9 @@ from typing import Literal, TypeVar
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.grid.api import FieldProblem, JobEvent, JobEvents, StreamEnd
+from gridweave.grid.api import JobEvent, JobEvents, StreamEnd
 from gridweave.grid.gateway.backend import Backend
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import refused_field
 
 logger = logging.getLogger("gridweave.gateway")
 
@@ -346,5 +346,4 @@ class EventHub:
         if after > self.last:
             last = (await self._backend.events(-1, 0.0)).last
             if after > last:
-                problem = FieldProblem(where="after", detail=f"is {after}; the last event is {last}")
-                raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+                raise refused_field("after", f"is {after}; the last event is {last}")

@@ -192,11 +192,11 @@ class Gateway:
         given = {} if route.query is None else {"query": parameters(request.query, route.query)}
         if route.is_stream:
             return await self._respond(call, route, given)
-        with parts.at_once.one(call.identity.user), parts.memory.holding() as held:
+        with parts.at_once.one(call.identity.user), parts.memory.holding() as take:
             if route.body is not None:
                 call.form = body_form(request.headers.get("Content-Type", ""))
                 most = route.most_bytes(self.settings)
-                call.data = await read_body(request, most, self.settings.body_timeout_s, held)
+                call.data = await read_body(request, most, self.settings.body_timeout_s, take)
                 if not route.reads_body:
                     given["body"] = decode(call.data, call.form, route.body)
             return await self._respond(call, route, given)

@@ -15,7 +15,7 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.api import FieldProblem, JobId, OutputPart, StreamEnd
 from gridweave.grid.gateway.call import GatewayCall, unknown_job
 from gridweave.grid.gateway.hub import Chunk, Filter
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.wire import EVENT_STREAM
 
 OFFSET_HEADER = "Gridweave-Offset"
@@ -64,14 +64,12 @@ async def _wanted(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | N
     if heard:
         # A browser that comes back asks for the same URL; what it has seen since then counts.
         if not (heard.isascii() and heard.isdigit() and len(heard) < 19):
-            problem = FieldProblem(where="Last-Event-ID", detail=f"is {heard!r:.50}; the number of an event")
-            raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+            raise refused_field("Last-Event-ID", f"is {heard!r:.50}; the number of an event")
         after = int(heard)
     user = query.user
     if not call.identity.is_operator:
         if user not in (None, call.identity.user):
-            problem = FieldProblem(where="user", detail="is another than yours, whose events are not yours to see")
-            raise RefusalError("forbidden", f"{problem.where} {problem.detail}", errors=[problem])
+            raise refused_field("user", "is another than yours, whose events are not yours to see", "forbidden")
         user = call.identity.user
         await _check_own(call, query.job)
     if after is not None:
