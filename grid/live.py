@@ -135,24 +135,9 @@ class LiveGrid:
         self._inner: list[GridEvent] = []
 
     def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
-        """Take in what has happened and return what is to be done.
+        """Take in what has happened by an instant, and return what is to be done, in that order; no event is a wakeup.
 
-        Parameters
-        ----------
-        now_ms : int
-            The instant; never earlier than in the call before.
-        *events
-            None is a wakeup.
-
-        Returns
-        -------
-        list of LiveGridCommand
-            In the order in which they are to be carried out.
-
-        Raises
-        ------
-        InputError
-            If time went backwards, or a site is none of this grid; nothing has changed then.
+        InputError if time went backwards, or a site is none of this grid; nothing has changed then.
         """
         told = [FromSite(event.site, Started(0, 0, 0)) for event in events if isinstance(event, FromLiveSite)]
         self.core.check(now_ms, tuple(told))
@@ -266,7 +251,6 @@ class LiveGrid:
         return GridJobSubmitted(job, request.sensitivity, sends, attempt)
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
-        """Return why a job can never run, or None."""
         try:
             self.core.check(self._now_ms, (self._submission(job, request),))
         except InputError as error:

@@ -342,7 +342,6 @@ def _layer(
 
 
 def _sites(path: Path, text: str, tables: Any, prefix: str) -> dict[str, _Layer]:
-    """Return the gateways of sites that a table names."""
     where = f"{path}:{_line(text, 'sites', prefix)}: {prefix}sites"
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise InputError(f"{where}: must be tables; write [{prefix}sites.NAME]")
@@ -355,7 +354,6 @@ def _sites(path: Path, text: str, tables: Any, prefix: str) -> dict[str, _Layer]
 
 
 def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: str) -> str:
-    """Return the token in a file that is named in place of it."""
     where = f"{path}:{_line(text, TOKEN_FILE, prefix)}: {prefix}{TOKEN_FILE}"
     if "token" in table:
         raise InputError(f"{where}: stands beside token; leave one of them out")

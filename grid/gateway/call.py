@@ -36,7 +36,6 @@ class Parts:
     at_once: Slots
     streams: Slots
     memory: Memory
-    random_bytes: Callable[[int], bytes]
 
 
 @dataclass(slots=True)

@@ -184,7 +184,6 @@ class EventHub:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Ask the grid, without end."""
         self.last = self._recent_after = (await self._ask(-1, 0.0)).last
         for begin in self.on_begin:
             await self._persist(begin)
@@ -260,7 +259,6 @@ class EventHub:
                 watcher.pass_over(batch.last)
 
     def _keep(self, events: list[JobEvent]) -> None:
-        """Keep the latest events for those who come back."""
         self._recent.extend(events)
         while len(self._recent) > _RECENT:
             self._recent_after = self._recent.popleft().number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -158,7 +159,7 @@ def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
         detail = f"is {header[:50]!r}; 1 to {_MOST_KEY} characters that can be printed"
         raise refused_field("Idempotency-Key", detail)
     if header is None:
-        header = call.parts.random_bytes(12).hex()
+        header = secrets.token_hex(12)
     return [f"{header} {place}" if job.key is None else job.key for place, job in enumerate(jobs)]
 
 

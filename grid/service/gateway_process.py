@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 READY_S = 60.0
 LOG = "gateway.log"
-_LOOK_EVERY_S = 0.05
+_LOOK_EVERY_S, _ANSWER_S = 0.05, 5.0
 
 
 def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
@@ -214,12 +214,12 @@ def wait_until_ready(url: str, process: LocalProcess, logs: Path) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def answers(url: str, *, timeout_s: float = 5.0) -> bool:
+def answers(url: str) -> bool:
     """Return whether a gateway answers for the grid behind it."""
     # Nothing secret is sent, and who answers is not asked: the certificate may be for another name of this machine.
     anybody = ssl._create_unverified_context()
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s, context=anybody) as answer:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=_ANSWER_S, context=anybody) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False

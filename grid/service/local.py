@@ -386,7 +386,6 @@ def is_broken(state: LocalGridState) -> bool:
 
 
 def _check_same(state: LocalGridState, wanted: Wanted) -> None:
-    """Raise OptionError if a grid runs that is not the one that is wanted."""
     right = "run `gridweave down` first, or give another --name"
     if wanted.read.text != state.text:
         raise OptionError(

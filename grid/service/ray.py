@@ -288,7 +288,6 @@ class OwnRay:
             self._launch(missing, head=head is None, launcher=launcher)
 
     def _launch(self, machines: Sequence[RayMachine], *, head: bool, launcher: Launcher | None = None) -> None:
-        """Start the head, or not, and nodes for machines."""
         task = Launching(
             host=LOOPBACK,
             port=self.state.port,
