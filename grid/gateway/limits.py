@@ -101,7 +101,7 @@ class Memory:
         def take(count: int) -> None:
             nonlocal mine
             if self.held + count > self._most:
-                problem = "the bodies of other requests fill the memory that there is for them"
+                problem = "the bodies of other requests fill all the memory reserved for them"
                 raise RefusalError("busy", problem, retry_after_s=1.0)
             self.held += count
             mine += count

@@ -173,7 +173,7 @@ def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], p
     first: dict[str, int] = {}
     for (key, _), place in zip(passed, places, strict=True):
         if key in first:
-            raise refused_field(f"jobs[{place}].key", f"is that of jobs[{first[key]}], too")
+            raise refused_field(f"jobs[{place}].key", f"is also the key of jobs[{first[key]}]")
         first[key] = place
 
 

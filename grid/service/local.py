@@ -84,7 +84,7 @@ class Wanted:
     @property
     def file(self) -> GridFile:
         """What GRID.toml says."""
-        assert isinstance(self.read.file, GridFile), "a file of serve is no GRID.toml"
+        assert isinstance(self.read.file, GridFile), "a file of serve is not a GRID.toml"
         return self.read.file
 
     @property

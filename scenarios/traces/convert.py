@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import zoneinfo
 from collections.abc import Mapping, Sequence
@@ -104,16 +105,7 @@ class ConversionReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain values, for JSON."""
-        return {
-            "name": self.name,
-            "nodes": self.nodes,
-            "records": self.records,
-            "kept": self.kept,
-            "dropped": dict(self.dropped),
-            "cut": self.cut,
-            "estimates_filled": self.estimates_filled,
-            "widths_filled": self.widths_filled,
-        }
+        return dataclasses.asdict(self)
 
 
 def convert(
@@ -139,7 +131,7 @@ def convert(
     - The machine has the nodes that the caller says, or else the first usable number that the file has ``stated``.
     """
     if not len(records.job_id):
-        raise TraceError(path, "holds no jobs; a trace has one record per line")
+        raise TraceError(path, "contains no jobs; a trace has one record per line")
     nodes = _machine_size(path, nodes, stated)
     submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
     no_estimate = (records.estimate_s == MISSING) | (estimate == 0)
