@@ -508,7 +508,7 @@ def report(table: str, runs: LomarcRuns) -> Findings:
     notes = [f"{runs.jobs:,} jobs on {NODES} nodes; means over the seeds 1 to {len(runs.seeds)}"]
     if table == "lomarc-4":
         sections = _loads(runs)
-        notes += _about_loads()
+        notes += [_GROWTH_OF_LOADS, _SIZE_OF_LOADS]
     elif table == "lomarc-5":
         sections = [_table_5(reading, view) for reading, view in views.items()]
     else:
@@ -550,16 +550,14 @@ def _mean_load(runs: LomarcRuns, name: str, weeks: float | None) -> FloatArray:
     return np.asarray(np.mean(loads, axis=0), np.float64)
 
 
-def _about_loads() -> list[str]:
-    growth = (
-        "the published loads grow as exp(b Δα), b = 0.4871 of the model (1 : 1.22 : 1.98): a is the mean of the "
-        "logarithm of the gaps, taken back, and the alphas say all there is to say of the three workloads"
-    )
-    size = (
-        "no reading of r, n and P gives 10.6 itself; with arithmetic means the load of W1 and W2 is below 1, as the "
-        "published makespans ask for (under W1 L-R shortens it by 5% only)"
-    )
-    return [growth, size]
+_GROWTH_OF_LOADS = (
+    "the published loads grow as exp(b Δα), b = 0.4871 of the model (1 : 1.22 : 1.98): a is the mean of the "
+    "logarithm of the gaps, taken back, and the alphas say all there is to say of the three workloads"
+)
+_SIZE_OF_LOADS = (
+    "no reading of r, n and P gives 10.6 itself; with arithmetic means the load of W1 and W2 is below 1, as the "
+    "published makespans ask for (under W1 L-R shortens it by 5% only)"
+)
 
 
 def _table_5(reading: str, view: View) -> Section:
