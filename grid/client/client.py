@@ -658,7 +658,7 @@ class Client:
         return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
 
     async def quote(self, what: Runnable = ("true",), *, nodes: int = 1, limit: Limit = HOUR) -> api.Forecast:
-        """Return when such a job would start, and where; nothing is handed in.
+        """Return when such a job would start, and where; nothing is submitted.
 
         Parameters
         ----------

@@ -256,7 +256,7 @@ def _trusted(connection: Connection) -> ssl.SSLContext | bool:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
     except (OSError, ValueError) as error:
-        why = "holds no certificates (PEM)" if isinstance(error, ssl.SSLError) else str(error)
+        why = "contains no certificates (PEM)" if isinstance(error, ssl.SSLError) else str(error)
         raise OptionError("ca", f"{connection.ca}: {why}") from None
 
 
@@ -268,7 +268,7 @@ def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
             return msgspec.json.decode(data, type=answer)
     except msgspec.MsgspecError as error:
         raise UnavailableError(f"{url}: its answer cannot be read ({error}); is it of another version?") from None
-    raise UnavailableError(f"{url}: answers with {kind}, so it is no gateway of gridweave; look at the address")
+    raise UnavailableError(f"{url}: answers with {kind}, so it is not a gateway of gridweave; check the address")
 
 
 async def _problem(response: aiohttp.ClientResponse) -> Exception:

@@ -74,7 +74,7 @@ class GatewayCall:
         text = self.target
         if text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0:
             return int(text)
-        raise RefusalError("unknown-job", f"{text!r:.100} is no number of a job")
+        raise RefusalError("unknown-job", f"{text!r:.100} is not a job number")
 
     async def own_job(self) -> JobRecord:
         """Return what is known of the job that the path names; others' jobs look like jobs that are not there."""

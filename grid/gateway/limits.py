@@ -106,7 +106,7 @@ class Memory:
         """Hold more bytes, or refuse if all requests together hold too many."""
         if self.held + count > self._most:
             raise RefusalError(
-                "busy", "the bodies of other requests fill the memory that there is for them", retry_after_s=1.0
+                "busy", "the bodies of other requests fill all the memory reserved for them", retry_after_s=1.0
             )
         self.held += count
 

@@ -221,7 +221,7 @@ class Gateway:
         wait_s = self._parts.rates.wait_s(call.identity.token_id)
         if wait_s > 0:
             settings = self.settings
-            problem = f"more than {settings.requests_per_s:g} requests a second; hand in many jobs with one request"
+            problem = f"more than {settings.requests_per_s:g} requests a second; submit many jobs with one request"
             raise RefusalError("too-many-requests", problem, retry_after_s=wait_s)
 
     def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:

@@ -99,7 +99,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             given, missing = ("cert", "key") if self.key is None else ("key", "cert")
             raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")
         if self.client_ca is not None and self.cert is None:
-            raise OptionError("client_ca", "is given without cert and key; without TLS nobody shows a certificate")
+            raise OptionError("client_ca", "is given without cert and key; client certificates need TLS")
         if self.tokens is None and not is_loopback(self.host):
             raise OptionError(
                 "host",
@@ -139,9 +139,9 @@ class Certificate:
             try:
                 text = Path(path).read_bytes()
             except OSError as error:
-                raise OptionError(option, f"{path}: {error.strerror}; name a file that can be read") from None
+                raise OptionError(option, f"{path}: {error.strerror}; name a file that you can read") from None
             if b"-----BEGIN" not in text:
-                raise OptionError(option, f"{path} is no PEM file; it begins with -----BEGIN")
+                raise OptionError(option, f"{path} is not a PEM file, which begins with -----BEGIN")
 
         def ask() -> NoReturn:
             raise OptionError("key", f"{self._key} is encrypted; decrypt it, and let nobody else read it")

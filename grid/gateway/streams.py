@@ -70,7 +70,7 @@ async def _wanted(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | N
     user = query.user
     if not call.identity.is_operator:
         if user not in (None, call.identity.user):
-            problem = FieldProblem(where="user", detail="is another than yours, whose events are not yours to see")
+            problem = FieldProblem(where="user", detail="is of another user, whose events you may not see")
             raise RefusalError("forbidden", f"{problem.where} {problem.detail}", errors=[problem])
         user = call.identity.user
         await _check_own(call, query.job)
@@ -119,7 +119,7 @@ async def _send(call: GatewayCall, response: web.StreamResponse, data: bytes) ->
             await response.write(data)
     except TimeoutError:
         _cut(call)
-        raise ConnectionResetError("the client takes nothing") from None
+        raise ConnectionResetError("the client does not read") from None
     call.bytes_out += len(data)
 
 
@@ -143,7 +143,7 @@ async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
         try:
             await socket.prepare(call.request)
         except web.HTTPException as error:
-            raise RefusalError("invalid-request", f"this is no handshake of a WebSocket: {error.text}") from None
+            raise RefusalError("invalid-request", f"this is not a WebSocket handshake: {error.text}") from None
         settings = call.parts.settings
         watching = call.parts.hub.watch(wanted, call.identity.token_id, after, settings.comment_s)
         sending = asyncio.create_task(_send_frames(call, socket, watching, query.format))
@@ -199,7 +199,7 @@ async def _send_chunk(
                 call.bytes_out += len(frame)
     except TimeoutError:
         _cut(call)
-        raise ConnectionResetError("the client takes nothing") from None
+        raise ConnectionResetError("the client does not read") from None
 
 
 _CLOSE_CODES = {
@@ -273,6 +273,6 @@ async def _check_wanted(call: GatewayCall) -> None:
     """Refuse to go on with a stream whose token can be used no more, or when the gateway stops."""
     tokens = call.parts.tokens
     if tokens is not None and call.identity.token_id not in await tokens.usable():
-        raise RefusalError("unauthenticated", "the token can be used no more")
+        raise RefusalError("unauthenticated", "the token is no longer valid")
     if call.parts.hub.is_stopping:
         raise RefusalError("unavailable", "the gateway stops")

@@ -173,7 +173,7 @@ def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], p
     first: dict[str, int] = {}
     for (key, _), place in zip(passed, places, strict=True):
         if key in first:
-            problem = FieldProblem(where=f"jobs[{place}].key", detail=f"is that of jobs[{first[key]}], too")
+            problem = FieldProblem(where=f"jobs[{place}].key", detail=f"is also the key of jobs[{first[key]}]")
             raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
         first[key] = place
 

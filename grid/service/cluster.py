@@ -271,7 +271,7 @@ class RunningGrid(RunningActors):
             data = ray.get(actor.submit.remote(encode(list(requests))), timeout=START_S)
         except ray.exceptions.RayError as error:
             raise UnavailableError(
-                f"the grid does not answer: {type(error).__name__}; hand in the same again"
+                f"the grid does not answer: {type(error).__name__}; submit the same again"
             ) from error
         return msgspec.msgpack.decode(data, type=list[Answer])
 

@@ -100,7 +100,7 @@ async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say:
         try:
             say(f"the gateway listens at {gateway.url}")
             if gateway.settings.tokens is None:
-                say("there are no tokens: everybody on this machine is an operator, and nobody else can reach it")
+                say("there are no tokens: everybody on this machine is an operator, and nobody else can connect")
             while not is_over.is_set():
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:

@@ -108,7 +108,7 @@ class Wanted:
 def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> Wanted:
     """Return what is to run of a GRID.toml; `name` goes before the name in the file."""
     file = read.file
-    assert isinstance(file, GridFile), "a file of serve is no GRID.toml"
+    assert isinstance(file, GridFile), "a file of serve is not a GRID.toml"
 
     def make_plan(folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
         return plan_of(

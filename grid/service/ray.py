@@ -336,7 +336,7 @@ class OwnRay:
     def mend(self) -> None:
         """Start anew the nodes that have ended; UnavailableError if the head has: without it nothing of it works."""
         if self.process(HEAD) is None:
-            raise UnavailableError("the head of Ray has ended; all of it is to be started anew")
+            raise UnavailableError("the head of Ray has ended; all of it must be started again")
         self.start()
 
     def end_nodes(self) -> None:
@@ -458,7 +458,7 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind((host, port))
             return int(one.getsockname()[1])
-    raise UnavailableError(f"{host}: no port can be had there")
+    raise UnavailableError(f"{host}: no port is free there")
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ def grid_service(read: ReadGrid) -> GridService:
     from gridweave.grid.service.cluster import machines_of, plan_of
 
     file = read.file
-    assert isinstance(file, ServedGrid), "a site is no grid"
+    assert isinstance(file, ServedGrid), "a site is not a grid"
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
     return GridService(
         folder=read.folder,
@@ -248,7 +248,7 @@ def site_service(read: ReadGrid) -> SiteService:
     from gridweave.grid.service.cluster import plan_of
 
     file = read.file
-    assert isinstance(file, ServedSite), "the grid's side is no site"
+    assert isinstance(file, ServedSite), "the grid's side is not a site"
     own, ray, uplink = file.site, file.ray, file.uplink
     first_port = ray.first_port or FIRST_PORT + own.number % _MOST_PLACES * PORTS_OF_A_SITE
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=first_port, secret=b"")

@@ -229,7 +229,7 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.counts or len(self.widths) != len(self.counts):
             raise InputError("the widths and counts of a class must have one common length, at least 1")
         if max(self.widths) > self.max_width:
-            raise InputError(f"a width of {max(self.widths)} stands in the class up to {self.max_width}")
+            raise InputError(f"a class of widths up to {self.max_width} has a width of {max(self.widths)}")
 
     @property
     def jobs(self) -> int:
@@ -316,7 +316,7 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("a hyper-Erlang model has at least one class of widths")
         widest = max(max(group.widths) for group in self.classes)
         if widest > self.nodes:
-            raise InputError(f"a width of {widest} stands in the model of a machine of {self.nodes} nodes")
+            raise InputError(f"the model has a width of {widest}, but its machine has {self.nodes} nodes")
 
     def offered_load(self, nodes: int | None = None) -> float:
         """Return the offered load that the means of the model give.

@@ -155,7 +155,7 @@ class LiveRun:
         late_real_ms = float(np.quantile(self.late_ms, 0.95)) / self.speed
         if late_real_ms > MS_PER_S:
             lines.append(
-                f"the machine cannot keep up: one job in twenty was handed in {late_real_ms / MS_PER_S:,.1f} s of real "
+                f"the machine cannot keep up: one job in twenty was submitted {late_real_ms / MS_PER_S:,.1f} s of real "
                 "time late or more; give a lower --speed"
             )
         return lines

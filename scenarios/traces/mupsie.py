@@ -56,7 +56,7 @@ def read_mupsie(
 ) -> tuple[Workload, ConversionReport]:
     """Read a MuPSiE job file as `read_swf` reads an SWF file; the format holds no optional columns."""
     for name in columns:
-        raise OptionError("columns", f"{name!r} is not to be had: the MuPSiE format holds no optional columns")
+        raise OptionError("columns", f"{name!r} is not available: the MuPSiE format has no optional columns")
     table, comments = read_table(path, MUPSIE_FIELDS, keep=_NAMES, comment="#", record="a MuPSiE record")
     entries = {entry[1].lower(): entry[2] for entry in map(_ENTRY.match, reversed(comments)) if entry}
     zone = known_zone(entries.get("time zone"))

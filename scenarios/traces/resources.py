@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gridweave.errors import TraceError
 from gridweave.scenarios.traces.text import MAX_WHOLE, NUMBER, check_exact, one_line, open_trace, short, write_file
-from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, check_resources
+from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, assign_resources, check_resources
 from gridweave.scenarios.workload.table import Workload
 
 FILE_COLUMNS = (*RESOURCE_COLUMNS, "message_bytes")
@@ -94,6 +94,24 @@ def read_resources(path: str | Path, workload: Workload) -> Workload:
     return workload.replace(columns={**columns, **table})
 
 
+def with_mix(workload: Workload, resources: str | Path, rng: np.random.Generator) -> Workload:
+    """Return a workload whose jobs say what they need beside nodes.
+
+    Parameters
+    ----------
+    resources : str or pathlib.Path
+        A mix to draw from (M1, M2, M3 or per cent), or a file, with a suffix, as `write_resources` makes one.
+
+    Raises
+    ------
+    InputError
+        If the mix is none, or the file cannot be read or is not that of these jobs.
+    """
+    if Path(resources).suffix:
+        return read_resources(resources, workload)
+    return assign_resources(workload, str(resources), rng)
+
+
 def _read(path: str | Path, text: io.TextIOWrapper, workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
     """Return the columns of the file, in the order of the workload's jobs."""
     rows = _rows(path, text)
@@ -122,7 +140,7 @@ def _checked_header(path: str | Path, line: int, names: list[str]) -> list[str]:
     """Return the names of the columns, known, each once, and all that are needed."""
     for number, name in enumerate(names):
         if name not in _COLUMNS:
-            problem = f"{short(name)!a} is not the name of a column; known are {', '.join(_COLUMNS)}"
+            problem = f"{short(name)!a} is not the name of a column; there are {', '.join(_COLUMNS)}"
             raise TraceError(path, problem, line=line)
         if name in names[:number]:
             raise TraceError(path, "this column is there twice", line=line, field=name)
@@ -149,7 +167,7 @@ def _read_lines(
             problem = f"{int(job['job_id'])} is not a job of {workload.name}"
             raise TraceError(path, problem, line=line, field="job_id")
         if line_of[row]:
-            problem = f"{int(job['job_id'])} is there twice; it stands on line {line_of[row]}, too"
+            problem = f"{int(job['job_id'])} is there twice; it is on line {line_of[row]}, too"
             raise TraceError(path, problem, line=line, field="job_id")
         line_of[row] = line
         _make_whole(path, line, job)

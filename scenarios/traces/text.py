@@ -205,7 +205,7 @@ def _value(path: str | Path, line: int, field: Field, text: str) -> float:
 
     value = float(text) if NUMBER.fullmatch(text) else math.nan
     if math.isnan(value):
-        raise wrong("is not a number; only decimal numbers may stand here, and -1 for what is not known")
+        raise wrong("is not a number; only decimal numbers are allowed here, and -1 for unknown")
     if not field.low <= value <= field.high:
         raise wrong(f"is not within {field.low} to {field.high}")
     if field.whole and value != math.floor(value):

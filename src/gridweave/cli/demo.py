@@ -58,7 +58,7 @@ def _show(folder: Path) -> None:
     )
     made = make_demo(folder)
     with forecast_begun(made) as forecast:
-        typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are handed in.")
+        typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are submitted.")
         with delayed_progress("Playing") as report:
             shown = play(state, made, report)
         _print_shown(shown)

@@ -38,7 +38,7 @@ def up(
         str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster to use, e.g. auto. \\[default: start one here]")
+        str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")] = False,
     yes: Annotated[
@@ -64,11 +64,11 @@ def up(
         typer.echo(default_text(), nl=False)
         return
     if yes and not fresh:
-        raise OptionError("--yes", "goes with --fresh alone")
+        raise OptionError("--yes", "goes only with --fresh")
     if address is not None and not address.strip():
         raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
     if grid is not None and file is not None:
-        raise OptionError("--grid", "names a GRID.toml, and another one stands behind the command; give one of them")
+        raise OptionError("--grid", "names a GRID.toml, and the command names another one; give only one of them")
     file = grid if file is None else file
     name = _name_of(file, name)
     if check:
@@ -244,11 +244,13 @@ def _print_brought(done: Brought) -> None:
         else:
             typer.echo("There are no tokens: everybody on this machine may do everything.")
         typer.echo("\nWhat next:")
-        typer.echo("  gridweave submit -n 4 -t 10m -- hostname    hand in a job")
+        typer.echo("  gridweave submit -n 4 -t 10m -- hostname    submit a job")
         typer.echo("  gridweave jobs                              what became of it")
         typer.echo("  gridweave watch                             see the sites at work")
     typer.echo(f"  gridweave status{named}".ljust(46) + "whether all is well")
-    typer.echo(f"  gridweave down{named}".ljust(46) + "end it; what was handed in is known again after the next up")
+    typer.echo(
+        f"  gridweave down{named}".ljust(46) + "stop it; jobs that were submitted are known again after the next up"
+    )
 
 
 def status(name: Name = None, as_json: Json = False) -> None:
