@@ -49,8 +49,9 @@ def _show(folder: Path) -> None:
     from gridweave.scenarios.live.demo import end_forecast, forecast_begun, grid_text, make_demo, play
 
     (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")
+    wanted = wanted_grid(grid_of_text(grid_text(), "GRID.toml", ""), name=NAME)
     with progress() as tell:
-        brought = bring_up(NAME, lambda: wanted_grid(grid_of_text(grid_text(), "GRID.toml", ""), name=NAME), tell)
+        brought = bring_up(wanted, tell)
     state = brought.state
     rows = [(f"site {site.name}", f"{site.nodes} nodes") for site in state.sites]
     print_table(

@@ -88,12 +88,14 @@ def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, y
     from gridweave.grid.service.state import read_grid_state
 
     last = read_grid_state(name)
-    if fresh:
-        _begin_anew(name, last, yes)
     if address is None and last is not None and last.alive and not last.own_ray:
         address = last.address
-    with problems_as_lines(), progress() as tell:
-        return bring_up(name, lambda: _wanted(file, name, address), tell, address=address)
+    with problems_as_lines():
+        wanted = _wanted(file, name, address, None if fresh else last)
+    if fresh:
+        _begin_anew(name, last, yes)
+    with progress() as tell:
+        return bring_up(wanted, tell)
 
 
 def down(
@@ -146,20 +148,20 @@ def _name_of(file: str | None, name: str | None) -> str:
 
 
 def _check(file: str | None, name: str) -> None:
+    from gridweave.grid.service.state import read_grid_state
+
     with problems_as_lines():
-        wanted = _wanted(file, name, None)
-    nodes = sum(site.nodes for site in wanted.sites)
-    typer.echo(f"{wanted.file} is fine: {len(wanted.sites)} sites with {nodes:,} nodes")
+        read = _wanted(file, name, None, read_grid_state(name)).read
+    nodes = sum(site.nodes for site in read.sites)
+    typer.echo(f"{read.source} is fine: {len(read.sites)} sites with {nodes:,} nodes")
 
 
-def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
+def _wanted(file: str | None, name: str, address: str | None, last: LocalGridState | None) -> Wanted:
     """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
     from gridweave.grid.config.reading import grid_of_text, read_grid
     from gridweave.grid.service.local import wanted_grid
-    from gridweave.grid.service.state import read_grid_state
 
-    last = read_grid_state(name) if file is None else None
-    read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)
+    read = read_grid(file) if file is not None or last is None else grid_of_text(last.text, last.file, last.base)
     for remark in read.remarks:
         say(remark)
     return wanted_grid(read, name=name, address=address)
