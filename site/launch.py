@@ -33,77 +33,39 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """One process of a job on this machine.
+    """One process of a job on this machine."""
 
-    Attributes
-    ----------
-    rank : int
-        Its number in the whole job, from 0.
-    node : int
-        The node of the job that it runs on, from 0; several nodes of a job may be on one machine.
-    threads : tuple of int, optional
-        The hardware threads that it may run on, by the numbers of the operating system; ``None``: those of whoever
-        started it.
-    """
-
-    rank: int
-    node: int = 0
+    rank: int  # its number in the whole job, from 0
+    node: int = 0  # the node of the job that it runs on, from 0; several nodes of a job may be on one machine
+    # The hardware threads that it may run on, by the numbers of the operating system; ``None``: those of whoever
+    # started it.
     threads: tuple[int, ...] | None = None
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a job: all that one machine must know to run its ranks.
+    """A piece of a job: all that one machine must know to run its ranks."""
 
-    Attributes
-    ----------
-    job_id, attempt : int
-        Together the name of the piece on its machine, both >= 0. A piece is started at most once.
-    ranks : tuple of Rank
-        The ranks on this machine; they start all or none.
-    size : int, optional
-        Ranks of the whole job; ``None``: those of this machine are all.
-    argv : tuple of str
-        The command and its arguments, if `call` is not given.
-    call : Call, optional
-        The Python callable to run instead, in a process of its own per rank.
-    environment : dict from str to str
-        Added to the environment that the runner was given.
-    working_directory : str, optional
-        The absolute path of an existing directory; ``None``: ``work`` in the piece's own folder, which goes when the
-        piece is forgotten.
-    site : str
-        The name of this site.
-    sites : tuple of str
-        The names of all sites of the job.
-    rendezvous : str
-        ``host:port`` at which the ranks find each other.
-    limit_ms : int, optional
-        Wall time after which the piece is ended; ``None``: no limit.
-    grace_ms : int
-        Time between TERM and KILL.
-    output_limit_bytes : int
-        What is kept of the output of a rank, standard output and error together.
-    start_at_unix_ms : int, optional
-        The instant at which the ranks start, all at once, by the clock of this machine; ``None``: as soon as they can.
-    end_on_failure : bool
-        Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
-    """
-
+    # Together the name of the piece on its machine, both >= 0. A piece is started at most once.
     job_id: int
     attempt: int
-    ranks: tuple[Rank, ...]
-    size: int | None = None
-    argv: tuple[str, ...] = ()
-    call: Call | None = None
-    environment: dict[str, str] = {}
+    ranks: tuple[Rank, ...]  # the ranks on this machine; they start all or none
+    size: int | None = None  # ranks of the whole job; ``None``: those of this machine are all
+    argv: tuple[str, ...] = ()  # the command and its arguments, if `call` is not given
+    call: Call | None = None  # the Python callable to run instead, in a process of its own per rank
+    environment: dict[str, str] = {}  # added to the environment that the runner was given
+    # The absolute path of an existing directory; ``None``: ``work`` in the piece's own folder, which goes when the
+    # piece is forgotten.
     working_directory: str | None = None
-    site: str = ""
-    sites: tuple[str, ...] = ()
-    rendezvous: str = ""
-    limit_ms: int | None = None
-    grace_ms: int = DEFAULT_GRACE_MS
+    site: str = ""  # the name of this site
+    sites: tuple[str, ...] = ()  # the names of all sites of the job
+    rendezvous: str = ""  # ``host:port`` at which the ranks find each other
+    limit_ms: int | None = None  # wall time after which the piece is ended; ``None``: no limit
+    grace_ms: int = DEFAULT_GRACE_MS  # time between TERM and KILL
+    # What is kept of the output of a rank, standard output and error together.
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+    # The instant at which the ranks start, all at once, by the clock of this machine; ``None``: as soon as they can.
     start_at_unix_ms: int | None = None
+    # Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
 
 

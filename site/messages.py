@@ -375,24 +375,15 @@ LOCAL = "127.0.0.1"
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of a site.
 
-    Attributes
-    ----------
-    name : str
-        Unique within the site.
-    nodes : int
-        How many nodes of the site it is, >= 1.
-    ports : tuple of (int, int)
-        Half-open range of ports at which the ranks of jobs may meet; empty: none.
-
     Raises
     ------
     OptionError
         If a value makes no sense.
     """
 
-    name: str
-    nodes: int
-    ports: tuple[int, int] = (0, 0)
+    name: str  # unique within the site
+    nodes: int  # how many nodes of the site it is, >= 1
+    ports: tuple[int, int] = (0, 0)  # half-open range of ports at which the ranks of jobs may meet; empty: none
 
     def __post_init__(self) -> None:
         if not self.name:

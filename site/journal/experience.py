@@ -25,8 +25,6 @@ class Learnt(msgspec.Struct, frozen=True):
     ----------
     user, job_class : str or None
         None: jobs that name none.
-    experience : Experience
-    suggestion : Suggestion
     """
 
     user: str | None

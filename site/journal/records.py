@@ -63,19 +63,16 @@ class JobUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    job_id : int
     user, job_class : str or int, optional
         Whose it was and of which class; a number is kept as its digits.
     at_ms : int
         When it ended.
     width : int
         Nodes.
-    estimate_ms, run_ms : int
     cpu : float, optional
         Part of the time of its CPUs that it computed.
     memory_bytes : int, optional
         The most that it had on one node.
-    read_bytes, write_bytes : int, optional
     """
 
     job_id: int

@@ -48,10 +48,8 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     estimate_ms : int or None
         A limit, in whole seconds.
-    estimate_tested : Trial or None
     part_of_asked : float or None
         By which the estimates that this user gives could be multiplied, for jobs whose length the user knows about.
-    part_tested : Trial or None
     memory_bytes : int or None
         On each node.
     resources : gridweave.site.messages.Resources or None
@@ -80,7 +78,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         By which part more is given than was used; from 0 up.
     disk_bps : float, optional
         What the disk of one node reads or writes [bytes/s].
-    node_memory_bytes : float, optional
 
     Raises
     ------

@@ -58,7 +58,6 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     count : int
         How many there are.
-    cores : int
     threads : int
         Hardware threads of a core; on a standard CPU the jobs that may take turns on it.
     memory : float
@@ -216,7 +215,6 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    sharing : SharingPolicy
     kinds : tuple of NodeKind
         Together the nodes of the site; if empty, all have one core with two threads, on the CPU of the policy.
     formula : str
