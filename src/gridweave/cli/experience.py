@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed, parse_bytes, span_text
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import not_installed
@@ -34,7 +35,6 @@ DiskBandwidth = Annotated[
 NodeMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory of a node, e.g. '64 GB'; needed for resource fractions.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NONE = "-"
 _MOST_NAMES = 8

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.grid_client import Here
 from gridweave.cli.options import named_as_typed, parse_time_ms
 from gridweave.cli.output import print_json, print_table, say
@@ -30,7 +31,6 @@ Place = Annotated[
         help="Token database: a path or a URL. \\[default: that of the grid on this machine]",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("create")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed, parse_time_ms
 from gridweave.cli.output import counted, picture_kind, print_json, print_table, save_picture, say
 from gridweave.errors import InputError, OptionError
@@ -27,7 +28,6 @@ Out = Annotated[
     str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", help="Nodes of the machine. \\[default: as the file says]")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Format = Annotated[
     str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT. \\[default: by its suffix]")
 ]
