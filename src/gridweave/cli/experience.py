@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gridweave.cli.arguments import Json
-from gridweave.cli.options import named_as_typed, parse_bytes, span_text
+from gridweave.cli.options import named_as_typed, parse_bytes
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import not_installed
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.site.journal.experience import Learnt

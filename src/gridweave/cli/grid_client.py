@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from gridweave.cli.arguments import Json
-from gridweave.cli.options import span_text
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import GridweaveError, InputError, OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Forecast, SplitReason

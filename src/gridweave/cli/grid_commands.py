@@ -18,8 +18,8 @@ from gridweave.cli.grid_client import (
     relative,
     rounded,
 )
-from gridweave.cli.options import parse_time_ms, span_text
 from gridweave.cli.output import print_json, print_table, say
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Queue, SiteInfo

@@ -28,9 +28,9 @@ from gridweave.cli.grid_client import (
     relative,
     rounded,
 )
-from gridweave.cli.options import span_text
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Story

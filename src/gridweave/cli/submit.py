@@ -18,9 +18,9 @@ from gridweave.cli.grid_client import (
     plain,
     ranges_text,
 )
-from gridweave.cli.options import span_text
 from gridweave.cli.output import print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.cli.submit_options import NamedProgram, SubmitOptions

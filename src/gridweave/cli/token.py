@@ -12,9 +12,10 @@ import typer
 
 from gridweave.cli.arguments import Json
 from gridweave.cli.grid_client import Here
-from gridweave.cli.options import named_as_typed, parse_time_ms
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Role, TokenInfo

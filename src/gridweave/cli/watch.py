@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.grid_client import Reach, at_grid, now_ms, plain
-from gridweave.cli.options import parse_time_ms
 from gridweave.cli.output import print_json
 from gridweave.errors import GridweaveError, OptionError
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.cli.watch_screen import Seen
