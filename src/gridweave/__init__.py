@@ -33,33 +33,34 @@ if TYPE_CHECKING:
     from gridweave.site.policy import Limit, SitePolicy, Window
 
 _HOMES = {
-    name: home
-    for home, names in {
-        "gridweave.errors": (
-            "GridweaveError",
-            "InputError",
-            "JobFailedError",
-            "NotAllowedError",
-            "NotFoundError",
-            "OptionError",
-            "RefusedError",
-            "TraceError",
-            "UnavailableError",
-        ),
-        "gridweave.grid.client.client": ("Client", "JobHandle"),
-        "gridweave.grid.client.sync": ("SyncClient", "SyncJobHandle"),
-        "gridweave.grid.client.transport": ("Patience",),
-        "gridweave.scenarios.batch.simulate": ("simulate",),
-        "gridweave.scenarios.results.schedule": ("SimulationResult",),
-        "gridweave.scenarios.sweep.api": ("SweepResult", "sweep"),
-        "gridweave.scenarios.traces.load": ("load_workload",),
-        "gridweave.scenarios.workload.table": ("Workload",),
-        "gridweave.site.core": ("SiteCore",),
-        "gridweave.site.job": ("After", "JobRequest", "Program"),
-        "gridweave.site.launch": ("Call",),
-        "gridweave.site.policy": ("Limit", "SitePolicy", "Window"),
-    }.items()
-    for name in names
+    "After": "gridweave.site.job",
+    "Call": "gridweave.site.launch",
+    "Client": "gridweave.grid.client.client",
+    "GridweaveError": "gridweave.errors",
+    "InputError": "gridweave.errors",
+    "JobHandle": "gridweave.grid.client.client",
+    "JobFailedError": "gridweave.errors",
+    "JobRequest": "gridweave.site.job",
+    "Limit": "gridweave.site.policy",
+    "NotAllowedError": "gridweave.errors",
+    "NotFoundError": "gridweave.errors",
+    "OptionError": "gridweave.errors",
+    "Patience": "gridweave.grid.client.transport",
+    "Program": "gridweave.site.job",
+    "RefusedError": "gridweave.errors",
+    "SimulationResult": "gridweave.scenarios.results.schedule",
+    "SiteCore": "gridweave.site.core",
+    "SitePolicy": "gridweave.site.policy",
+    "SweepResult": "gridweave.scenarios.sweep.api",
+    "SyncClient": "gridweave.grid.client.sync",
+    "SyncJobHandle": "gridweave.grid.client.sync",
+    "TraceError": "gridweave.errors",
+    "UnavailableError": "gridweave.errors",
+    "Window": "gridweave.site.policy",
+    "Workload": "gridweave.scenarios.workload.table",
+    "load_workload": "gridweave.scenarios.traces.load",
+    "simulate": "gridweave.scenarios.batch.simulate",
+    "sweep": "gridweave.scenarios.sweep.api",
 }
 
 __all__ = [
