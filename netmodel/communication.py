@@ -94,20 +94,6 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         return (0 if self.pattern == "none" else width - 1), planes, rows, columns
 
 
-def job_records(
-    communications: Sequence[Communication], widths: Sequence[int] | npt.NDArray[np.int64]
-) -> npt.NDArray[np.void]:
-    """Return how each of many jobs communicates, as kernels read it."""
-    nodes = np.asarray(widths, np.int64)
-    records = np.zeros(len(nodes), COMMUNICATION)
-    jobs_of: dict[Communication, list[int]] = {}
-    for job, some in enumerate(communications):
-        jobs_of.setdefault(some, []).append(job)
-    for some, jobs in jobs_of.items():
-        records[jobs] = some.records(nodes[jobs])
-    return records
-
-
 def rank_grid(width: int, dimensions: int) -> tuple[int, ...]:
     """Return the grid that so many ranks stand in: as near to a square or a cube as their number allows.
 

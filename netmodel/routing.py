@@ -70,19 +70,7 @@ class Paths:
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One route between two nodes.
-
-    Attributes
-    ----------
-    links : tuple of int
-    nodes : tuple of int
-        One more than links.
-    latency_ms : float
-        With half of the jitter.
-    bandwidth_bps : float
-        Of the narrowest link; infinite without a link.
-    loss : float
-    """
+    """One route between two nodes; latency is with half of the jitter, bandwidth that of the narrowest link."""
 
     links: tuple[int, ...]
     nodes: tuple[int, ...]

@@ -42,7 +42,6 @@ class NodeTable(_Table, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    name : str
     latitude, longitude : float, optional
         In degrees; both or none.
     """
@@ -73,7 +72,6 @@ class LinkTable(_Table, frozen=True, kw_only=True):
         Tells parallel cables apart.
     latency_ms : float, optional
         One way; from the positions of the nodes if left out.
-    bandwidth_bps : float, optional
     bandwidth : str, optional
         The same with its unit, such as "10 Gbps".
     loss : float
@@ -103,7 +101,6 @@ class AttachTable(_Table, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    node : str
     latency_ms, loss, jitter_ms : float
         Of the line, in each direction.
     bandwidth_bps, bandwidth : float or str, optional
@@ -155,7 +152,6 @@ class ChangeTable(_Table, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    at_ms : int
     action : str
         ``slow`` (by ``factor``), ``fail`` or ``restore`` a cable; ``partition``: all cables between ``nodes`` and the
         others fail; ``heal``: they are restored.
@@ -197,9 +193,6 @@ class NetTable(_Table, frozen=True, kw_only=True):
     ----------
     file : str, optional
         GML or GraphML, by its suffix; relative to the scenario.
-    generator : GeneratorTable, optional
-    nodes : list of NodeTable
-    links : list of LinkTable
     attach : dict from str to str or AttachTable
         Site to node. A site that is not named is at the node of its own name.
     detour : float
@@ -218,8 +211,6 @@ class NetTable(_Table, frozen=True, kw_only=True):
         Of a message between two nodes of one site.
     segment_bytes : int
         Of the packets that can be lost.
-    changes : list of ChangeTable
-    failures : FailureTable, optional
     """
 
     file: str | None = None
@@ -277,7 +268,7 @@ def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporte
     What could not be read is told, and is 1 bit per second.
     """
     if bps is not None and text is not None:
-        report.add((*path, "bandwidth"), f"{label}stands beside bandwidth_bps; give one of them")
+        report.add((*path, "bandwidth"), f"{label}is given together with bandwidth_bps; leave one of them out")
     if bps is not None or text is None:
         return bps
     try:

@@ -16,7 +16,7 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, Policy
+from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, KeepsFigures, Policy
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
@@ -112,6 +112,11 @@ class SiteCore:
         return 1 if self._places is None else self._places.threads_per_node
 
     @property
+    def figures(self) -> KeepsFigures | None:
+        """The discipline, where it tells more of its jobs than when they ran."""
+        return self._discipline if isinstance(self._discipline, KeepsFigures) else None
+
+    @property
     def free(self) -> int:
         """Nodes that no job and no open reservation holds."""
         return self._pool.free if self._places is None else self._places.free
@@ -186,7 +191,9 @@ class SiteCore:
         What is no event of a site is passed over.
         """
         if now_ms < self._now_ms:
-            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+            raise InputError(
+                f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time never goes back"
+            )
         for event in events:
             if type(event) is JobSubmitted:
                 check_job(event.job)

@@ -66,8 +66,9 @@ class JobHandle:
         As it was last heard; None: nothing was asked yet.
     """
 
-    def __init__(self, client: Client, job_id: int, *, key: str = "", state: State | None = None) -> None:
-        self.id, self.key, self.state = job_id, key, state
+    def __init__(self, client: Client, job_id: int, *, key: str = "") -> None:
+        self.id, self.key = job_id, key
+        self.state: State | None = None
         self._client = client
 
     def __repr__(self) -> str:
@@ -188,7 +189,6 @@ class JobHandle:
                 yield line
 
     async def _failure(self, record: JobRecord) -> JobFailedError:
-        """Return the error of a job that has not ended well."""
         rank, code, signal = record.exit_codes[0] if record.exit_codes else (0, None, None)
         tail = b""
         if record.start_ms is not None:
@@ -258,7 +258,6 @@ class Results:
         return len(requests)
 
     def _request(self, item: Any) -> JobRequest:
-        """Return the job of an item."""
         try:
             msgspec.json.encode(item)
         except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -660,7 +659,7 @@ class Client:
         return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
 
     async def quote(self, what: Runnable = ("true",), *, nodes: int = 1, limit: Limit = HOUR) -> api.Forecast:
-        """Return when such a job would start, and where; nothing is handed in.
+        """Return when such a job would start, and where; nothing is submitted.
 
         Parameters
         ----------
@@ -691,5 +690,4 @@ class Client:
 
 
 def _in_path(name: str) -> str:
-    """Return a name as a part of a path."""
     return quote(name, safe="")

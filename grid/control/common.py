@@ -219,7 +219,6 @@ class DelegatingControl(Control):
         return self._end(delegation)
 
     def _end(self, delegation: Delegation) -> list[GridCommand]:
-        """Ask for the end of a job that a site has."""
         return [ToSite(delegation.site, CancelJob(delegation.job.job_id, delegation.number))]
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:

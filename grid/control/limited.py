@@ -151,7 +151,6 @@ class LimitedControl(DelegatingControl):
         return [] if delegation.number != getattr(answer, "attempt", 0) else self._heard(now_ms, delegation, answer)
 
     def _heard(self, now_ms: int, delegation: Delegation, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says of a job that it was given."""
         match answer:
             case Started():
                 delegation.state = RUNNING
@@ -322,7 +321,6 @@ class LimitedControl(DelegatingControl):
         return self._ask_all(now_ms, delegation)
 
     def _split_changed(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
-        """Take note of what has become of a co-allocation."""
         delegation = self._jobs[change.attempt.job.job_id]
         if change.kind == MOVED:
             return []

@@ -413,7 +413,6 @@ class GridQueue:
         self._name_numbers()
 
     def _grow(self) -> None:
-        """Move into arrays of twice the size."""
         old = self._state
         slots = self._slots.double()
         # The fragments have room of their own: `_compact` sees to that.
@@ -455,7 +454,6 @@ class GridQueue:
         assert set(self._late) <= set(self._slots.of), "a job is late that is not here"
 
     def _check_plan(self, plan: ReservedStarts, waiting: list[int]) -> None:
-        """Raise AssertionError if the reservations contradict themselves."""
         reserved = [slot for slot in waiting if self._state.jobs["promised_ms"][slot] != UNPLACED_MS]
         rows = plan.row[reserved].tolist()
         spare = plan.spare[: int(plan.counters["n_spare"][0])].tolist()

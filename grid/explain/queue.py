@@ -143,7 +143,6 @@ class Standing:
     # -- the job ------------------------------------------------------------------------------------------------------
 
     def _why(self) -> str:
-        """Return what keeps the job from starting now."""
         need, length = f"it needs {nodes_text(self._job.width)}", rough_span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
             return f"its start is reserved: {need} for {length}, which no earlier gap has"
@@ -299,7 +298,6 @@ class Standing:
         return "no split is possible: its parts would have no way to each other"
 
     def _split_found(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
-        """Return the split that the job gets."""
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
         reason = f"it is split over {places_text(places)}: it takes {self._lengths(length_ms)}"
         if gain_ms is not None and gain_ms > 0:
@@ -307,7 +305,6 @@ class Standing:
         return self._worded(reason, start_ms, places, length_ms, gain_ms)
 
     def _split_possible(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
-        """Return the split that could start soonest."""
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
         waits = self._policy.adaptive and gain_ms is not None and gain_ms <= 0
         if not waits and start_ms == self._now_ms and not self._ahead:
@@ -360,7 +357,6 @@ class Standing:
 
 
 def _ends(job_ids: Sequence[int]) -> str:
-    """Return that some jobs end."""
     if len(job_ids) == 1:
         return f"job {job_ids[0]} ends"
     if len(job_ids) <= 3:

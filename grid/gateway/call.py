@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from aiohttp import web
 
@@ -12,7 +12,7 @@ from gridweave.grid.api import Role
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.hub import EventHub
-from gridweave.grid.gateway.limits import HeldBytes, Memory, OpenJobs, Rates, Slots
+from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.metrics import GatewayMetrics
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
@@ -36,7 +36,6 @@ class Parts:
     at_once: Slots
     streams: Slots
     memory: Memory
-    random_bytes: Callable[[int], bytes]
 
 
 @dataclass(slots=True)
@@ -49,13 +48,9 @@ class GatewayCall:
     identity: Identity = EVERYBODY
     route: HttpRoute | None = None
     target: str = ""  # what stands for the braces in the path of the route
-    # Of the types that the route names.
-    query: Any = None
-    body: Any = None
     # The body as it came, for routes that read it themselves.
     data: bytes = b""
     form: str = JSON
-    held: HeldBytes | None = None
     answer_form: str = JSON  # one of the forms that the route offers
     # For the log.
     jobs: int = 0
@@ -77,7 +72,7 @@ class GatewayCall:
         text = self.target
         if text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0:
             return int(text)
-        raise RefusalError("unknown-job", f"{text!r:.100} is no number of a job")
+        raise RefusalError("unknown-job", f"{text!r:.100} is not a job number")
 
     async def own_job(self) -> JobRecord:
         """Return what is known of the job that the path names; others' jobs look like jobs that are not there."""
@@ -94,32 +89,52 @@ def unknown_job(job_id: int) -> RefusalError:
     return RefusalError("unknown-job", f"there is no job {job_id}, or it is another user's")
 
 
-Handler = Callable[[GatewayCall], Awaitable[object]]
+Handler = Callable[..., Awaitable[object]]
+"""Takes the call, and what the URL (``query``) and the body say, if it has parameters of these names; returns what is
+encoded, or a response that is whole or was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRoute:
     """What is at a path, for one method: by this the gateway answers, and the interface is described."""
 
-    # The path has at most one part in braces.
     method: str
-    path: str
+    path: str  # at most one part is in braces
     name: str
     summary: str
-    handler: Handler  # returns what is encoded, or a response that is whole or was sent
+    handler: Handler
     role: Role | None  # which one is needed at least; None: not even a token
     # Structs of what may be in the URL, and must be in the body.
-    query: type[Any] | None = None
-    body: type[Any] | None = None
-    answer: type[Any] | None = None  # of what the handler returns; None: a response of its own
+    query: type[Any] | None
+    body: type[Any] | None
+    answer: type[Any] | None  # of what the handler returns; None: a response of its own
     forms: tuple[str, ...] = BOTH  # what the answer can be
     problems: tuple[str, ...] = ()  # which kinds of refusals are its own, beside those that every route has
     reads_body: bool = False  # whether the handler reads the body itself, which may be as large as the settings say
     is_stream: bool = False  # whether the answer may go on for long
-    # What they mean.
+    # Their names, and what they mean.
     request_headers: tuple[tuple[str, str], ...] = ()
     answer_headers: tuple[tuple[str, str], ...] = ()
 
     def most_bytes(self, settings: GatewaySettings) -> int:
         """Return how large a body may be."""
         return settings.max_body_bytes if self.reads_body else min(settings.max_body_bytes, _MOST_IDS_BYTES)
+
+
+def route(where: str, handler: Handler, role: Role | None = "read", **more: Any) -> HttpRoute:
+    """Return the route of a handler at a method and path; what is not said is told by the handler.
+
+    Its name is that of the operation, the first line of its docstring the summary, and the types of what goes in and
+    comes out are those of its annotations.
+    """
+    method, path = where.split(" ")
+    types = get_type_hints(handler)
+    answer = types["return"]
+    told: dict[str, Any] = {
+        "name": handler.__name__,
+        "summary": (handler.__doc__ or "").partition("\n")[0].removesuffix("."),
+        "query": types.get("query"),
+        "body": types.get("body"),
+        "answer": None if issubclass(answer, web.StreamResponse) else answer,
+    }
+    return HttpRoute(method=method, path=path, handler=handler, role=role, **(told | more))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
 import msgspec
 
@@ -13,7 +14,7 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.api import MOST_LISTED, JobEvent, JobQuery
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.site.job import OPEN, OVER, Accepted, Declined
+from gridweave.site.job import OPEN, OVER, Accepted, Declined, JobRecord
 
 _MOST_KNOWN = 10_000
 
@@ -50,7 +51,6 @@ class Rates:
         return 0.0
 
     def _forget_full(self, now_s: float) -> None:
-        """Forget the buckets that are full again."""
         self._buckets = {
             client: (level, at_s)
             for client, (level, at_s) in self._buckets.items()
@@ -94,34 +94,22 @@ class Memory:
         self.held = 0
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[HeldBytes]:
-        """Yield what one request holds; all of it is given back at the end of the block."""
-        mine = HeldBytes(self)
+    def holding(self) -> Iterator[Callable[[int], None]]:
+        """Yield what lets one request hold more bytes, or refuses; all are given back at the end of the block."""
+        mine = 0
+
+        def take(count: int) -> None:
+            nonlocal mine
+            if self.held + count > self._most:
+                problem = "the bodies of other requests fill all the memory reserved for them"
+                raise RefusalError("busy", problem, retry_after_s=1.0)
+            self.held += count
+            mine += count
+
         try:
-            yield mine
+            yield take
         finally:
-            self.held -= mine.held
-
-    def take(self, count: int) -> None:
-        """Hold more bytes, or refuse if all requests together hold too many."""
-        if self.held + count > self._most:
-            raise RefusalError(
-                "busy", "the bodies of other requests fill the memory that there is for them", retry_after_s=1.0
-            )
-        self.held += count
-
-
-class HeldBytes:
-    """What one request holds; made by `Memory.holding`."""
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.held = 0
-
-    def take(self, count: int) -> None:
-        """Hold more bytes, as `Memory.take`."""
-        self._memory.take(count)
-        self.held += count
+            self.held -= mine
 
 
 _KEYS = 20_000
@@ -152,15 +140,9 @@ class OpenJobs:
     async def load(self) -> None:
         """Read which jobs are open; the events from before that are to be heard too."""
         newest = (await self._backend.jobs(JobQuery(limit=1))).jobs
-        query = JobQuery(state=OPEN, limit=MOST_LISTED)
         found: dict[int, str] = {}
-        below: int | None = None
-        while True:
-            page = await self._backend.jobs(_with_below(query, below))
-            found |= {record.job_id: record.request.user for record in page.jobs}
-            below = page.below
-            if below is None or not page.jobs:
-                break
+        async for page in _pages(self._backend, JobQuery(state=OPEN, limit=MOST_LISTED)):
+            found |= {record.job_id: record.request.user for record in page}
         self._users = found
         self._counts = Counter(found.values())
         self._newest = max([*found, *(record.job_id for record in newest)], default=0)
@@ -212,20 +194,20 @@ class OpenJobs:
         return self._counts[user]
 
     @contextlib.contextmanager
-    def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Admission]:
-        """Let jobs (a key and a user each) be handed in to the grid, if no user has too many then."""
+    def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Callable[[Sequence[Accepted | Declined]], None]]:
+        """Let jobs (a key and a user each) be handed in, if no user has too many then; yield what hears the answers."""
         assert self._is_known.is_set(), "it is waited for before"
         new = Counter(user for key, user in jobs if key not in self._keys and key not in self._older_keys)
         for user, count in sorted(new.items()):
             check_count(user, count, self._counts[user] + self._coming[user], self._most)
         self._coming += new
         try:
-            yield Admission(self, jobs)
+            yield functools.partial(self._taken_in, jobs)
         finally:
             self._coming -= new
 
-    def taken_in(self, jobs: Sequence[tuple[str, str]], answers: Sequence[Accepted | Declined]) -> None:
-        """Count those of the jobs that were taken in; made by `Admission`."""
+    def _taken_in(self, jobs: Sequence[tuple[str, str]], answers: Sequence[Accepted | Declined]) -> None:
+        """Count those of the jobs that were taken in."""
         for (key, user), answer in zip(jobs, answers, strict=True):
             if isinstance(answer, Accepted):
                 self._keys.add(key)
@@ -251,18 +233,6 @@ class OpenJobs:
                 del self._counts[user]
 
 
-class Admission:
-    """Jobs that may be handed in; made by `OpenJobs.admitting`."""
-
-    def __init__(self, open_jobs: OpenJobs, jobs: Sequence[tuple[str, str]]) -> None:
-        self._open_jobs = open_jobs
-        self._jobs = jobs
-
-    def answered(self, answers: Sequence[Accepted | Declined]) -> None:
-        """Say what became of them, in their order."""
-        self._open_jobs.taken_in(self._jobs, answers)
-
-
 def check_count(user: str, new: int, are_open: int, most: int) -> None:
     """Refuse new jobs of a user who would have too many."""
     if are_open + new > most:
@@ -272,17 +242,19 @@ def check_count(user: str, new: int, are_open: int, most: int) -> None:
 
 async def open_at_site(backend: Backend, site: str, user: str, most: int) -> int:
     """Return how many jobs a user has handed in to a site and are not over; counted no further than to `most`."""
-    query = JobQuery(own=site, user=user, state=OPEN, limit=MOST_LISTED)
     count = 0
-    below: int | None = None
-    while count < most:
-        page = await backend.jobs(_with_below(query, below))
-        count += len(page.jobs)
-        below = page.below
-        if below is None or not page.jobs:
+    async for page in _pages(backend, JobQuery(own=site, user=user, state=OPEN, limit=MOST_LISTED)):
+        count += len(page)
+        if count >= most:
             break
     return count
 
 
-def _with_below(query: JobQuery, below: int | None) -> JobQuery:
-    return msgspec.structs.replace(query, below=below)
+async def _pages(backend: Backend, query: JobQuery) -> AsyncGenerator[list[JobRecord], None]:
+    """Yield all jobs that are asked for, page after page."""
+    page = await backend.jobs(query)
+    while page.jobs:
+        yield page.jobs
+        if page.below is None:
+            return
+        page = await backend.jobs(msgspec.structs.replace(query, below=page.below))

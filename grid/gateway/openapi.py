@@ -140,7 +140,6 @@ def _responses(route: HttpRoute, by_type: dict[type[Any], Any]) -> dict[str, Any
 
 
 def _kinds(route: HttpRoute) -> Iterable[str]:
-    """Return which refusals a route may give."""
     found = [*_ALWAYS, *route.problems]
     if route.role is not None:
         found += _WITH_TOKEN

@@ -77,7 +77,6 @@ class LiveBackend:
         self._last: dict[str, SiteInfo] = {}
 
     async def _ask(self, actor: str, method: str, kind: type[T], *arguments: object, timeout_s: float = CALL_S) -> T:
-        """Ask something at a desk."""
         data = await self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
         known: Any = kind
         try:
@@ -102,7 +101,6 @@ class LiveBackend:
         return site_actor(name)
 
     async def _owner(self, job_id: int) -> str:
-        """Return the site whose own user's a job is."""
         return (await self._sites())[job_id // OWN_IDS - 1].name
 
     async def _desk_of(self, job_id: int) -> str | None:
@@ -202,7 +200,6 @@ class LiveBackend:
         return known
 
     async def _own_forecast(self, job_id: int) -> Forecast | None:
-        """Return what a site says of a job of its own users."""
         record = await self._record(job_id)
         if record is None:
             return None
@@ -299,7 +296,6 @@ class LiveBackend:
 
 
 async def _or_none(answer: Awaitable[T]) -> T | None:
-    """Return an answer; None if there is none."""
     try:
         return await answer
     except UnavailableError:

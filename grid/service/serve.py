@@ -1,8 +1,6 @@
-"""The grid's side of ``gridweave serve``: the meta-scheduler and its gateway in one process, the sites elsewhere.
+"""The two sides of ``gridweave serve``: the meta-scheduler in one process with its gateway, and one site by itself.
 
-What both sides of ``gridweave serve`` have in common: the gateway, its tokens, and how the process ends.
-
-One site of ``gridweave serve``: its Ray, or a cluster that it joins, its actors, and its own gateway.
+A site has a Ray of its own, or a cluster that it joins, its actors, and its own gateway.
 """
 
 from __future__ import annotations
@@ -96,7 +94,7 @@ def grid_service(read: ReadGrid) -> GridService:
     from gridweave.grid.service.cluster import machines_of, plan_of
 
     file = read.file
-    assert isinstance(file, ServedGrid), "a site is no grid"
+    assert isinstance(file, ServedGrid), "a site is not a grid"
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
     return GridService(
         folder=read.folder,
@@ -165,9 +163,12 @@ def serve_grid(service: GridService, say: Say) -> None:
     journal knows all.
     """
     log_requests()
+    asyncio.run(_serve_grid(service, _settings(service), say))
+
+
+def _settings(service: GridService | SiteService) -> GatewaySettings:
     tokens = prepare_tokens(service.gateway, Path(service.folder))
-    settings = msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
-    asyncio.run(_serve_grid(service, settings, say))
+    return msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
 
 
 async def _serve_grid(service: GridService, settings: GatewaySettings, say: Say) -> None:
@@ -248,7 +249,7 @@ def site_service(read: ReadGrid) -> SiteService:
     from gridweave.grid.service.cluster import plan_of
 
     file = read.file
-    assert isinstance(file, ServedSite), "the grid's side is no site"
+    assert isinstance(file, ServedSite), "the grid's side is not a site"
     own, ray, uplink = file.site, file.ray, file.uplink
     first_port = ray.first_port or FIRST_PORT + own.number % _MOST_PLACES * PORTS_OF_A_SITE
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=first_port, secret=b"")
@@ -276,8 +277,7 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
     folder = make_private(Path(service.folder))
     with _alone(folder), ended_in_order():
         log_requests()
-        tokens = prepare_tokens(service.gateway, folder)
-        settings = msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
+        settings = _settings(service)
         _check_files(service)
         if service.uplink is not None:
             warn_of_plain([service.uplink], say)
@@ -442,7 +442,6 @@ def make_gateway(service: SiteService, settings: GatewaySettings, calls: Any) ->
 
 
 async def _look_after(ray: OwnRay) -> None:
-    """See again and again that Ray runs."""
     while True:
         await asyncio.to_thread(ray.mend)
         await asyncio.sleep(_LOOK_S)

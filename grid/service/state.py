@@ -138,7 +138,9 @@ def node_of(site: str) -> str:
 def check_name(name: str) -> str:
     """Return the name of a grid, if it can be one."""
     if not _NAME.fullmatch(name):
-        raise OptionError("--name", f"{name!r} is no name of a grid; 1 to 40 letters, digits, hyphens and underscores")
+        raise OptionError(
+            "--name", f"{name!r} cannot be the name of a grid; give 1 to 40 letters, digits, hyphens and underscores"
+        )
     return name
 
 
@@ -218,7 +220,7 @@ def working_on(name: str) -> Iterator[Path]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UnavailableError(
-                f"another process starts or ends the grid {name!r} just now; wait for it, or give another --name"
+                f"another process is starting or stopping the grid {name!r}; wait for it, or give another --name"
             ) from None
         yield folder
     finally:

@@ -60,12 +60,6 @@ class DailyCycle:
         time_s: FloatArray = days * DAY_S + np.interp(rest, self.points, _EDGES_S)
         return time_s
 
-    def points_at(self, time_s: npt.ArrayLike) -> FloatArray:
-        """Return the points that have passed so many seconds (>= 0) after a midnight: the inverse of `time_s`."""
-        days, rest = np.divmod(np.asarray(time_s, np.float64), DAY_S)
-        points: FloatArray = days * self.points[-1] + np.interp(rest, _EDGES_S, self.points)
-        return points
-
 
 _EDGES_S = np.arange(BUCKETS + 1) * BUCKET_S
 
@@ -306,8 +300,6 @@ class LublinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the workload is called after.
-    nodes : int
-        Nodes of the machine.
     types : tuple of LublinJobs
         At least one. Of jobs that come at one instant, those of the earlier type stand first.
 
@@ -334,8 +326,6 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     kind : str
         ``whole`` for all jobs as one type, ``batch`` or ``interactive`` for one of the two types, ``types`` for both,
         which arrive independently and are merged.
-    nodes : int
-        Nodes of the machine.
 
     Raises
     ------
@@ -348,7 +338,7 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     0.2927
     """
     if kind not in _KINDS:
-        raise OptionError("kind", f"{kind!r} is not known; known are {', '.join(_KINDS)}")
+        raise OptionError("kind", f"{kind!r} is not known; one of {', '.join(_KINDS)}")
     name, types = _KINDS[kind]
     return LublinModel(name, nodes, types)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from gridweave.errors import OptionError, not_installed
 from gridweave.scenarios.results.schedule import save_figure, write_all, write_json
 from gridweave.scenarios.scenario.read import Overrides
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import workload_key
-from gridweave.scenarios.sweep.plan import PlannedRun, Progress, Seeds, SweepPlan, Vary, check_workloads, make_plan
+from gridweave.scenarios.sweep.plan import PlannedRun, Seeds, SweepPlan, Vary, check_workloads, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
 from gridweave.scenarios.sweep.tables import run_columns, same_for_all_seeds, samples_of, summary_columns, to_frame
 from gridweave.scenarios.sweep.work import METRICS, FinishedRuns, Values
@@ -46,10 +47,8 @@ class SweepResult:
 
     Attributes
     ----------
-    plan : SweepPlan
     values : tuple of dict or None
         The metrics of each planned run; None for one that failed.
-    failures : tuple of FailedRun
     found : int
         Runs that were finished before.
     """
@@ -165,8 +164,6 @@ class SweepResult:
             Those to plot; as for `metrics`.
         over : str, optional
             As for `plot`.
-        plots : bool, optional
-            Whether to draw.
 
         Returns
         -------
@@ -299,7 +296,7 @@ def check_metric(name: str) -> None:
     """Refuse a metric that is not recorded."""
     if name not in METRICS:
         raise OptionError(
-            "--metric", f"{name!r} is no metric; docs/metrics.md names them, and {', '.join(METRICS[:3])}"
+            "--metric", f"{name!r} is not a metric; docs/metrics.md lists them, and {', '.join(METRICS[:3])}"
         )
 
 

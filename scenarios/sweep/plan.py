@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.config.toml import FileProblem
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import Overrides, read_draft
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, resolve_files, run_key, workload_key
 
@@ -42,19 +43,7 @@ Seeds = int | Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One key that is varied.
-
-    Attributes
-    ----------
-    name : str
-        The key as it was given; tables and plots use it.
-    key : str
-        The same with its alias resolved, as ``--set`` knows it.
-    values : tuple
-        Plain values, all different.
-    texts : tuple of str
-        The values as ``--set`` takes them.
-    """
+    """One key that is varied: as it was given, with its alias resolved; its values, also as ``--set`` takes them."""
 
     name: str
     key: str
@@ -80,17 +69,7 @@ class Axis:
 
 
 def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
-    """Return what is varied.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-
-    Returns
-    -------
-    tuple of Axis
-        In the given order; what cannot be used is left out.
+    """Return what is varied, in the given order; what cannot be used is told, and left out.
 
     Examples
     --------
@@ -109,7 +88,7 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
         if not values:
             problems.append(f"--vary {name}: has no values; write {name}=a,b")
         if key == SEED_KEY:
-            problems.append(f"--vary {name}: seeds are not varied so; write --seeds 10, or --seeds 1,2,3")
+            problems.append(f"--vary {name}: seeds are not varied this way; write --seeds 10, or --seeds 1,2,3")
         if any(axis.key == key for axis in axes):
             problems.append(f"--vary {name}: is varied already; give all of its values at once")
         twice = next((text for place, text in enumerate(texts) if text in texts[:place]), None)
@@ -139,10 +118,10 @@ def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
         return None
     wrong = next((seed for seed in listed if not _is_seed(seed)), None)
     if wrong is not None:
-        problems.append(f"--seeds: {wrong!r} is no seed; a seed is a whole number from 0 to {MAX_SEED}")
+        problems.append(f"--seeds: {wrong!r} is not a seed; a seed is a whole number from 0 to {MAX_SEED}")
         return None
     if len(set(listed)) < len(listed):
-        problems.append("--seeds: has a seed twice; the same seed gives the same result")
+        problems.append("--seeds: has a seed twice; each seed needs to be given only once")
         return None
     return tuple(int(seed) for seed in listed)
 
@@ -160,7 +139,7 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
     wrong = [word for word in words if not (word.isascii() and word.isdecimal() and len(word) <= 19)]
     if wrong:
         problems.append(
-            f"--seeds: {wrong[0]!r} is no whole number; write 10 for ten seeds, 1,2,3 for these, 7, for one"
+            f"--seeds: {wrong[0]!r} is not a whole number; write 10 for ten seeds, 1,2,3 for these, 7, for one"
         )
         return None
     numbers = [int(word) for word in words]
@@ -211,7 +190,7 @@ def _pairs_of(vary: Mapping[str, Iterable[object]]) -> Iterable[tuple[str, list[
 
 
 def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
-    """Return key and values of ``key=v1,v2``; a value that is no TOML is a text."""
+    """Return key and values of ``key=v1,v2``; a value that is not TOML is a text."""
     name, separator, written = (part.strip() for part in text.partition("="))
     if not separator or not name:
         problems.append(f"--vary {text}: is not key=v1,v2, such as grid.overhead=0,0.1,0.3")
@@ -222,7 +201,7 @@ def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
             values.append(tomllib.loads(f"value = {part}\n")["value"])
         except (ValueError, RecursionError):
             if not part or part[0] in "[{\"'" or "\n" in part:
-                problems.append(f"--vary {name}: {part!r} is no value; write it as in TOML, or a bare word")
+                problems.append(f"--vary {name}: {part!r} is not a value; write it as in TOML, or as a bare word")
                 return None
             values.append(part)
     return name, values
@@ -253,10 +232,6 @@ def _text_of(name: str, value: object, problems: list[str]) -> str:
         return ""
 
 
-Progress = Callable[[int, int, str], None]
-"""How much is done, how much there is, and what is going on."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
     """One run, with all values, the seed and absolute paths in its scenario; the same key, the same result."""
@@ -271,22 +246,9 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """All runs of a sweep.
+    """All runs of a sweep: combination by combination (the last axis varies fastest), and in each seed by seed.
 
-    Attributes
-    ----------
-    name : str
-        Of the scenario.
-    axes : tuple of Axis
-        What is varied.
-    combinations : tuple of tuple of int
-        For each combination, the place of its value on each axis; the last axis varies fastest.
-    runs : tuple of PlannedRun
-        Combination by combination, and in each seed by seed.
-    seeds : tuple of int or None
-        The seeds of every combination, where all have the same.
-    shown : tuple of str
-        The metrics that the scenario shows.
+    A combination has the place of its value on each axis. ``shown`` are the metrics that the scenario shows.
     """
 
     name: str
@@ -319,24 +281,7 @@ def make_plan(
 ) -> SweepPlan:
     """Plan a sweep, and check every combination as far as that goes without building its workload.
 
-    Parameters
-    ----------
-    source : str, pathlib.Path or Scenario
-        As for `gridweave.scenarios.scenario.run.run_scenario`.
-    vary : mapping or sequence of str, optional
-        Lists of values by key, or texts ``key=v1,v2``. Keys are those of ``--set``; ``config`` stands for ``sites`` and
-        names machine configurations, ``p`` stands for ``grid.overhead``.
-    overrides : mapping or sequence of str, optional
-        Changes that hold for every run.
-    seeds : int or sequence of int, optional
-        How many seeds to derive from the scenario's, or which to use; the scenario's own if left out.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
-    InputError
-        If there is no such scenario.
+    Arguments and errors are those of `gridweave.sweep`.
 
     Examples
     --------
