@@ -176,7 +176,7 @@ def simulate(
         check_folder(out)
     check_seed(seed)
     if reservation and not entry.keeps_reservations:
-        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} keeps no reservations")
+        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
     given = (discipline, order, backfill, choice, slack, aging, limit or [], option or [])
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         check_nodes(nodes)
