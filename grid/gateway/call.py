@@ -89,6 +89,12 @@ def unknown_job(job_id: int) -> RefusalError:
     return RefusalError("unknown-job", f"there is no job {job_id}, or it is another user's")
 
 
+def cut(request: web.BaseRequest) -> None:
+    """Cut a connection, so that its client sees that the answer is not whole."""
+    if request.transport is not None:
+        request.transport.abort()
+
+
 Handler = Callable[..., Awaitable[object]]
 """Takes the call, and what the URL (``query``) and the body say, if it has parameters of these names; returns what is
 encoded, or a response that is whole or was sent."""

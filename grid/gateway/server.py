@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.gateway.access import AsyncTokens, TokenStore, check_browser, identify
 from gridweave.grid.gateway.backend import Backend
-from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, cut
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
@@ -142,7 +142,7 @@ class Gateway:
             status = response.status
             return response
         except ConnectionError:
-            _cut(request)
+            cut(request)
             raise
         finally:
             self._log(call, status, problem, time.monotonic() - begin_s)
@@ -222,7 +222,7 @@ class Gateway:
     def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:
         if call.request.writer.output_size > 0:
             # Something has been sent already; a client sees by the missing end that it is not all.
-            _cut(call.request)
+            cut(call.request)
             raise ConnectionResetError(str(error))
         headers = call.headers | error.headers | {"Cache-Control": "no-store"}
         accept = call.request.headers.get("Accept", "")
@@ -295,11 +295,6 @@ def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
         streams=streams,
         memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
     )
-
-
-def _cut(request: web.BaseRequest) -> None:
-    if request.transport is not None:
-        request.transport.abort()
 
 
 class _Server(web.Server):

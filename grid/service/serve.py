@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -40,7 +38,7 @@ from gridweave.grid.service.ray import (
     knock,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
-from gridweave.grid.service.state import HEAD, make_private
+from gridweave.grid.service.state import HEAD, locked, make_private
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
@@ -275,7 +273,8 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
     When the head of its Ray has ended, jobs go on, as after a kill.
     """
     folder = make_private(Path(service.folder))
-    with _alone(folder), ended_in_order():
+    taken = f"another process serves the site in {folder}; end it, or name another folder"
+    with locked(folder / _LOCK, taken), ended_in_order():
         log_requests()
         settings = _settings(service)
         _check_files(service)
@@ -297,22 +296,6 @@ def _check_files(service: SiteService) -> None:
         Secrets(service.accepts_file)
     except OptionError as error:
         raise OptionError("uplink", f"{error.option}: {error.problem}") from None
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep another process from serving the same site."""
-    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UnavailableError(
-                f"another process serves the site in {folder}; end it, or name another folder"
-            ) from None
-        yield
-    finally:
-        os.close(handle)
 
 
 def site_ray(service: SiteService) -> OwnRay:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.grid_client import Here
-from gridweave.cli.options import named_as_typed, parse_time_ms
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Role, TokenInfo
@@ -30,7 +32,6 @@ Place = Annotated[
         help="Token database: a path or a URL. \\[default: that of the grid on this machine]",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("create")

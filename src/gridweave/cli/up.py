@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.cli.run import problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
@@ -25,7 +26,6 @@ Name = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Name of the grid; several can run side by side. \\[default: default]"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def up(
