@@ -201,8 +201,7 @@ def _value(path: str | Path, line: int, field: Field, text: str) -> float:
     """Parse one field of one record."""
 
     def wrong(problem: str) -> TraceError:
-        shown = text if len(text) <= 40 else f"{text[:37]}..."
-        return TraceError(path, f"{shown} {problem}", line=line, field=field.name)
+        return TraceError(path, f"{short(text)} {problem}", line=line, field=field.name)
 
     value = float(text) if NUMBER.fullmatch(text) else math.nan
     if math.isnan(value):
@@ -212,6 +211,11 @@ def _value(path: str | Path, line: int, field: Field, text: str) -> float:
     if field.whole and value != math.floor(value):
         raise wrong("is not a whole number")
     return value
+
+
+def short(text: str) -> str:
+    """Return a text of a file so that it fits into a message of one line."""
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:
