@@ -82,6 +82,7 @@ class GangReference:
     # Time
 
     def run(self) -> GangReference:
+        """Play until nothing is left."""
         arrivals = list(self.jobs)
         due: int | None = None
         while arrivals or self.queue or self.placed or due is not None:
@@ -219,15 +220,18 @@ class GangReference:
         return taken
 
     def _earliest(self, occupations: list[tuple[int, int, int]], width: int, length: int) -> int:
-        """The earliest start at which so much is free throughout."""
+        """Return the earliest start at which so much is free throughout."""
         for start in sorted({self.now, *(end for _, end, _ in occupations)}):
-            instants = {start, *(begin for begin, _, _ in occupations if start < begin < start + length)}
-            if all(
-                self.nodes - sum(held for begin, end, held in occupations if begin <= instant < end) >= width
-                for instant in instants
-            ):
+            if self._is_free(occupations, start, width, length):
                 return start
         raise AssertionError("a job is wider than the site")
+
+    def _is_free(self, occupations: list[tuple[int, int, int]], start: int, width: int, length: int) -> bool:
+        instants = {start, *(begin for begin, _, _ in occupations if start < begin < start + length)}
+        return all(
+            self.nodes - sum(held for begin, end, held in occupations if begin <= instant < end) >= width
+            for instant in instants
+        )
 
     def _compact(self, *, migrates: bool) -> bool:
         order = sorted(range(self.policy.mpl), key=lambda row: (self._used(row), row))
@@ -251,17 +255,38 @@ class GangReference:
         if in_the_way:
             if not migrates:
                 return False
+            cost = self.policy.migration_ms
             others = sum(other.tasks for other in in_the_way)
             all_may = all(self._may_leave(other, target) for other in in_the_way)
             if all_may and others < job.tasks and others <= self.budget:
+                if not self._may_cost(job, target, in_the_way, cost // 2 if others else 0, cost):
+                    return False
                 job.rows = set()
                 self._option_1(job, target, in_the_way)
             elif job.moved_in != self.decisions and job.tasks <= self.budget:
+                if job.begun and not self._may_cost(job, target, in_the_way, cost, cost // 2):
+                    return False
                 job.rows = set()
                 self._option_2(job, target, in_the_way)
             else:
                 return False
         job.rows, job.home = {target}, target
+        return True
+
+    def _may_cost(self, job: _Job, target: int, others: list[_Job], job_ms: int, other_ms: int) -> bool:
+        """Whether they may take so much longer without delaying what has been promised in the row."""
+        if self.policy.backfill == "none":
+            return True
+        held = self._occupations(target, promised=True)
+        length = self._longest(job) + job_ms * self.policy.mpl
+        if self._earliest(held, job.width, length) != self.now:
+            return False
+        held.append((self.now, self.now + length, job.width))
+        for other in others:
+            begin, longer = self.now + self._longest(other), other_ms * self.policy.mpl * other.begun
+            if longer and not self._is_free(held, begin, other.width, longer):
+                return False
+            held.append((begin, begin + longer, other.width))
         return True
 
     def _may_leave(self, other: _Job, row: int) -> bool:

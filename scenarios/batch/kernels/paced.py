@@ -29,8 +29,8 @@ from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended as sha
 from gridweave.site.disciplines.sharing.kernels.state import forget_changes
 from gridweave.site.disciplines.sharing.kernels.state import job_submitted as shared_job_submitted
 from gridweave.site.disciplines.sharing.kernels.state import job_withdrawn as shared_job_withdrawn
-from gridweave.site.kernels.turns import done_in_turns_ms
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.turns import done_in_turns_ms
 from gridweave.site.kernels.work import NOT_RUNNING, WorkTable, begin_work, change_rate, expect_work, stop_work, work_of
 
 # The fields of records have no types.
@@ -164,4 +164,5 @@ def _follow_turns(state: GangSite, gang: GangCodes, work: WorkTable, run: RunArr
         row = state.placed[i]
         job = state.jobs[row]
         left_ms = job.owed_ms + run.run_ms[row] - job.worked_ms
-        expect_work(run.ends, work, row, job.job_id, work_of(left_ms), now_ms, now_ms + done_in_turns_ms(job, cycle, left_ms))
+        end_ms = now_ms + done_in_turns_ms(job, cycle, left_ms)
+        expect_work(run.ends, work, row, job.job_id, work_of(left_ms), now_ms, end_ms)

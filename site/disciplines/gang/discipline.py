@@ -27,14 +27,14 @@ from gridweave.site.disciplines.gang.kernels.state import (
     gang_job_withdrawn,
 )
 from gridweave.site.disciplines.gang.kernels.told import rates_at
-from gridweave.site.disciplines.gang.matrix import check_matrix, columns_of, gang_totals, matrix_of, placed_slots
+from gridweave.site.disciplines.gang.matrix import check_matrix, gang_totals, matrix_of
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
-from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 from gridweave.site.times import when_text
 
@@ -74,6 +74,8 @@ class GangDiscipline:
         # What the driver was told of each running job, and when the next rate changes or job starts.
         self._rate: dict[int, int] = {}
         self._next_change_ms = _NEVER
+        self._changes: list[tuple[int, int]] = []
+        self._moved: list[int] = []
 
     def _empty(self, slots: int) -> GangSite:
         return empty_matrix(self._nodes, self._policy.mpl, slots=slots)
@@ -83,7 +85,7 @@ class GangDiscipline:
         twin = copy.copy(self)
         twin._state = GangSite._make(array.copy() for array in self._state)
         twin._slots = self._slots.copy()
-        twin._rate = self._rate.copy()
+        twin._rate, twin._changes, twin._moved = self._rate.copy(), [], []
         return twin
 
     @property
@@ -162,28 +164,36 @@ class GangDiscipline:
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Decide if need be; return the jobs whose first slice begins now, in the order in which they were placed."""
-        gang_pass(self._state, self._codes, np.int64(now_ms))
+        decided = gang_pass(self._state, self._codes, np.int64(now_ms))
         placed = self._placed()
+        if decided and self._policy.migration != "none":
+            table, number = self._state.jobs, self._state.counters["decisions"][0]
+            ids = table["job_id"][placed[table["moved"][placed] == number]].tolist()
+            self._moved = sorted(job_id for job_id in ids if job_id in self._rate)
         rates = np.zeros(len(self._state.placed), np.int64)
         self._next_change_ms = int(rates_at(self._state, self._codes, np.int64(now_ms), rates))
         started = []
-        for slot in placed[self._state.jobs["begin_ms"][placed] <= now_ms].tolist():
+        for slot, rate in zip(placed.tolist(), rates.tolist(), strict=False):
+            if rate == NOT_RUNNING:
+                continue
             job = self._slots.jobs[slot]
             if job.job_id not in self._rate:
                 self._rate[job.job_id] = RATE_ONE
                 started.append(job)
-        self._rates = dict(zip(placed.tolist(), rates.tolist(), strict=False))
+            if self._rate[job.job_id] != rate:
+                self._rate[job.job_id] = rate
+                self._changes.append((job.job_id, rate))
         return started
 
     def take_rates(self) -> list[tuple[int, int]]:
         """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
-        told = []
-        for slot, rate in self._rates.items():
-            job = self._slots.jobs.get(slot)
-            if job is not None and self._rate.get(job.job_id, rate) != rate:
-                self._rate[job.job_id] = rate
-                told.append((job.job_id, rate))
-        return sorted(told)
+        told, self._changes = sorted(self._changes), []
+        return told
+
+    def take_moves(self) -> list[int]:
+        """Return the running jobs that the last decision has moved to other nodes, by job id."""
+        told, self._moved = self._moved, []
+        return told
 
     def _placed(self) -> npt.NDArray[np.int64]:
         placed: npt.NDArray[np.int64] = self._state.placed[: self._state.counters["n_placed"][0]]
@@ -247,7 +257,9 @@ class GangDiscipline:
         row = self._state.jobs[self._slots.of[job_id]]
         if row["home"] != NO_ROW:
             begin_ms = int(row["begin_ms"])
-            reason = f"it has its nodes in row {int(row['home'])} of the matrix, whose turn is {when_text(begin_ms, now_ms)}"
+            reason = (
+                f"it has its nodes in row {int(row['home'])} of the matrix, whose turn is {when_text(begin_ms, now_ms)}"
+            )
             return SiteReason(start_ms=begin_ms, ahead=0, reason=reason)
         queue = self._state.waiting[: self._state.counters["n_waiting"][0]].tolist()
         place = queue.index(self._slots.of[job_id])
@@ -262,7 +274,9 @@ class GangDiscipline:
         return SiteReason(
             start_ms=start_ms,
             ahead=place,
-            waits_for=tuple(run.job.job_id for run in self.running() if start_ms and run.end_by_estimate_ms <= start_ms),
+            waits_for=tuple(
+                run.job.job_id for run in self.running() if start_ms and run.end_by_estimate_ms <= start_ms
+            ),
             reason=reason,
         )
 

@@ -12,7 +12,9 @@ from gridweave.site.kernels.order import ORDERS
 NAME = "gang"
 """Of the discipline."""
 
-BACKFILLS = {"conservative": CONSERVATIVE, "easy": EASY, "none": NO_BACKFILL}
+BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
+
+SCHEDULINGS = ("continuous", "discrete")
 
 PHASES = ("fill", "clean", "compact")
 """What a decision consists of besides Schedule: up to and with this phase, in the order in which Zhang's Figures 11 and
@@ -36,7 +38,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     order : str
         A name in `gridweave.site.kernels.order.ORDERS`.
     backfill : str
-        ``conservative``, ``easy`` or ``none``: in each row of the matrix.
+        ``easy``, ``conservative`` or ``none``: in each row of the matrix.
     scheduling : str
         ``continuous``: decisions are taken when a job comes or ends, and cut the slice short. ``discrete``: at the end
         of a slice.
@@ -64,7 +66,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     slice_ms: int = 200_000
     switch_ms: int = 0
     order: str = "fcfs"
-    backfill: str = "conservative"
+    backfill: str = "easy"
     scheduling: str = "continuous"
     phases: str = "compact"
     migration: str = "none"
@@ -76,7 +78,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
         _check_name("discipline", self.discipline, (NAME,))
         _check_name("order", self.order, tuple(ORDERS))
         _check_name("backfill", self.backfill, tuple(BACKFILLS))
-        _check_name("scheduling", self.scheduling, ("continuous", "discrete"))
+        _check_name("scheduling", self.scheduling, SCHEDULINGS)
         _check_name("phases", self.phases, PHASES)
         _check_name("migration", self.migration, MIGRATIONS)
         if not 1 <= self.mpl <= MAX_ROWS:
@@ -99,7 +101,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
         name = ("M" if self.migration != "none" else "") + ("GS" if self.backfill == "none" else "BGS")
         words = [f"{name}-{self.mpl}"]
         usual = {field.name: field.default for field in msgspec.structs.fields(GangPolicy)}
-        usual |= {"backfill": "none" if self.backfill == "none" else "conservative"}
+        usual |= {"backfill": "none" if self.backfill == "none" else "easy"}
         usual |= {"migration": "none" if self.migration == "none" else "all"}
         for option, value in usual.items():
             own = getattr(self, option)

@@ -20,10 +20,10 @@ def words_for(nodes: int) -> int:
 @kernel_part
 def overlap(a: Ints, b: Ints) -> bool:
     """Whether two sets have a column in common."""
+    common = 0
     for word in range(len(a)):
-        if a[word] & b[word]:
-            return True
-    return False
+        common |= a[word] & b[word]
+    return common != 0
 
 
 @kernel_part

@@ -97,7 +97,7 @@ def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: I
         if codes.backfill != NO_BACKFILL:
             hold_row(state, home, now_ms, longest_ms(state, job), -job.width)
             hold_row(state, target, now_ms, longest_ms(state, job), job.width)
-    elif not _migrate(state, codes, job, target):
+    elif not _migrate(state, codes, job, target, now_ms):
         return False
     else:
         # What it costs lets jobs of both rows take longer.
@@ -115,7 +115,7 @@ def _spares_promises(state: GangSite, job: Record, target: Int, now_ms: Int) -> 
 
 
 @kernel
-def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int) -> bool:
+def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int) -> bool:
     """Move a job to a row in which others have its nodes, the cheaper way; return whether it was done.
 
     Either those others are moved to free nodes of the row (option 1) or the job is (option 2, and if both cost alike).
@@ -123,12 +123,41 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int) -> boo
     counters = state.counters[0]
     found = find_overlapping(state, job, target)
     tasks, others = tasks_of(job), tasks_in_the_way(state, target, found)
+    whole_ms, half_ms = codes.migration_ms, codes.migration_ms // 2
     if 0 <= others < tasks and others <= counters.tasks_left:
+        if not _may_cost(state, codes, job, target, now_ms, found, half_ms if others > 0 else 0, whole_ms):
+            return False
         leave_row(state, job, job.home)
         move_others(state, codes, job, target, found)
         return True
     if not may_move(state, job) or tasks > counters.tasks_left:
         return False
+    if tasks > 0 and not _may_cost(state, codes, job, target, now_ms, found, whole_ms, half_ms):
+        return False
     leave_row(state, job, job.home)
     move_job(state, codes, job, target, found)
+    return True
+
+
+@kernel
+def _may_cost(
+    state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, found: Int, job_ms: Int, other_ms: Int
+) -> bool:
+    """Whether a job, and those in ``overlapping``, may take so much longer without delaying what has been promised."""
+    if codes.backfill == NO_BACKFILL or codes.migration_ms == 0:
+        return True
+    counters = state.counters[0]
+    length_ms = longest_ms(state, job) + job_ms * counters.rows
+    if row_start_ms(state, target, now_ms, job.width, length_ms) != now_ms:
+        return False
+    hold_row(state, target, now_ms, length_ms, job.width)
+    for i in range(found):
+        other = state.jobs[state.overlapping[i]]
+        longer_ms = other_ms * counters.rows if tasks_of(other) > 0 else 0
+        if longer_ms > 0:
+            end_ms = now_ms + longest_ms(state, other)
+            if row_start_ms(state, target, end_ms, other.width, longer_ms) != end_ms:
+                counters.has_profiles = 0
+                return False
+            hold_row(state, target, end_ms, longer_ms, other.width)
     return True

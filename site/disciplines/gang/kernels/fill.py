@@ -54,10 +54,11 @@ def fill(state: GangSite, codes: GangCodes, migrates: bool) -> None:
 @kernel_part
 def _has_holes(state: GangSite) -> bool:
     """Whether a row in use has free nodes."""
+    holes = 0
     for row in range(state.counters[0].rows):
-        if 0 < state.used[row] < state.counters[0].nodes:
-            return True
-    return False
+        if state.used[row] > 0:
+            holes += state.counters[0].nodes - state.used[row]
+    return holes > 0
 
 
 @kernel_part

@@ -351,7 +351,7 @@ def leave_row(state: GangSite, job: Record, row: Int) -> None:
 
 @kernel_part
 def turns_until(state: GangSite, row: Int) -> Int:
-    """Return how far a row is from now on, in rows: that after the last slice's has 0, the last slice's own the most."""
+    """Return how far a row is from now on, in rows: 0 for that behind the last slice's, the most for that itself."""
     rows = state.counters[0].rows
     return (row - state.counters[0].last_row - 1) % rows
 
