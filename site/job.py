@@ -448,12 +448,12 @@ def _order_problem(request: JobRequest) -> str | None:
         return f"after names {len(request.after)} jobs; at most {MOST_AFTER}"
     for after in request.after:
         if not 1 <= after.job_id < 2**63:
-            return f"after: {after.job_id} is no number of a job; a whole number from 1 up"
+            return f"after: {after.job_id} is not a job number; a whole number from 1 up"
     array = request.array
     if array is None:
         return None
     if not (0 < len(array.name) <= MOST_NAME and array.name.isprintable()):
-        return f"array: the name {array.name!r:.100} is none; a text of 1 to {MOST_NAME} characters in one line"
+        return f"array: the name {array.name!r:.100} cannot be used; give 1 to {MOST_NAME} characters in one line"
     if not 0 <= array.index < 2**31:
         return f"array: index is {array.index}; a whole number from 0 to {2**31 - 1}"
     if not 0 <= array.at_once <= MAX_WIDTH:

@@ -231,7 +231,7 @@ def _command_problem(launch: Launch) -> str | None:
         ("working directory", launch.working_directory or "")
     ]:
         if "\0" in text:
-            return f"{what}: {text!r} holds a NUL character, which the operating system does not take"
+            return f"{what}: {text!r} contains a NUL character, which the operating system does not accept"
     if launch.working_directory is not None and not launch.working_directory.startswith("/"):
         return f"working directory {launch.working_directory!r}: must be an absolute path"
     return None
@@ -243,7 +243,7 @@ def _environment_problem(launch: Launch) -> str | None:
         if wrong:
             return f"environment: the name {name!r} {wrong}; a name is any text but empty, without '=' and NUL"
         if "\0" in value:
-            return f"environment: the value of {name} holds NUL; a value is any text without it"
+            return f"environment: the value of {name} contains NUL; a value is any text without it"
     return None
 
 

@@ -404,7 +404,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise OptionError("name", "of a machine is empty; any text will do")
+            raise OptionError("name", "of a machine is empty; give it a name")
         if self.nodes < 1:
             raise OptionError("nodes", f"is {self.nodes} of machine {self.name}; a whole number from 1 up")
         low, high = self.ports

@@ -138,7 +138,9 @@ def node_of(site: str) -> str:
 def check_name(name: str) -> str:
     """Return the name of a grid, if it can be one."""
     if not _NAME.fullmatch(name):
-        raise OptionError("--name", f"{name!r} is no name of a grid; 1 to 40 letters, digits, hyphens and underscores")
+        raise OptionError(
+            "--name", f"{name!r} cannot be the name of a grid; give 1 to 40 letters, digits, hyphens and underscores"
+        )
     return name
 
 
@@ -212,15 +214,21 @@ def known_grids() -> list[str]:
 def working_on(name: str) -> Iterator[Path]:
     """Keep others from starting or ending the same grid meanwhile; yield the folder of its state."""
     folder = make_private(state_folder(name))
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    right = "wait for it, or give another --name"
+    with locked(folder / LOCK, f"another process is starting or stopping the grid {name!r}; {right}"):
+        yield folder
+
+
+@contextlib.contextmanager
+def locked(path: Path, problem: str) -> Iterator[None]:
+    """Hold a lock, a file; UnavailableError with the problem if another process holds it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UnavailableError(
-                f"another process starts or ends the grid {name!r} just now; wait for it, or give another --name"
-            ) from None
-        yield folder
+            raise UnavailableError(problem) from None
+        yield
     finally:
         os.close(handle)
 

@@ -153,7 +153,7 @@ def check_driver(driver: str, policy: Policy, reservations: Sequence[Request]) -
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
     if reservations and not entry_of(policy).keeps_reservations:
-        raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
+        raise OptionError("reservations", "are only for planning sites; use discipline='planning'")
     check_requests(reservations)
 
 

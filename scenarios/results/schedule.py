@@ -89,7 +89,7 @@ def write_result(result: SimulationResult, folder: Path, *, plots: bool = True) 
     Raises
     ------
     InputError
-        If the folder cannot be made or written to, or an option is no plain value.
+        If the folder cannot be made or written to, or an option is not a plain value.
     """
     return write_all(folder, _files_of(result, plots=plots))
 
@@ -260,7 +260,7 @@ def write_json(path: Path, value: Any) -> None:
     try:
         text = msgspec.json.encode(value, enc_hook=_plain, order="sorted")
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path.name}: an option is no plain value: {error}") from None
+        raise InputError(f"{path.name}: an option is not a plain value: {error}") from None
     path.write_bytes(msgspec.json.format(text, indent=2) + b"\n")
 
 
@@ -571,7 +571,7 @@ class SimulationResult(MadeAnew):
         elif kind == "month":
             classes = classes_by_month(submit_ms, self.workload.start_unix_s, self.workload.timezone)
         else:
-            raise OptionError("kind", f"{kind!r} is no way to class jobs; give one of {', '.join(CLASS_KINDS)}")
+            raise OptionError("kind", f"{kind!r} is not a way to class jobs; give one of {', '.join(CLASS_KINDS)}")
         return compute_by_class(submit_ms, start_ms, end_ms, width, self.nodes, classes, shared=self.shared)
 
     def job_columns(self, rows: slice = slice(None)) -> dict[str, Any]:
@@ -648,7 +648,7 @@ class SimulationResult(MadeAnew):
         if kind == "schedule":
             return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
         if kind != "waits":
-            raise OptionError("kind", f"{kind!r} is no plot; give one of {', '.join(PLOT_KINDS)}")
+            raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
         if start_ms is not None or end_ms is not None:
             raise OptionError("start_ms", "the distributions of waits are of all jobs; leave the window out")
         return plots.plot_waits(self)
@@ -715,6 +715,6 @@ class SimulationResult(MadeAnew):
         Raises
         ------
         InputError
-            If the folder cannot be made or written to, or an option is no plain value.
+            If the folder cannot be made or written to, or an option is not a plain value.
         """
         return write_result(self, Path(folder), plots=plots)

@@ -144,7 +144,7 @@ class Codec:
             self._decoder = msgspec.msgpack.Decoder(kind)
             self._many = msgspec.msgpack.Decoder(tuple[kind, ...])
         except TypeError as error:
-            raise OptionError(f"{what}_type", f"is no struct or union of tagged structs: {error}") from error
+            raise OptionError(f"{what}_type", f"is not a struct or a union of tagged structs: {error}") from error
 
     def encode(self, message: object) -> bytes:
         """Return a message as bytes; what could not be read back is refused."""

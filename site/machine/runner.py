@@ -196,11 +196,13 @@ class Runner:
             self._forks.open()
         except BlockingIOError as error:
             await self.close()
-            raise UnavailableError(f"{self.root}: another runner has this folder; give each its own") from error
+            raise UnavailableError(f"{self.root}: another runner uses this folder; give each runner its own") from error
         except OSError as error:
             await self.close()
             why = os.strerror(error.errno or 0)
-            raise InputError(f"{self.root}: {why}; it must be a folder on a local disk that can be written") from error
+            raise InputError(
+                f"{self.root}: {why}; it must be a folder on a local disk that you can write to"
+            ) from error
 
     async def close(self) -> None:
         """Stop watching; what runs goes on, for the next runner to adopt."""
@@ -410,7 +412,7 @@ class Runner:
             return
         if here:
             await end_strays(state)
-        why = "its supervising process was killed" if here else "the machine was started anew while it ran"
+        why = "its supervising process was killed" if here else "the machine was restarted while it ran"
         self._conclude(fragment, "lost", why, state)
 
     def _conclude_unstarted(self, fragment: Fragment, failed: str) -> bool:

@@ -59,7 +59,7 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
         supervisor = Supervisor(folder, launch, base)
         supervisor.outcome, supervisor.reason = (
             "failed",
-            "launch.msgpack is missing, damaged or of another fragment; start it anew",
+            "launch.msgpack is missing, damaged or of another fragment; start it again",
         )
     else:
         supervisor = Supervisor(folder, launch, base)

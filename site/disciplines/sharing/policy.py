@@ -43,7 +43,7 @@ MAX_LANES = 64
 
 def _check_name(option: str, value: str, known: Sequence[str] | dict[str, int]) -> None:
     if value not in known:
-        raise OptionError(option, f"{value!r} is not known; known are {', '.join(known)}")
+        raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
 
 
 def _check_number(option: str, value: float, low: float, high: float) -> None:
@@ -250,5 +250,5 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
         kinds = self.kinds or (NodeKind(count=nodes, cpu=self.sharing.cpu),)
         count = sum(kind.count for kind in kinds)
         if count != nodes:
-            raise OptionError("kinds", f"have {count} nodes together, and the site has {nodes}")
+            raise OptionError("kinds", f"have {count} nodes together, but the site has {nodes}")
         return kinds

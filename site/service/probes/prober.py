@@ -262,7 +262,7 @@ class Prober:
             raise UnavailableError(_at(writer, "has another secret; give all sites the same"))
         expected = WELCOME + proof(self._secret, b"server", theirs, nonce)
         if not hmac.compare_digest(answer, expected):
-            raise UnavailableError(_at(writer, "does not know the secret; it is no site of ours"))
+            raise UnavailableError(_at(writer, "does not know the secret, so it is not one of our sites"))
 
 
 def _at(writer: asyncio.StreamWriter, problem: str) -> str:

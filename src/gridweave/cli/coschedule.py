@@ -26,7 +26,7 @@ Resources = Annotated[
     str,
     typer.Option(
         metavar="M1|M2|M3|CPU/NETWORK/DISK|FILE",
-        help="For lomarc: what the jobs need of CPU, network, disk and memory: drawn from a mix, or read from a file "
+        help="For lomarc: what the jobs need of CPU, network, disk and memory, drawn from a mix or read from a file "
         "(.csv) as `gridweave trace resources` writes one.",
     ),
 ]
@@ -38,20 +38,24 @@ Variants = Annotated[
         "Several are compared.",
     ),
 ]
-Backfill = Annotated[str, typer.Option(metavar="NAME,...", help="easy, none, conservative. Several are compared.")]
+Backfill = Annotated[
+    str, typer.Option(metavar="NAME,...", help="Who may overtake: easy, none, conservative. Several are compared.")
+]
 Cores = Annotated[int, typer.Option(metavar="N", help="For lomarc: cores of a node.")]
 Threads = Annotated[int, typer.Option(metavar="N", help="For lomarc: hardware threads of a core.")]
-MaxSlowdown = Annotated[float, typer.Option(metavar="X", help="For lomarc: no match may slow a job more.")]
+MaxSlowdown = Annotated[
+    float, typer.Option(metavar="X", help="For lomarc: no partner may slow a job down by more than this factor.")
+]
 Slowdowns = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), in place of the formula."
+        metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), instead of the formula."
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of what a mix draws.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what a mix draws.")]
 Out = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json there; made if need be."),
+    typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json to this folder."),
 ]
 
 
@@ -69,7 +73,7 @@ def coschedule(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Do what gridweave simulate --discipline lomarc does: the older name for it.
+    """Run gridweave simulate --discipline lomarc under its older name.
 
     Example: gridweave coschedule jobs.swf --nodes 128 --resources M1 --variants PSS,AC,L-U1,L-R
     """
@@ -140,9 +144,9 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Sharin
     named = [variant.strip() for variant in variants.split(",") if variant.strip()]
     for variant in named:
         if variant.lower() not in known:
-            raise OptionError("--variants", f"{variant!r} is not known; known are {', '.join(VARIANTS)}")
+            raise OptionError("--variants", f"{variant!r} is not known; one of {', '.join(VARIANTS)}")
     if not named:
-        raise OptionError("--variants", f"names none; known are {', '.join(VARIANTS)}")
+        raise OptionError("--variants", f"names none; one of {', '.join(VARIANTS)}")
     return [
         msgspec.structs.replace(VARIANTS[known[variant.lower()]], backfill=backfill, max_slowdown=max_slowdown)
         for variant in dict.fromkeys(named)

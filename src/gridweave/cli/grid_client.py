@@ -275,7 +275,7 @@ def _start(start_ms: int | None, forecast: Forecast) -> str:
 
 def _split_text(split: SplitReason, forecast: Forecast) -> str:
     if not split.places:
-        return f"a split: {split.reason or 'there is none to be had'}"
+        return f"a split: {split.reason or 'it is not possible'}"
     text = f"a split: {places_text(split.places)}, {_start(split.start_ms, forecast)}"
     if split.length_ms and split.whole_ms and not split.reason:
         text += f", takes {rounded(split.length_ms)} in place of {rounded(split.whole_ms)}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show and draw the network between sites, and find paths in it.", no_args_is_help=True)
 
 File = Annotated[
-    str, typer.Argument(metavar="FILE", help="GML or GraphML file, TOML file with a table [net], or scenario.")
+    str, typer.Argument(metavar="FILE", help="GML or GraphML file, TOML file with a table \\[net], or scenario.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

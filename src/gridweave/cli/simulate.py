@@ -49,7 +49,7 @@ Discipline = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="queue: start jobs from a queue. planning: plan the start of every job, and plan anew when one is "
+        help="queue: start jobs from a queue. planning: plan the start of every job, and plan again when one is "
         f"submitted or ends. {SHARING_HELP} Others: docs/disciplines.md.",
     ),
 ]
@@ -77,53 +77,52 @@ Choice = Annotated[
 ]
 Slack = Annotated[
     float,
-    typer.Option(metavar="X", help="For slack: a head may be held back by X times its estimate."),
+    typer.Option(metavar="X", help="For slack: how long the first job may be held back, in multiples of its estimate."),
 ]
 Aging = Annotated[
     str,
-    typer.Option(metavar="TIME", help="For priority: the wait that is worth one level, such as 2h; or none."),
+    typer.Option(metavar="TIME", help="For priority: how long a job waits to gain one level, e.g. 2h; or none."),
 ]
 Options = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="An option that the discipline has of its own, as in its table of a scenario. Several values are "
-        "compared. May be given several times.",
+        help="An option of the discipline itself, named as in a scenario. Several values are compared. Repeatable.",
     ),
 ]
 Limits = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="For planning: whom (wider-than=75%, longer-than=2h, user=7; all if left out) and what: a time in "
-        "which they do not start (days=mon-fri, from=8:00, to=18:00), max-nodes=50% or max-jobs=2 at once. May "
-        "be given several times.",
+        help="For planning: which jobs (wider-than=75%, longer-than=2h, user=7; all if left out), and when they do "
+        "not start (days=mon-fri, from=8:00, to=18:00), or how much they may use at once (max-nodes=50%, "
+        "max-jobs=2). Repeatable.",
     ),
 ]
 Reservations = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="For planning: nodes that are asked for in advance, as start=10d,length=2h,nodes=64 (or 50%); "
-        "requested=9d says when they are asked for. Times count from the begin of the trace. May be given several "
-        "times; the output says which are accepted.",
+        help="For planning: nodes reserved in advance, e.g. start=10d,length=2h,nodes=64 (or 50%); requested=9d says "
+        "when they are requested. Times count from the start of the trace. Repeatable; the output says which are "
+        "accepted.",
     ),
 ]
 Estimates = Annotated[
     str,
     typer.Option(
         metavar="MODEL",
-        help="keep those of the trace; perfect; omega:X (uniform, up to 1+X times the run time) or phi:X (a "
-        "fraction X perfect), as in Zhang et al., section 2.1.",
+        help="Estimates: keep (those of the trace); perfect; omega:X (uniform, up to 1+X times the run time) or phi:X "
+        "(a fraction X is perfect), as in Zhang et al., section 2.1.",
     ),
 ]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of what omega, phi and a mix of resources draw.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what omega, phi and a mix of resources draw.")]
 Out = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots there; made if need be."),
+    typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder."),
 ]
-Plots = Annotated[bool, typer.Option(help="Whether to draw plots for --out.")]
+Plots = Annotated[bool, typer.Option(help="Whether --out draws plots.")]
 
 
 def simulate(
@@ -250,12 +249,12 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
     lines = []
     orders = {getattr(policy, "order", None) for policy in chosen}
     if "priority" not in workload.columns and "priority" in orders:
-        lines.append(f"{workload.name} gives no priorities: the order priority is the same as fcfs")
+        lines.append(f"{workload.name} has no priorities: the order priority is the same as fcfs")
     if "weight" not in workload.columns and {"weight", "smith"} & orders:
-        lines.append(f"{workload.name} gives no weights: all jobs weigh 1")
+        lines.append(f"{workload.name} has no weights: all jobs have weight 1")
     limits = getattr(chosen[0], "limits", ())
     if "user" not in workload.columns and any(limit.user is not None for limit in limits):
-        lines.append(f"{workload.name} gives no users: a limit for one applies to nobody")
+        lines.append(f"{workload.name} has no users: a limit for one user applies to nobody")
     return lines
 
 
