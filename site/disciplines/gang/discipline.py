@@ -226,8 +226,8 @@ class GangDiscipline:
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length, submitted now, could have at once."""
-        free = self._nodes - self._state.used
-        for width in sorted(set(free.tolist()) - {0}, reverse=True):
+        free: list[int] = (self._nodes - self._state.used).tolist()
+        for width in sorted(set(free) - {0}, reverse=True):
             if self._start_ms(now_ms, width, length_ms, self._codes) == now_ms:
                 return width
         return 0
