@@ -21,7 +21,7 @@ import msgspec
 import platformdirs
 
 from gridweave.errors import GridweaveError, OptionError, UnavailableError
-from gridweave.site.machine.folders import JOBS, fragment_key, read_state, write_whole
+from gridweave.site.machine.folders import JOBS, piece_key, read_state, write_whole
 from gridweave.site.machine.processes import ProcessStat, boot_id, open_process, process_stat, send_signal, strays
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
     from gridweave.site.machine.runner import Runner
 
     for jobs in sorted(folder.glob(f"*/*/{JOBS}")):
-        states = [read_state(fragment) for fragment in jobs.iterdir() if fragment_key(fragment) is not None]
+        states = [read_state(piece) for piece in jobs.iterdir() if piece_key(piece) is not None]
         if all(state is not None and state.phase == "ended" for state in states):
             continue
         with contextlib.suppress(GridweaveError, TimeoutError):
@@ -330,7 +330,7 @@ async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
 
 
 async def _end_all(runner: Runner, reason: str) -> None:
-    from gridweave.site.launch import FragmentEnded
+    from gridweave.site.launch import PieceEnded
 
     left = set(await runner.adopt())
     for key in left:
@@ -338,16 +338,16 @@ async def _end_all(runner: Runner, reason: str) -> None:
     events = runner.events()
     while left:
         event = await anext(events)
-        if isinstance(event, FragmentEnded):
+        if isinstance(event, PieceEnded):
             left.discard((event.job_id, event.attempt))
 
 
 def count_running(folder: Path) -> int:
     """Return how many parts of jobs run on this machine, by their folders."""
     states = (
-        read_state(fragment)
+        read_state(piece)
         for jobs in folder.glob(f"*/*/{JOBS}")
-        for fragment in jobs.iterdir()
-        if fragment_key(fragment) is not None
+        for piece in jobs.iterdir()
+        if piece_key(piece) is not None
     )
     return sum(state is not None and state.phase != "ended" for state in states)

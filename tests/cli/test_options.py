@@ -10,10 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gridweave.cli.options import DAYS, named_as_typed, parse_limit, parse_time_ms, policies, split_names
+from gridweave.cli.options import named_as_typed, parse_limit, policies, split_names
 from gridweave.errors import OptionError
 from gridweave.scenarios.workload.table import MAX_TIME_MS
-from gridweave.site.policy import DAY_MS, Limit, SitePolicy, Window
+from gridweave.site.policy import DAY_MS, DAYS, Limit, SitePolicy, Window
+from gridweave.site.times import parse_time_ms
 
 HOUR_MS = 3_600_000
 GIVEN: dict[str, Any] = {

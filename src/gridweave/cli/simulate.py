@@ -20,19 +20,19 @@ from gridweave.cli.coschedule import (
     Threads,
     Variants,
     compare_sharing,
+    side_by_side,
 )
-from gridweave.cli.options import named_as_typed, parse_reservation, policies, span_text
+from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
 from gridweave.cli.output import (
-    Report,
     check_folder,
     delayed_progress,
     give_back_large_arrays,
-    interruptible,
     print_json,
     print_table,
     say,
 )
 from gridweave.errors import OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -174,10 +174,9 @@ def simulate(
     give_back_large_arrays()
     if out is not None:
         check_folder(out)
-    if seed < 0:
-        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    check_seed(seed)
     if reservation and not entry.keeps_reservations:
-        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} keeps no reservations")
+        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
     given = (discipline, order, backfill, choice, slack, aging, limit or [], option or [])
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         check_nodes(nodes)
@@ -192,7 +191,7 @@ def simulate(
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
             say(line)
-        results = _simulated(workload, nodes, chosen, requests, report)
+        results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, reservations=requests)
     made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
     if as_json:
@@ -256,21 +255,6 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
     if "user" not in workload.columns and any(limit.user is not None for limit in limits):
         lines.append(f"{workload.name} has no users: a limit for one user applies to nobody")
     return lines
-
-
-def _simulated(
-    workload: Workload, nodes: int | None, chosen: list[Policy], requests: list[Request], report: Report
-) -> list[SimulationResult]:
-    from gridweave.scenarios.batch.simulate import simulate
-
-    def run(number: int, policy: Policy) -> SimulationResult:
-        def progress(done: int, total: int) -> None:
-            report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
-
-        return simulate(workload, nodes, policy, reservations=requests, progress=progress)
-
-    report(0, len(workload) * len(chosen), "Compiling and simulating")
-    return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
 
 
 def _print(results: list[SimulationResult]) -> None:
