@@ -19,7 +19,7 @@ from gridweave.site.disciplines.gang.matrix import check_matrix, matrix_of
 from gridweave.site.disciplines.gang.policy import BACKFILLS, MIGRATIONS, PHASES, SCHEDULINGS, GangPolicy
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import UNPLACED_MS
-from gridweave.site.messages import JobSubmitted, MoveJob, StartJob
+from gridweave.site.messages import JobFinished, JobSubmitted, MoveJob
 from reference.gang import GangReference
 
 
@@ -186,19 +186,16 @@ def test_questions_leave_no_trace() -> None:
 
 
 def test_a_moved_job_is_told() -> None:
-    """A job that is moved to let another run in more rows is told its new nodes."""
-    core = SiteCore(8, GangPolicy(mpl=2, slice_ms=100, migration="all"))
-    told: list[object] = []
-    now_ms = 0
-    for job_id, width in enumerate((5, 6, 3, 2, 3), start=1):
-        told += core.handle(now_ms := now_ms + 150, JobSubmitted(Job(job_id=job_id, width=width, estimate_ms=10_000)))
-        core.check_invariants()
-    for _ in range(20):
-        now_ms = core.next_wakeup_ms() or now_ms
-        told += core.handle(now_ms)
-        core.check_invariants()
-    assert any(isinstance(command, StartJob) for command in told)
-    assert any(isinstance(command, MoveJob) for command in told)
+    """Job 3 leaves the nodes of job 4 when there is room, so that job 4 runs in both rows; it is told where it goes."""
+    core = SiteCore(8, GangPolicy(mpl=2, slice_ms=100, migration="fill"))
+    for number, width in enumerate((5, 6, 3, 2)):
+        core.handle(150 * number, JobSubmitted(Job(job_id=number + 1, width=width, estimate_ms=10_000)))
+    for now_ms in (600, 700, 800):
+        core.handle(now_ms)
+    commands = core.handle(850, JobFinished(1))
+    core.check_invariants()
+    assert MoveJob(3, ((0, 3),), ((0, 3),)) in commands
+    assert {command.job_id for command in commands if isinstance(command, MoveJob)} == {3}
 
 
 @pytest.mark.parametrize(
