@@ -59,7 +59,7 @@ class GangRun:
     def play(self, until: int, stop_ms: int = int(NEVER_MS)) -> None:
         """Play on until this many jobs have been submitted, or up to an instant; if all are, until nothing is left."""
         numbers = np.int64(until), np.int64(stop_ms)
-        run_batch(self.state, self._work, None, self._paced, None, None, self._cancels, self._run, *numbers)
+        run_batch(self.state, self._work, None, self._paced, None, None, self._cancels, None, self._run, *numbers)
 
 
 def played_gang(

@@ -194,21 +194,21 @@ def test_a_moved_job_is_told() -> None:
         core.handle(now_ms)
     commands = core.handle(850, JobFinished(1))
     core.check_invariants()
-    assert MoveJob(3, ((0, 3),), ((0, 3),)) in commands
+    assert MoveJob(3, ((0, 2), (5, 6)), ((0, 2), (5, 6))) in commands
     assert {command.job_id for command in commands if isinstance(command, MoveJob)} == {3}
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"mpl": 0}, "mpl is 0; a matrix has from 1 row"),
-        ({"slice_ms": 0}, "slice_ms is 0; a slice takes from 1"),
-        ({"slice_ms": -5}, "slice_ms is -5; a slice takes from 1"),
-        ({"slice_ms": 100, "switch_ms": 100}, "switch_ms is 100; from 0 to less than the slice of 100 ms"),
-        ({"migration_ms": -1}, "migration_ms is -1; from 0"),
-        ({"max_tasks": -1}, "max_tasks is -1; from 0"),
-        ({"migration": "all", "phases": "clean"}, "migration goes with all phases"),
-        ({"scheduling": "sometimes"}, "scheduling 'sometimes' is not known; one of continuous, discrete"),
+        ({"mpl": 0}, "mpl: is 0; a matrix has from 1 row"),
+        ({"slice_ms": 0}, "slice_ms: is 0; a slice takes from 1"),
+        ({"slice_ms": -5}, "slice_ms: is -5; a slice takes from 1"),
+        ({"slice_ms": 100, "switch_ms": 100}, "switch_ms: is 100; from 0 to less than the slice of 100 ms"),
+        ({"migration_ms": -1}, "migration_ms: is -1; from 0"),
+        ({"max_tasks": -1}, "max_tasks: is -1; from 0"),
+        ({"migration": "all", "phases": "clean"}, "migration: goes with all phases"),
+        ({"scheduling": "sometimes"}, "scheduling: 'sometimes' is not known; one of continuous, discrete"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, object], says: str) -> None:
