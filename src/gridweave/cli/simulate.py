@@ -22,6 +22,7 @@ from gridweave.cli.coschedule import (
     compare_sharing,
     side_by_side,
 )
+from gridweave.cli.matrix import ShowMatrix, check_matrix_option, print_matrices
 from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
 from gridweave.cli.output import (
     check_folder,
@@ -157,6 +158,7 @@ def simulate(
     seed: Seed = 1,
     out: Out = None,
     plots: Plots = True,
+    show_matrix: ShowMatrix = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one site and print its metrics; several orders or backfillings are compared side by side.
@@ -194,6 +196,7 @@ def simulate(
         # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
+        matrix_ms = check_matrix_option(show_matrix, named)
         events = read_node_events(node_events) if node_events is not None else []
         rng = np.random.default_rng(seed)
         workload, remarks = _prepared(trace, nodes, estimates, shrink, rng, _columns_for(trace, named))
@@ -211,6 +214,8 @@ def simulate(
         print_json([_as_json(result) for result in results])
     else:
         _print(results)
+        if matrix_ms is not None:
+            print_matrices(workload, nodes, chosen, matrix_ms)
     if out is not None:
         with delayed_progress("Writing files"):
             written = _write(results, out, plots=plots)
