@@ -14,10 +14,15 @@ from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.kernels.loop import Cancellations, new_run, run_batch
 from gridweave.scenarios.batch.stepped import run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.scenarios.results.tuning import TuningUse, tuning_use
 from gridweave.scenarios.workload.columns import load_zone
 from gridweave.scenarios.workload.reservations import Request, ReservationAnswer, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs
-from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
+from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.kernels.dispatch import DisciplineArrays
+from gridweave.site.kernels.limits import LimitArrays
+from gridweave.site.kernels.state import NEVER_MS, Plan, empty_plan, empty_state
 from gridweave.site.policy import SitePolicy
 
 DRIVERS = ("batch", "core")
@@ -34,7 +39,7 @@ _LAST_MS = 2**62
 def play_site(
     workload: Workload,
     nodes: int | None,
-    policy: SitePolicy,
+    policy: SitePolicy | DynPPolicy,
     *,
     reservations: Sequence[Request] = (),
     driver: str = "batch",
@@ -50,13 +55,15 @@ def play_site(
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     report = progress or _tell_nobody
     answers: tuple[ReservationAnswer, ...] = ()
+    tuning: TuningUse | None = None
     if driver == "core" or reservations:
         offset_ms = _offset_for(workload, policy)
         told = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
         start_ms[rows], end_ms[rows], answers = told
         report(len(rows), len(rows))
     else:
-        start_ms[rows], end_ms[rows] = _played(workload, rows, nodes, policy, report)
+        run = _played(workload, rows, nodes, policy, report)
+        start_ms[rows], end_ms[rows], tuning = run.start_ms, run.end_ms, run.tuning(len(workload))
     return SimulationResult(
         workload=workload,
         nodes=nodes,
@@ -68,30 +75,36 @@ def play_site(
         reservations=answers,
         label=policy.label,
         options=_options_of(workload, nodes, policy),
+        tuning=tuning,
     )
 
 
 def _played(
-    workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy, report: Progress
-) -> tuple[IntArray, IntArray]:
-    """Return starts and ends as the compiled loop has them, shape (rows,)."""
+    workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy | DynPPolicy, report: Progress
+) -> BatchRun:
+    """Play all of a workload in the compiled loop."""
     run = BatchRun(workload, rows, nodes, policy, week_offset_ms=_offset_for(workload, policy))
     for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
         run.play(until)
         report(until, len(rows))
-    return run.start_ms, run.end_ms
+    return run
 
 
-def _offset_for(workload: Workload, policy: SitePolicy) -> int:
+def _offset_for(workload: Workload, policy: SitePolicy | DynPPolicy) -> int:
     """Return the local time of instant zero in the week, where a window asks for it.
 
     Without one, a zone that nobody knows does no harm.
     """
-    return week_offset_ms(workload) if any(limit.window is not None for limit in policy.limits) else 0
+    asks = any(limit.window is not None for limit in policy.limits)
+    return week_offset_ms(workload) if asks or (isinstance(policy, DynPPolicy) and policy.calendar) else 0
 
 
-def _options_of(workload: Workload, nodes: int, policy: SitePolicy) -> dict[str, Any]:
+def _options_of(workload: Workload, nodes: int, policy: SitePolicy | DynPPolicy) -> dict[str, Any]:
     """Return the options of a simulation as plain values."""
+    if isinstance(policy, DynPPolicy):
+        plain = msgspec.to_builtins(policy)
+        finite = {name: None if value in (float("inf"),) else value for name, value in plain.items()}
+        return {"trace": workload.name, "nodes": nodes, **finite}
     return {
         "trace": workload.name,
         "nodes": nodes,
@@ -133,11 +146,11 @@ def _tell_nobody(done: int, total: int) -> None:
     """Stand in for a progress report that nobody wants."""
 
 
-def check_driver(driver: str, policy: SitePolicy, reservations: Sequence[Request]) -> None:
+def check_driver(driver: str, policy: SitePolicy | DynPPolicy, reservations: Sequence[Request]) -> None:
     """Check that a driver is known, and that the policy keeps reservations if any are requested."""
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
-    if reservations and policy.discipline != "planning":
+    if reservations and not entry_of(policy).keeps_reservations:
         raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
     check_requests(reservations)
 
@@ -171,12 +184,17 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
     return number
 
 
-def _limit_masks(workload: Workload, policy: SitePolicy) -> IntArray:
+def _limit_masks(workload: Workload, policy: SitePolicy | DynPPolicy) -> IntArray:
     """Return which limits apply to each job, as bit masks."""
-    return policy.limit_masks(width=workload.width, estimate_ms=workload.estimate_ms, user=workload.columns.get("user"))
+    return _base(policy).limit_masks(width=workload.width, estimate_ms=workload.estimate_ms, user=workload.columns.get("user"))
 
 
-def _refusals(workload: Workload, nodes: int, policy: SitePolicy) -> dict[int, str]:
+def _base(policy: SitePolicy | DynPPolicy) -> SitePolicy:
+    """Return the policy of queue and plan, under dynP that of the candidate that is first in force."""
+    return policy.planning if isinstance(policy, DynPPolicy) else policy
+
+
+def _refusals(workload: Workload, nodes: int, policy: SitePolicy | DynPPolicy) -> dict[int, str]:
     """Return the jobs that can never start on the site, each with the reason."""
     masks = _limit_masks(workload, policy)
     doubtful = np.flatnonzero((workload.width > nodes) | (masks != 0))
@@ -185,7 +203,7 @@ def _refusals(workload: Workload, nodes: int, policy: SitePolicy) -> dict[int, s
     for row in doubtful:
         kind = int(workload.width[row]), int(masks[row])
         if kind not in reasons:
-            reasons[kind] = policy.why_never(nodes, width=kind[0], limits=kind[1])
+            reasons[kind] = _base(policy).why_never(nodes, width=kind[0], limits=kind[1])
         reason = reasons[kind]
         if reason is not None:
             refused[int(workload.job_id[row])] = reason
@@ -257,16 +275,51 @@ class BatchRun:
     """
 
     def __init__(
-        self, workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy, *, week_offset_ms: int = 0
+        self,
+        workload: Workload,
+        rows: IntArray,
+        nodes: int,
+        policy: SitePolicy | DynPPolicy,
+        *,
+        week_offset_ms: int = 0,
     ) -> None:
+        base = _base(policy)
         self._state = empty_state(nodes, slots=len(rows))
-        fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
+        fill_jobs(self._state.jobs, workload, rows, base.order, aging_ms=base.aging_ms)
         self._state.jobs["limits"] = _limit_masks(workload, policy)[rows]
-        plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
-        self._discipline = policy.kernel_arguments(plan, policy.limit_arrays(week_offset_ms=week_offset_ms))
+        plan = empty_plan(self._state, base.profile_totals(nodes)) if base.makes_plan else None
+        limits = base.limit_arrays(week_offset_ms=week_offset_ms)
+        if isinstance(policy, DynPPolicy):
+            self._discipline = self._tuned(workload, rows, policy, plan, limits)
+        else:
+            self._discipline = policy.kernel_arguments(plan, limits)
+        self._policy, self._rows = policy, rows
         self._cancels = cancellations(workload, rows)
         self._run = new_run(workload.run_ms[rows], room=len(self._state.running))
         self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
+
+    def _tuned(
+        self, workload: Workload, rows: IntArray, policy: DynPPolicy, plan: Plan | None, limits: LimitArrays | None
+    ) -> DisciplineArrays:
+        """Return what the kernels of dynP work with, with the tables of its candidates filled in."""
+        assert plan is not None, "a planning site without a plan"
+        assert limits is not None, "a planning site without limits"
+        # At most a switch a step, and a step at every submission, end and cancellation, and for what starts then.
+        made = policy.arguments(self._state, plan, limits, log=6 * len(rows) + 1)
+        assert made.tuning is not None, "dynP without its tuning"
+        jobs = made.tuning.candidates.jobs
+        for table, order in zip(jobs, policy.policies, strict=True):
+            fill_jobs(table, workload, rows, order, aging_ms=policy.aging_ms)
+        if policy.reading == "thesis":
+            jobs["key"][0] = np.arange(len(rows))
+        jobs["limits"] = self._state.jobs["limits"]
+        return made
+
+    def tuning(self, count: int) -> TuningUse | None:
+        """Return what a self-tuning site chose so far, for a workload of so many jobs; None for others."""
+        if not isinstance(self._policy, DynPPolicy) or self._discipline.tuning is None:
+            return None
+        return tuning_use(self._policy.policies, self._discipline.tuning.memory, self._rows, count)
 
     def play(self, until: int) -> None:
         """Play on until this many jobs have been submitted; if that is all of them, until nothing is left."""

@@ -19,6 +19,7 @@ from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
 from gridweave.scenarios.workload.reservations import Request
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.dynp.policy import DynPPolicy
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.policy import Limit, SitePolicy
 
@@ -38,7 +39,7 @@ class SiteOptions(TypedDict, total=False):
 def simulate(
     workload: Workload | str | Path,
     nodes: int | Sequence[int] | NodeKinds = None,
-    policy: SitePolicy | GridPolicy | SharedPolicy | None = None,
+    policy: SitePolicy | DynPPolicy | GridPolicy | SharedPolicy | None = None,
     *,
     reservations: Sequence[Request] = (),
     driver: str = "batch",
@@ -63,7 +64,7 @@ def simulate(
     nodes : int, sequence of int, or sequence of NodeKind, optional
         Nodes of the site; of each site of a grid; or the kinds of nodes that jobs share. Those of the machine that the
         workload was recorded on if left out.
-    policy : SitePolicy, GridPolicy, SharedPolicy, optional
+    policy : SitePolicy, DynPPolicy, GridPolicy, SharedPolicy, optional
         How the site or the grid schedules; a name is that of a variant of sharing nodes. If left out,
         a `gridweave.site.policy.SitePolicy` is made of the ``options``.
     reservations : sequence of (int, ReservationRequested)
@@ -142,7 +143,7 @@ def simulate(
         policy = SitePolicy(**options)
     elif options:
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
-    if isinstance(policy, SitePolicy):
+    if isinstance(policy, SitePolicy | DynPPolicy):
         check_driver(driver, policy, reservations)
     workload = _loaded(workload, nodes)
     of_site: dict[str, Any] = {"reservations": reservations or None, "driver": None if driver == "batch" else driver}
@@ -151,7 +152,7 @@ def simulate(
     if isinstance(policy, GridPolicy):
         _refuse(of_site | of_sharing, "a grid")
         return play_grid(workload, cast("Sequence[int]", nodes), policy, **of_grid)
-    if isinstance(policy, SitePolicy):
+    if isinstance(policy, SitePolicy | DynPPolicy):
         _refuse(of_grid | of_sharing, "a site whose nodes are not shared")
         number = cast("int | None", nodes)
         return play_site(

@@ -30,6 +30,7 @@ from gridweave.scenarios.results.metrics import (
     compute_metrics,
     compute_shared,
 )
+from gridweave.scenarios.results.tuning import TuningUse
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.reservations import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
@@ -393,6 +394,8 @@ class SimulationResult(MadeAnew):
         Where jobs share the nodes of one site.
     world : WorldUse, optional
         Of a run in the simulated world.
+    tuning : TuningUse, optional
+        What a self-tuning site chose.
 
     Raises
     ------
@@ -420,6 +423,7 @@ class SimulationResult(MadeAnew):
     transfer_ms: IntArray | None = None
     sharing: SharedUse | None = None
     world: WorldUse | None = None
+    tuning: TuningUse | None = None
 
     def __post_init__(self) -> None:
         n = len(self.workload)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from gridweave.errors import OptionError
 from gridweave.site.disciplines import planning, queue
 from gridweave.site.disciplines.protocol import Entry, Policy
+from gridweave.site.disciplines.dynp import entry as dynp
 from gridweave.site.disciplines.sharing import entry as sharing
 
-DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in (queue.ENTRY, planning.ENTRY, sharing.ENTRY)}
+DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in (queue.ENTRY, planning.ENTRY, sharing.ENTRY, dynp.ENTRY)}
 """Name to entry."""
 
 
