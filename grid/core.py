@@ -256,7 +256,9 @@ class MetaCore:
     def _news(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridEvent]:
         """Return the events that say something new, in the order in which they are taken; raise as `check`."""
         if now_ms < self._now_ms:
-            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+            raise InputError(
+                f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time never goes back"
+            )
         news: list[GridEvent] = []
         for event in events:
             if type(event) is FromSite:

@@ -57,24 +57,10 @@ class LinkRow:
 
 @dataclass(slots=True)
 class WrittenNetwork:
-    """A network as it was written down.
+    """A network as it was written down; cables are numbered from 0.
 
-    Attributes
-    ----------
-    name : str
-        The file, or what else it came from.
-    nodes : list of NodeRow
-    links : list of LinkRow
-        Cables are numbered from 0.
-    detour : float
-        How many times as long as the great circle a fibre is.
-    bandwidth_bps : float or None
-        Of links that have none.
-    fills_gaps : bool
-        Whether what some links of a file leave open is taken from the others.
-    allows_parallel : bool
-        Whether cables with the same ends and the same name are different cables.
-    remarks : list of str
+    What some links leave open is taken from the others if it ``fills_gaps``; if it ``allows_parallel``, cables with the
+    same ends and the same name are different cables.
     """
 
     name: str
@@ -90,21 +76,10 @@ class WrittenNetwork:
 def assemble(
     rows: WrittenNetwork, sites: Sequence[str] | None, attach: Mapping[str, str | AttachTable], report: Reporter
 ) -> Topology | None:
-    """Check a network, fill in what it leaves open, and attach the sites.
+    """Check a network, fill in what it leaves open, and attach the sites; None if there is no telling what was meant.
 
-    Parameters
-    ----------
-    sites : sequence of str, optional
-        If left out: those of ``attach``, or every node if that is empty.
-    attach : mapping from str to str or AttachTable
-        Site to node; a site that is not named is at the node of its own name.
-    report : Reporter
-        Is told of every problem.
-
-    Returns
-    -------
-    Topology or None
-        None if there is no telling what was meant.
+    The sites are those of ``attach`` if left out, or every node if that is empty. One that it does not name is at the
+    node of its own name.
     """
     known = _check_nodes(rows, report)
     sound = [row for row in rows.links if _ends_are_sound(row, known, report)]
@@ -135,13 +110,13 @@ def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
         if not row.name:
             report.add(row.path, "a node has no name")
         if row.name in known:
-            report.add(row.path, f"{row.name!r} is the name of another node too; each has its own")
+            report.add(row.path, f"{row.name!r} is also the name of another node; each needs its own")
         known.setdefault(row.name, row)
         for what, value, most in (("latitude", row.latitude, 90.0), ("longitude", row.longitude, 180.0)):
             if value is not None and not abs(value) <= most:
                 report.add(row.path, f"node {row.name}: {what} is {value}; degrees from -{most:g} to {most:g}")
         if (row.latitude is None) != (row.longitude is None):
-            report.add(row.path, f"node {row.name}: has one of latitude and longitude; give both or none")
+            report.add(row.path, f"node {row.name}: has only one of latitude and longitude; give both or neither")
     if not rows.nodes:
         report.add((), "has no nodes; a network has at least one")
     return known
@@ -168,7 +143,9 @@ def _check_duplicates(rows: WrittenNetwork, report: Reporter) -> None:
         before = seen.setdefault((row.origin, row.target, row.name), row.cable)
         if before != row.cable and row.cable not in told and row.origin != row.target:
             told.add(row.cable)
-            report.add(row.path, f"link {row.label}: is there twice; give parallel links names, or leave one out")
+            report.add(
+                row.path, f"link {row.label}: is there twice; give parallel links names, or leave one of them out"
+            )
 
 
 def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
@@ -299,7 +276,7 @@ def _attach(
         elif name in attach:
             report.add(
                 ("attach", name),
-                f"site {name} is attached to {node!r}, which is no node; there are {named(list(known))}",
+                f"site {name} is attached to {node!r}, which is not a node; there are {named(list(known))}",
             )
         else:
             report.add((), f"site {name} is attached nowhere; add it to [net.attach], with one of {named(list(known))}")

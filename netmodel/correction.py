@@ -1,6 +1,6 @@
-"""The model of a network corrected by what was measured, or made of it alone (docs/netmodel.md, "Measured").
+"""What probes have measured between sites, and the model of a network that it corrects, or that is made of it alone.
 
-What probes have measured between sites (docs/netmodel.md, "Measured").
+The rules are in docs/netmodel.md, "Measured".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError
 from gridweave.netmodel.model import LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, NetworkModel
 from gridweave.netmodel.routing import SEGMENT_BYTES, Paths, value_paths
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
@@ -33,7 +33,6 @@ class PairMeasured(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    origin, target : str
     round_trip_ms : float or None
         What a message and its answer usually take.
     least_ms : float or None
@@ -106,11 +105,9 @@ class Measurements:
         round_trip_age_ms: int = ROUND_TRIP_AGE_MS,
         bandwidth_age_ms: int = BANDWIDTH_AGE_MS,
     ) -> None:
-        if window < 1:
-            raise OptionError("window", f"is {window}; measurements, from 1 up")
-        for option, age_ms in (("round_trip_age_ms", round_trip_age_ms), ("bandwidth_age_ms", bandwidth_age_ms)):
-            if age_ms < 1:
-                raise OptionError(option, f"is {age_ms}; milliseconds, from 1 up")
+        check_number("window", window, 1, "measurements, from 1 up")
+        check_number("round_trip_age_ms", round_trip_age_ms, 1, "milliseconds, from 1 up")
+        check_number("bandwidth_age_ms", bandwidth_age_ms, 1, "milliseconds, from 1 up")
         self._window = window
         self._age_ms = round_trip_age_ms, bandwidth_age_ms
         # A round trip belongs to both directions: these are kept by the two sites in order.
@@ -228,15 +225,7 @@ MEASURED = "measured"
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model was wrong.
-
-    Attributes
-    ----------
-    origin, target : str
-    what : str
-        ``round trip``, or ``jitter`` if only that differs (in milliseconds); ``bandwidth`` (in bits per second).
-    modelled, measured : float
-    """
+    """Where a model was wrong: a round trip or jitter alone in milliseconds, a bandwidth in bits per second."""
 
     origin: str
     target: str
@@ -247,15 +236,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """A model as measurements have corrected it.
-
-    Attributes
-    ----------
-    model : NetworkModel
-        The very one that was given if nothing differs.
-    corrections : tuple of Correction
-        In the order of the sites.
-    """
+    """A model as measurements have corrected it: the very one that was given if nothing differs."""
 
     model: NetworkModel
     corrections: tuple[Correction, ...]

@@ -59,13 +59,13 @@ def parse_graph(text: str, suffix: str, name: str) -> nx.Graph[Any]:
 
     kind = {".gml": "GML", ".graphml": "GraphML"}.get(suffix.lower())
     if kind is None:
-        raise InputError(f"{name}: has no suffix of a graph; use {' or '.join(FORMATS)}, or a table in .toml")
+        raise InputError(f"{name}: the suffix is not that of a graph; use {' or '.join(FORMATS)}, or a table in .toml")
     try:
         return _parse_gml(text) if kind == "GML" else _parse_graphml(text)
     except (nx.NetworkXException, ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{name}: is no {kind} that can be read: {' '.join(str(error).split())}") from None
+        raise InputError(f"{name}: cannot be read as {kind}: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise InputError(f"{name}: is no {kind} that can be read: it is nested too deeply") from None
+        raise InputError(f"{name}: cannot be read as {kind}: it is nested too deeply") from None
 
 
 def _parse_gml(text: str) -> nx.Graph[Any]:
@@ -96,13 +96,8 @@ def _parse_graphml(text: str) -> nx.Graph[Any]:
 def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenNetwork:
     """Return the nodes and links of a graph; an edge without a direction is a link each way.
 
-    Parameters
-    ----------
-    graph : networkx.Graph
-        Or one of its kin. Nodes may have Latitude and Longitude; edges latency_ms, bandwidth_bps (or the Topology Zoo's
-        LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
-    name : str
-        The file, or what else it came from.
+    Nodes may have Latitude and Longitude; edges latency_ms, bandwidth_bps (or the Topology Zoo's LinkSpeedRaw, or
+    LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
     """
     labels = _labels(graph)
     rows = WrittenNetwork(name, fills_gaps=True, allows_parallel=True)
@@ -234,7 +229,7 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
     import networkx as nx
 
     if table.name not in known_generators():
-        report.add(("generator", "name"), f"{table.name!r} is not known; known are {', '.join(known_generators())}")
+        report.add(("generator", "name"), f"{table.name!r} is not known; one of {', '.join(known_generators())}")
         return None
     function = getattr(nx, table.name)
     arguments = dict(table.arguments)
@@ -261,7 +256,7 @@ def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour
     """Give all links the latency that was said, or that of their lengths on a square."""
     if table.latency_ms is not None:
         if table.side_km is not None:
-            report.add(("generator", "side_km"), "stands beside latency_ms; give one of them")
+            report.add(("generator", "side_km"), "is given together with latency_ms; leave one of them out")
         for row in rows.links:
             row.latency_ms = table.latency_ms
         return
@@ -294,20 +289,10 @@ _LISTS: dict[str, type[msgspec.Struct]] = {"nodes": NodeTable, "links": LinkTabl
 
 
 def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
-    """Read the table ``[net]`` of a file.
+    """Read the table ``[net]`` of a file; what is unknown, missing or of a wrong type is told, and is as if left out.
 
-    Parameters
-    ----------
-    raw : dict
-        Of plain values, as TOML gives them.
-    report : Reporter
-        Is told of what is unknown, missing or of a wrong type, element by element.
-
-    Returns
-    -------
-    NetTable
-        With what could be read; the rest is as if it had been left out. A node or a link that is refused is
-        there all the same, if its name or its ends can be read, so that nothing else is found wrong for lack of it.
+    A node or a link that is refused is there all the same, if its name or its ends can be read, so that nothing else is
+    found wrong for lack of it.
     """
     lists: dict[str, Any] = {}
     for key, kind in _LISTS.items():
@@ -388,13 +373,7 @@ def meant(key: str, known: Iterable[str]) -> str:
 
 
 def rows_of(table: NetTable, name: str, report: Reporter) -> WrittenNetwork:
-    """Return the nodes and links that are written in a table.
-
-    Parameters
-    ----------
-    name : str
-        The file, or what else it came from.
-    """
+    """Return the nodes and links that are written in a table."""
     rows = WrittenNetwork(
         name, detour=table.detour, bandwidth_bps=speed_of(table.bandwidth_bps, table.bandwidth, (), report)
     )
@@ -487,7 +466,7 @@ def parse_network(
         table = NetTable(file=name)
         given, read_text = text, lambda _: given
     else:
-        raise InputError(f"{name}: has no suffix of a network; use {TOML}, {' or '.join(FORMATS)}")
+        raise InputError(f"{name}: the suffix is not that of a network; use {TOML}, {' or '.join(FORMATS)}")
     topology = build_topology(table, name, read_text, problems, sites)
     problems.raise_if_any()
     assert topology is not None
@@ -498,7 +477,7 @@ def _parsed_table(text: str, name: str, problems: Problems) -> NetTable:
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: is no TOML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{name}: is not TOML: {' '.join(str(error).split())}") from None
     if not isinstance(raw.get("net"), dict):
         raise InputError(f"{name}: has no table [net]")
     return read_table(raw["net"], problems)
@@ -519,8 +498,6 @@ def topology_of_graph(
     ----------
     graph : networkx.Graph
         Or one of its kin, with the attributes that `gridweave.netmodel.reading.rows_of_graph` reads.
-    name : str
-        For messages.
     sites : sequence of str, optional
         If left out: those of ``attach``, or every node.
     attach : mapping from str to str, optional
@@ -555,23 +532,9 @@ def topology_of_graph(
 def build_topology(
     table: NetTable, name: str, read_text: ReadText, report: Reporter, sites: Sequence[str] | None = None
 ) -> Topology | None:
-    """Return the topology of a table.
+    """Return the topology of a table, as for `parse_network`; None if there is no telling what was meant.
 
-    Parameters
-    ----------
-    name : str
-        The file, or what else it came from.
-    read_text : callable
-        Reads the file that the table names.
-    report : Reporter
-        Is told of every problem; paths are those within the table.
-    sites : sequence of str, optional
-        If left out: those of ``attach``, or every node.
-
-    Returns
-    -------
-    Topology or None
-        None if there is no telling what was meant.
+    Every problem is told, by paths within the table.
     """
     check_settings(table, report)
     rows = _source_rows(table, name, read_text, report)
@@ -595,7 +558,7 @@ def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Report
         report.add((), f"{wrong}; a network comes from one of file, generator, and nodes with links")
         return None
     if sources == ["links"]:
-        report.add(("links",), "stand without nodes; name the nodes in [[net.nodes]]")
+        report.add(("links",), "are given without nodes; name the nodes in [[net.nodes]]")
         return None
     if table.generator is not None:
         return generated_rows(table.generator, name, table.detour, report)

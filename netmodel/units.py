@@ -11,22 +11,7 @@ _SPEED = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kKMGT]?)\s*(b
 
 
 def parse_bandwidth(text: str) -> float:
-    """Read a speed with its unit.
-
-    Parameters
-    ----------
-    text : str
-        A number and one of bps, kbps, Mbps, Gbps and Tbps, or the same with bit/s; prefixes are powers of 1000.
-
-    Returns
-    -------
-    float
-        Bits per second.
-
-    Raises
-    ------
-    InputError
-        If it is none.
+    """Read a speed with its unit (bps or bit/s, with prefixes that are powers of 1000) as bits per second.
 
     Examples
     --------
@@ -35,7 +20,9 @@ def parse_bandwidth(text: str) -> float:
     """
     found = _SPEED.fullmatch(text)
     if not found:
-        raise InputError(f"{text!r} is no speed; write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'")
+        raise InputError(
+            f"{text!r} is not a speed; write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
+        )
     prefix = "k" if found.group(2) == "K" else found.group(2)
     return float(found.group(1)) * PREFIXES[prefix]
 

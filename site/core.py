@@ -16,7 +16,14 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, Policy
+from gridweave.site.disciplines.protocol import (
+    ChangesRates,
+    ChoosesNodes,
+    Discipline,
+    KeepsFigures,
+    MovesStarts,
+    Policy,
+)
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
@@ -112,6 +119,11 @@ class SiteCore:
         return 1 if self._places is None else self._places.threads_per_node
 
     @property
+    def figures(self) -> KeepsFigures | None:
+        """The discipline, where it tells more of its jobs than when they ran."""
+        return self._discipline if isinstance(self._discipline, KeepsFigures) else None
+
+    @property
     def free(self) -> int:
         """Nodes that no job and no open reservation holds."""
         return self._pool.free if self._places is None else self._places.free
@@ -186,7 +198,9 @@ class SiteCore:
         What is no event of a site is passed over.
         """
         if now_ms < self._now_ms:
-            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+            raise InputError(
+                f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time never goes back"
+            )
         for event in events:
             if type(event) is JobSubmitted:
                 check_job(event.job)
@@ -255,7 +269,15 @@ class SiteCore:
             state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not see the nodes that open reservations hold.
-        return msgspec.structs.replace(self._discipline.explain(now_ms, job_id), nodes=self.nodes, free=self.free)
+        said = self._discipline.explain(now_ms, job_id)
+        reason = self._with_rule(said.reason)
+        return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.free)
+
+    def _with_rule(self, reason: str) -> str:
+        """Return a reason, with the rule by which the start may move if the discipline has one."""
+        return (
+            f"{reason}; {self._discipline.why_starts_move()}" if isinstance(self._discipline, MovesStarts) else reason
+        )
 
     def quote(self, now_ms: int, job: Job) -> SiteReason:
         """Return when a job would start that were submitted now, and why not sooner.
@@ -277,7 +299,7 @@ class SiteCore:
                 reason = f"{free_text(self.free, self.nodes)}, and it could start at once"
             else:
                 reason = f"it needs {nodes_text(job.width)}, {free_text(self.free, self.nodes)}, and "
-                reason += f"{waiting} job{'s wait' if waiting != 1 else ' waits'}"
+                reason = self._with_rule(f"{reason}{waiting} job{'s wait' if waiting != 1 else ' waits'}")
         ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
         return SiteReason(
             nodes=self.nodes,

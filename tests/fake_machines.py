@@ -63,7 +63,7 @@ class Machine:
         self.is_up = False
         self.runner = None
         for key in self.running:
-            self.end(key, "lost", "the machine was started anew while it ran")
+            self.end(key, "lost", "the machine was restarted while it ran")
         if wiped:
             self.works.lost |= {job_id for job_id, _ in self.folder}
             self.folder = {}

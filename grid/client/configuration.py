@@ -118,7 +118,7 @@ def configured(
         If no grid is named, and none runs here; or not the one that is named.
     """
     if url is not None and grid is not None:
-        raise OptionError("grid", f"names the grid {grid!r} of this machine beside a URL; give one of them")
+        raise OptionError("grid", f"names the grid {grid!r}, and a URL is given as well; give only one of them")
     environment = os.environ if environment is None else environment
     in_file, warnings = _file_layer(environment, profile)
     given = _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http)
@@ -206,9 +206,11 @@ def _clean_url(url: str) -> str:
     except ValueError:
         port_is_fine = False
     if not port_is_fine or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise OptionError("url", f"{url!r} is no address of a gateway; write for example https://grid.example.org:8765")
+        raise OptionError(
+            "url", f"{url!r} is not the address of a gateway; write for example https://grid.example.org:8765"
+        )
     if parts.username is not None or parts.password is not None:
-        raise OptionError("url", "holds a user or a password; give the token apart (GRIDWEAVE_TOKEN)")
+        raise OptionError("url", "contains a user or a password; give the token separately (GRIDWEAVE_TOKEN)")
     return url.strip().rstrip("/")
 
 
@@ -218,7 +220,7 @@ def _check_secret(connection: Connection) -> None:
     if token is None:
         return
     if not token.isascii() or not token.isprintable() or " " in token or not token:
-        raise OptionError("token", "holds blanks or other letters than a token has; copy it whole, without line ends")
+        raise OptionError("token", "contains blanks or characters that no token has; copy all of it, without line ends")
     if (
         connection.url.startswith("http:")
         and not is_loopback(urlsplit(connection.url).hostname or "")
@@ -232,7 +234,6 @@ def _check_secret(connection: Connection) -> None:
 
 
 def _environment_layer(environment: Mapping[str, str]) -> _Layer:
-    """Return what the environment says."""
     layer = _Layer(
         url=environment.get(URL_VARIABLE) or None,
         token=environment.get(TOKEN_VARIABLE) or None,
@@ -250,24 +251,14 @@ def _over(upper: _Layer, lower: _Layer) -> _Layer:
 
 
 def _layer_of(grid: LocalGridState | None) -> _Layer:
-    """Return how a grid of this machine is reached."""
     return _Layer() if grid is None else _Layer(url=grid.url, token=grid.token, ca=grid.cert or None)
 
 
 def grid_here(name: str | None = None) -> LocalGridState | None:
     """Return a grid that `gridweave up` has started here: that of a name, else ``default``, else the only one.
 
-    Returns
-    -------
-    LocalGridState or None
-        None if none runs, and no name is given.
-
-    Raises
-    ------
-    UnavailableError
-        If the one of this name does not run.
-    OptionError
-        If it cannot be told which one is meant.
+    Without a name, None if none runs. UnavailableError if the one of this name does not run, OptionError if there are
+    several.
     """
     if name is not None:
         grid = running_grid(name)
@@ -300,13 +291,13 @@ def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_L
             raise InputError(f"{path}: there is no such file, and so no profile {profile!r}") from None
         return _Layer(), []
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is no UTF-8; write it as text") from None
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; write it as text") from None
     except OSError as error:
         raise InputError(f"{path}: {os.strerror(error.errno or 0)}") from None
     layer = _read(path, text, profile)
     warnings = []
     if is_open_to_others and _TOKEN_LINE.search(text):
-        warnings.append(f"{path} holds a token, and others may read it; run: chmod 600 {path}")
+        warnings.append(f"{path} contains a token, and others may read it; run: chmod 600 {path}")
     return layer, warnings
 
 
@@ -369,7 +360,7 @@ def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: s
     """Return the token in a file that is named in place of it."""
     where = f"{path}:{_line(text, TOKEN_FILE, prefix)}: {prefix}{TOKEN_FILE}"
     if "token" in table:
-        raise InputError(f"{where}: stands beside token; leave one of them out")
+        raise InputError(f"{where}: is given together with token; leave one of them out")
     place = path.parent / Path(file).expanduser()
     try:
         return place.read_text(encoding="ascii").strip()

@@ -89,13 +89,7 @@ def job_request(
 
 
 def checked(request: JobRequest) -> JobRequest:
-    """Return a request with the name of who asks.
-
-    Raises
-    ------
-    InputError
-        If no site could run it; the message is one line.
-    """
+    """Return a request with the name of who asks; InputError if no site could run it."""
     if problem := request_problem(request):
         raise InputError(problem)
     return request if request.user else msgspec.structs.replace(request, user=login_name())
@@ -126,10 +120,7 @@ def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
 def callable_name(function: Callable[..., Any] | str) -> str:
     """Return ``module:function`` of a function that the machines can import as well.
 
-    Raises
-    ------
-    InputError
-        If they could not: a lambda, a function within a function, one of a script or a notebook.
+    InputError if they could not: a lambda, a function within a function, one of a script or a notebook.
 
     Examples
     --------
@@ -152,7 +143,7 @@ def callable_name(function: Callable[..., Any] | str) -> str:
     for part in path.split("."):
         found = getattr(found, part, None)
     if found is not function and getattr(found, "__func__", found) is not function:
-        raise InputError(f"{module}:{path} is another object now (decorated, or defined anew); {right}")
+        raise InputError(f"{module}:{path} is another object now (decorated, or defined again); {right}")
     return f"{module}:{path}"
 
 
@@ -163,11 +154,10 @@ def _program(
     ranks: Where,
     if_lost: Literal["requeue", "fail"],
 ) -> Program:
-    """Return the program, if it is not one already."""
     if isinstance(what, Program):
         return what
     if not isinstance(what, Call) and (isinstance(what, str) or not all(isinstance(text, str) for text in what)):
-        raise InputError(f"{what!r:.200} is no command; give a list: its name, then its arguments, each a text")
+        raise InputError(f"{what!r:.200} is not a command; give a list of strings: its name, then its arguments")
     return Program(
         argv=() if isinstance(what, Call) else tuple(what),
         call=what if isinstance(what, Call) else None,

@@ -25,18 +25,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def site_policy(site: Site, grid: PolicyTable) -> Policy:
-    """Return how a site schedules by itself.
-
-    Parameters
-    ----------
-    grid : PolicyTable
-        For what the site leaves open.
-
-    Raises
-    ------
-    OptionError
-        If its options are not known, or do not go together.
-    """
+    """Return how a site schedules by itself; what it leaves open is as for the grid."""
     usual = {"order": grid.order, "backfill": grid.backfill}
     return read_policy(site.discipline, site.nodes, site.options, usual)
 
@@ -49,15 +38,7 @@ def owner_policy(site: Site) -> OwnerPolicy:
 def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPolicy:
     """Return the policy of a grid.
 
-    Parameters
-    ----------
-    report : FileReport, optional
-        Is told of each value that is refused, which then has its default; without it the first one is an error.
-
-    Raises
-    ------
-    OptionError
-        If a value is refused, and there is no report.
+    A value that is refused is told to the report, and has its default then; without a report it is an OptionError.
     """
     values: dict[str, Any] = {name: getattr(table, name) for name in GridPolicy.__struct_fields__}
     rows = table.max_fragments
@@ -70,22 +51,7 @@ def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPol
 
 
 def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: FileReport | None = None) -> T:
-    """Return what a table says as the struct that is used, which checks its values itself.
-
-    Parameters
-    ----------
-    kind : type
-        The struct, with the fields of the table.
-    place : tuple of str
-        Where the table stands.
-    report : FileReport, optional
-        Is told of each value that is refused, which then has its default; without it the first one is an error.
-
-    Raises
-    ------
-    OptionError
-        If a value is refused, and there is no report.
-    """
+    """Return what a table says as the struct that is used, which checks its values itself; see `grid_policy`."""
     return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
 
 
@@ -104,22 +70,17 @@ def _made(kind: type[T], values: dict[str, Any], place: tuple[str, ...], report:
 
 
 def check_sites(sites: Sequence[object], report: FileReport) -> None:
-    """Check sites, as far as they could be read.
-
-    Parameters
-    ----------
-    sites : sequence of Site or UNSET
-        UNSET stands for one that could not be read.
-    report : FileReport
-        Is told of every problem.
-    """
+    """Check sites, as far as they could be read: UNSET stands for one that could not be."""
     if not sites and not report.stands_at(("sites",)):
         report.add(("sites",), "is empty; a grid has at least one site")
     seen: set[str] = set()
     read = [(number, site) for number, site in enumerate(sites) if isinstance(site, Site)]
     for number, site in read:
         if site.name in seen:
-            report.add(("sites", number, "name"), f"{site.name!r} is the name of another site too; each has its own")
+            report.add(
+                ("sites", number, "name"),
+                f"{site.name!r} is also the name of another site; each needs its own",
+            )
         seen.add(site.name)
         _check_site(site, ("sites", number), report)
     if sum(site.nodes for _, site in read) > MAX_WIDTH:
@@ -150,13 +111,7 @@ def _table_with(option: str) -> list[str]:
 
 
 def check_fragments(table: PolicyTable, report: FileReport) -> None:
-    """Check how the table of fragments is named.
-
-    Parameters
-    ----------
-    report : FileReport
-        Is told of every problem.
-    """
+    """Check how the table of fragments is named."""
     rows = table.max_fragments
     if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
         report.add(
@@ -168,11 +123,7 @@ def check_fragments(table: PolicyTable, report: FileReport) -> None:
 def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None, report: FileReport) -> None:
     """Check what is said of the links between sites, where there is a network and where there is none.
 
-    Parameters
-    ----------
-    sites : sequence of Site or UNSET
-    report : FileReport
-        Is told of every problem. The links themselves are looked at where they are read.
+    The links themselves are looked at where they are read.
     """
     if grid.split not in SITES_OF_SPLITS:
         report.add(("grid", "split"), f"{grid.split!r} is not known; one of {', '.join(SITES_OF_SPLITS)}")
@@ -186,14 +137,16 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
             if value != getattr(usual, key):
                 report.add(("grid", key), WITHOUT_NET.format(value))
         for number, _ in attached:
-            report.add(("sites", number, "at"), "is a node of no network; add the table [net], or leave this out")
+            report.add(
+                ("sites", number, "at"), "is given, but there is no network; add the table [net], or leave this out"
+            )
         return
     if grid.overhead != usual.overhead:
-        said = "stands beside [net], from which the overhead of each split follows; leave out one of them"
+        said = "is given together with [net], which decides the overhead of each split; leave one of them out"
         report.add(("grid", "overhead"), said)
     for number, site in attached:
         if site.name in net.attach:
-            report.add(("sites", number, "at"), f"stands beside net.attach.{site.name}; leave out one of them")
+            report.add(("sites", number, "at"), f"is given together with net.attach.{site.name}; leave one of them out")
 
 
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:

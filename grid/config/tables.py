@@ -81,7 +81,9 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
     order: Order | None = None
     backfill: Backfill | None = None
     grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
-    own_users_first: Annotated[bool, Meta(description="Whether own users stand ahead of delegated jobs.")] = False
+    own_users_first: Annotated[bool, Meta(description="Whether the site's own users go ahead of delegated jobs.")] = (
+        False
+    )
     at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
 
     @property
@@ -337,7 +339,7 @@ class RayTable(Table, frozen=True, kw_only=True):
 Refused = dict[tuple[str, str], str]
 """Keys that count elsewhere, and what to say of them."""
 
-_SIMULATED = "counts in simulation alone; leave it out"
+_SIMULATED = "counts only in simulation; leave it out"
 _SERVED = "is not known in GRID.toml, but in the files of gridweave serve; leave it out"
 _NOT_SIMULATED: Refused = {("grid", key): _SIMULATED for key in ("data", "contention", "at")}
 
@@ -384,7 +386,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     """
 
     refused: ClassVar[Refused] = _NOT_SIMULATED | {
-        ("grid", "rendezvous_ms"): "is not known at the grid's side; it stands in the file of each site"
+        ("grid", "rendezvous_ms"): "is not a key of the grid's side; it belongs in the file of each site"
     }
     replaced: ClassVar[dict[str, Any]] = {"sites": [], "folder": "/"}
 

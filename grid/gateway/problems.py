@@ -32,7 +32,7 @@ KINDS: dict[str, Kind] = {
     "unknown-site": Kind(404, "There is no such site"),
     "unknown-token": Kind(404, "There is no such token"),
     "wrong-method": Kind(405, "This path knows other methods"),
-    "not-acceptable": Kind(406, "The answer is not to be had in a form that is accepted"),
+    "not-acceptable": Kind(406, "The answer is not available in a form that is accepted"),
     "slow-body": Kind(408, "The body did not come in time"),
     "too-many-open-jobs": Kind(409, "The user has too many jobs that have not ended"),
     "body-too-large": Kind(413, "The body is too large"),
@@ -52,19 +52,7 @@ KINDS: dict[str, Kind] = {
 
 
 class RefusalError(Exception):
-    """A request is refused.
-
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    detail : str
-        What was wrong here, and what would be right.
-    retry_after_s : float, optional
-        After which time the same may succeed.
-    headers : mapping of str to str, optional
-        Of the answer.
-    """
+    """A request is refused: `detail` says what was wrong, and what would be right; `kind` is one of `KINDS`."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             given, missing = ("cert", "key") if self.key is None else ("key", "cert")
             raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")
         if self.client_ca is not None and self.cert is None:
-            raise OptionError("client_ca", "is given without cert and key; without TLS nobody shows a certificate")
+            raise OptionError("client_ca", "is given without cert and key; client certificates need TLS")
         if self.tokens is None and not is_loopback(self.host):
             raise OptionError(
                 "host",
@@ -110,11 +110,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_loopback(host: str) -> bool:
     """Return whether a host is this machine, seen from itself.
-
-    Parameters
-    ----------
-    host : str
-        A name or an address, without a port.
 
     Examples
     --------
@@ -130,18 +125,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Certificate:
-    """A certificate and its key, in files.
-
-    Parameters
-    ----------
-    client_ca : str, optional
-        A file of certificates; whoever connects may show one that is signed by one of them.
-
-    Raises
-    ------
-    OptionError
-        If one cannot be used.
-    """
+    """A certificate and its key in files; whoever connects may show one that is signed by one of `client_ca`."""
 
     def __init__(self, cert: str, key: str, client_ca: str | None = None) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
@@ -155,9 +139,9 @@ class Certificate:
             try:
                 text = Path(path).read_bytes()
             except OSError as error:
-                raise OptionError(option, f"{path}: {error.strerror}; name a file that can be read") from None
+                raise OptionError(option, f"{path}: {error.strerror}; name a file that you can read") from None
             if b"-----BEGIN" not in text:
-                raise OptionError(option, f"{path} is no PEM file; it begins with -----BEGIN")
+                raise OptionError(option, f"{path} is not a PEM file, which begins with -----BEGIN")
 
         def ask() -> NoReturn:
             raise OptionError("key", f"{self._key} is encrypted; decrypt it, and let nobody else read it")
@@ -195,13 +179,7 @@ class Certificate:
         return self._state() != self._seen
 
     def reload(self) -> None:
-        """Read the files again, for connections that come from now on.
-
-        Raises
-        ------
-        OptionError
-            If they cannot be used; the old ones go on then.
-        """
+        """Read the files again, for connections that come from now on; the old ones go on if that fails."""
         self._seen = self._state()  # what is wrong with them is told once
         self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         self._loaded(self.context)

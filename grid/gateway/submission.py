@@ -54,7 +54,7 @@ class _RawJobs(msgspec.Struct):
 
 
 async def submit(call: GatewayCall) -> Submitted:
-    """Hand in jobs."""
+    """Hand in jobs; they are durable when the answer comes."""
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)
@@ -82,9 +82,9 @@ async def _hand_in(
     users = [(key, request.user) for key, request in jobs]
     if site is None:
         await parts.open_jobs.known()
-        with parts.open_jobs.admitting(users) as admission:
+        with parts.open_jobs.admitting(users) as answered:
             answers = await parts.backend.submit(jobs, site=None, origin=call.origin)
-            admission.answered(answers)
+            answered(answers)
         return answers
     for user in sorted({user for _, user in users}):
         new = sum(other == user for _, other in users)
@@ -173,7 +173,7 @@ def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], p
     first: dict[str, int] = {}
     for (key, _), place in zip(passed, places, strict=True):
         if key in first:
-            problem = FieldProblem(where=f"jobs[{place}].key", detail=f"is that of jobs[{first[key]}], too")
+            problem = FieldProblem(where=f"jobs[{place}].key", detail=f"is also the key of jobs[{first[key]}]")
             raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
         first[key] = place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Container, Sequence
 from datetime import datetime
@@ -11,15 +12,18 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.batch.kernels.loop import Cancellations, new_run, run_batch
-from gridweave.scenarios.batch.stepped import run_core
+from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
+from gridweave.scenarios.batch.kernels.run import new_run
+from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.results.tuning import TuningUse, tuning_use
 from gridweave.scenarios.workload.columns import load_zone
-from gridweave.scenarios.workload.reservations import Request, ReservationAnswer, check_requests
+from gridweave.scenarios.workload.reservations import Request, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs
 from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dynp.figures import COLUMNS, totals_of
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.dispatch import DisciplineArrays
 from gridweave.site.kernels.limits import LimitArrays
 from gridweave.site.kernels.state import NEVER_MS, Plan, empty_plan, empty_state
@@ -39,7 +43,7 @@ _LAST_MS = 2**62
 def play_site(
     workload: Workload,
     nodes: int | None,
-    policy: SitePolicy | DynPPolicy,
+    policy: Policy,
     *,
     reservations: Sequence[Request] = (),
     driver: str = "batch",
@@ -50,72 +54,82 @@ def play_site(
     _check_weights(workload)
     _check_times(workload)
     nodes = _checked_nodes(workload, nodes)
-    refused = _refusals(workload, nodes, policy)
-    rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
-    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
-    report = progress or _tell_nobody
-    answers: tuple[ReservationAnswer, ...] = ()
-    tuning: TuningUse | None = None
-    if driver == "core" or reservations:
-        offset_ms = _offset_for(workload, policy)
-        told = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
-        start_ms[rows], end_ms[rows], answers = told
-        report(len(rows), len(rows))
+    tuning = None
+    if isinstance(policy, SitePolicy | DynPPolicy) and driver == "batch" and not reservations:
+        told, tuning = _played(workload, nodes, policy, progress)
     else:
-        run = _played(workload, rows, nodes, policy, report)
-        start_ms[rows], end_ms[rows], tuning = run.start_ms, run.end_ms, run.tuning(len(workload))
+        cancellations(workload, np.arange(len(workload)))
+        offset_ms = _offset_for(workload, policy)
+        told = run_core(workload, nodes, policy, offset_ms, reservations, report=progress, check=check)
     return SimulationResult(
         workload=workload,
         nodes=nodes,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        killed=workload.overran & (start_ms != NEVER),
-        cancelled=cancelled_in(workload, start_ms, refused),
-        refused=tuple(sorted(refused.items())),
-        reservations=answers,
+        start_ms=told.start_ms,
+        end_ms=told.end_ms,
+        killed=workload.overran & (told.start_ms != NEVER),
+        cancelled=cancelled_in(workload, told.start_ms, told.refused),
+        refused=tuple(sorted(told.refused.items())),
+        reservations=told.answers,
         label=policy.label,
-        options=_options_of(workload, nodes, policy),
+        options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
+        shared=entry_of(policy).shares_nodes,
+        columns=told.columns,
+        own_metrics=own_metrics(entry_of(policy), workload, nodes, told),
         tuning=tuning,
     )
 
 
+def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+    """Return the metrics that a discipline has of its own, by name; empty if it has none, or no job ran."""
+    ran = told.start_ms != NEVER
+    if entry.metrics is None or not ran.any():
+        return {}
+    columns = {name: values[ran] for name, values in told.columns.items()}
+    times = workload.submit_ms[ran], told.start_ms[ran], told.end_ms[ran], workload.width[ran], workload.run_ms[ran]
+    return dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
+
+
 def _played(
-    workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy | DynPPolicy, report: Progress
-) -> BatchRun:
-    """Play all of a workload in the compiled loop."""
+    workload: Workload, nodes: int, policy: SitePolicy | DynPPolicy, progress: Progress | None
+) -> tuple[Stepped, TuningUse | None]:
+    """Return what becomes of the jobs in the compiled loop, and what a self-tuning site chose."""
+    refused = _refusals(workload, nodes, policy)
+    rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     run = BatchRun(workload, rows, nodes, policy, week_offset_ms=_offset_for(workload, policy))
     for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
         run.play(until)
-        report(until, len(rows))
-    return run
+        if progress is not None:
+            progress(until, len(rows))
+    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
+    start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
+    tuning = run.tuning(len(workload))
+    if tuning is None:
+        return Stepped(start_ms, end_ms, refused, (), {}, {}), None
+    columns = dict.fromkeys(COLUMNS, np.maximum(tuning.started_by, 0).astype(np.float64))
+    return Stepped(start_ms, end_ms, refused, (), columns, run.totals()), tuning
 
 
-def _offset_for(workload: Workload, policy: SitePolicy | DynPPolicy) -> int:
-    """Return the local time of instant zero in the week, where a window asks for it.
+def _offset_for(workload: Workload, policy: Policy) -> int:
+    """Return the local time of instant zero in the week, where a window of a limit asks for it.
 
     Without one, a zone that nobody knows does no harm.
     """
-    asks = any(limit.window is not None for limit in policy.limits)
-    return week_offset_ms(workload) if asks or (isinstance(policy, DynPPolicy) and policy.calendar) else 0
+    asks = isinstance(policy, DynPPolicy) and policy.calendar
+    if (
+        isinstance(policy, SitePolicy | DynPPolicy)
+        and not asks
+        and all(limit.window is None for limit in policy.limits)
+    ):
+        return 0
+    return week_offset_ms(workload)
 
 
-def _options_of(workload: Workload, nodes: int, policy: SitePolicy | DynPPolicy) -> dict[str, Any]:
-    """Return the options of a simulation as plain values."""
-    if isinstance(policy, DynPPolicy):
-        plain = msgspec.to_builtins(policy)
-        finite = {name: None if value in (float("inf"),) else value for name, value in plain.items()}
-        return {"trace": workload.name, "nodes": nodes, **finite}
-    return {
-        "trace": workload.name,
-        "nodes": nodes,
-        "discipline": policy.discipline,
-        "order": policy.order,
-        "backfill": policy.backfill,
-        "choice": policy.choice,
-        "slack": policy.slack if policy.backfill == "slack" else None,
-        "aging_ms": policy.aging_ms if np.isfinite(policy.aging_ms) else None,
-        "limits": [msgspec.to_builtins(limit) for limit in policy.limits],
-    }
+def _options_of(policy: Policy) -> dict[str, Any]:
+    """Return a policy as plain values; what does not count is None, or left out."""
+    options: dict[str, Any] = {"discipline": policy.discipline, **msgspec.to_builtins(policy)}
+    if isinstance(policy, SitePolicy):
+        options["slack"] = policy.slack if policy.backfill == "slack" else None
+    return {name: None if value == math.inf else value for name, value in options.items()}
 
 
 def week_offset_ms(workload: Workload) -> int:
@@ -142,16 +156,12 @@ def week_offset_ms(workload: Workload) -> int:
     return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
 
 
-def _tell_nobody(done: int, total: int) -> None:
-    """Stand in for a progress report that nobody wants."""
-
-
-def check_driver(driver: str, policy: SitePolicy | DynPPolicy, reservations: Sequence[Request]) -> None:
+def check_driver(driver: str, policy: Policy, reservations: Sequence[Request]) -> None:
     """Check that a driver is known, and that the policy keeps reservations if any are requested."""
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
     if reservations and not entry_of(policy).keeps_reservations:
-        raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
+        raise OptionError("reservations", "are only for planning sites; use discipline='planning'")
     check_requests(reservations)
 
 
@@ -186,11 +196,13 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
 
 def _limit_masks(workload: Workload, policy: SitePolicy | DynPPolicy) -> IntArray:
     """Return which limits apply to each job, as bit masks."""
-    return _base(policy).limit_masks(width=workload.width, estimate_ms=workload.estimate_ms, user=workload.columns.get("user"))
+    return _base(policy).limit_masks(
+        width=workload.width, estimate_ms=workload.estimate_ms, user=workload.columns.get("user")
+    )
 
 
 def _base(policy: SitePolicy | DynPPolicy) -> SitePolicy:
-    """Return the policy of queue and plan, under dynP that of the candidate that is first in force."""
+    """Return the policy of queue and plan; under dynP that of the candidate that is in force first."""
     return policy.planning if isinstance(policy, DynPPolicy) else policy
 
 
@@ -320,6 +332,12 @@ class BatchRun:
         if not isinstance(self._policy, DynPPolicy) or self._discipline.tuning is None:
             return None
         return tuning_use(self._policy.policies, self._discipline.tuning.memory, self._rows, count)
+
+    def totals(self) -> dict[str, float]:
+        """Return what a self-tuning site has counted; empty for others."""
+        if not isinstance(self._policy, DynPPolicy) or self._discipline.tuning is None:
+            return {}
+        return totals_of(self._policy.policies, self._discipline.tuning.memory)
 
     def play(self, until: int) -> None:
         """Play on until this many jobs have been submitted; if that is all of them, until nothing is left."""

@@ -10,7 +10,7 @@ Hyper-Erlang distributions of common order, fitted to three moments.
 J. Jann, P. Pattnaik, H. Franke, F. Wang, J. Skovira and J. Riodan, *Modeling of Workload in MPPs* (JSSPP 1997; below:
 *Jann*), which Zhang et al., section 2.1, use. The distribution is a mixture of two Erlang distributions with the same
 number of phases n. M. Johnson and M. Taaffe (*Matching moments to phase distributions: mixtures of Erlang distributions
-of common order*, 1989) show which moments such a mixture can have; see `fit_moments`.
+of common order*, 1989) show which moments such a mixture can have; see `fit_sample`.
 
 One class of widths of the hyper-Erlang workload model, and the jobs that are drawn from it.
 """
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Annotated, Unpack
 
 import msgspec
@@ -93,18 +92,7 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"a branch of order {self.order} has the mean 0; it must be > 0")
 
     def moment(self, k: int) -> float:
-        """Return the k-th raw moment, E[X^k].
-
-        Parameters
-        ----------
-        k : int
-            >= 0.
-
-        Returns
-        -------
-        float
-            In milliseconds to the power of k.
-        """
+        """Return the k-th raw moment, E[X^k], in milliseconds to the power of k."""
         phases = 1.0 if self.order is None else math.prod(1 + j / self.order for j in range(k))
         return phases * math.fsum(p * mean**k for p, mean in zip(self.probabilities, self.means_ms, strict=True))
 
@@ -117,11 +105,6 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         The interval that is under way at a given instant has the law weighted by length, and the instant lies anywhere
         in it. Weighted by length, Erlang of order n becomes Erlang of order n + 1 with the same rate.
-
-        Returns
-        -------
-        float
-            In milliseconds.
         """
         weights = [p * mean / self.moment(1) for p, mean in zip(self.probabilities, self.means_ms, strict=True)]
         interval = self._draw(rng, 1, weights, None if self.order is None else self.order + 1)[0]
@@ -136,23 +119,10 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return rng.standard_gamma(shape, size) * (mean / self.order)
 
 
-def fit_moments(m1: float, m2: float, m3: float) -> HyperErlang:
-    """Fit a hyper-Erlang distribution of common order to the first three raw moments.
+def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
+    """Fit a hyper-Erlang distribution of common order to the first three moments of observed values, none negative.
 
-    Parameters
-    ----------
-    m1, m2, m3 : float
-        E[X], E[X^2] and E[X^3] of a positive quantity in milliseconds.
-
-    Returns
-    -------
-    HyperErlang
-        Of the lowest order that has these moments.
-
-    Raises
-    ------
-    InputError
-        If no distribution on the positive numbers has them.
+    It is of the lowest order that has them. Values that are all equal give a constant.
 
     Notes
     -----
@@ -165,40 +135,6 @@ def fit_moments(m1: float, m2: float, m3: float) -> HyperErlang:
     if n > m1^2 / (m2 - m1^2) and (n + 2) / (n + 1) < m1 m3 / m2^2. Both hold for large n whatever the data, unless all
     values are equal, or all but zeros. Then, and where more than `MAX_ORDER` phases are needed, the branches are
     constants (order None), which have the same three moments. Where t2 = t1^2 and t3 = t1^3 one branch is enough.
-
-    Examples
-    --------
-    >>> fit_moments(1000.0, 2e6, 6e9)
-    HyperErlang(order=1, probabilities=(1.0,), means_ms=(1000.0,))
-    """
-    if not all(math.isfinite(m) and m > 0 for m in (m1, m2, m3)):
-        raise InputError(f"the moments {m1}, {m2}, {m3} are not all finite numbers > 0")
-    # In units of the mean and exactly: where the values are nearly equal, the differences cancel nearly all digits.
-    mean, second, third = Fraction(m1), Fraction(m2), Fraction(m3)
-    variance = second / mean**2 - 1
-    skew = third / mean**3 - 3 * (second / mean**2) + 2
-    if variance < -_NOISE or mean * third < second**2 * (1 - Fraction(_NOISE)):
-        raise InputError(f"no distribution on positive numbers has the moments {m1}, {m2}, {m3}")
-    return _fit(m1, float(variance), float(skew))
-
-
-def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
-    """Fit a hyper-Erlang distribution of common order to the first three moments of observed values.
-
-    Parameters
-    ----------
-    values_ms : numpy.ndarray, shape (n,)
-        Observed values >= 0, at least one, not all zero.
-
-    Returns
-    -------
-    HyperErlang
-        Of the lowest order that has the moments of the values. Values that are all equal give a constant.
-
-    Raises
-    ------
-    InputError
-        If there are no values, one is negative or not finite, or all are zero.
     """
     values = np.asarray(values_ms, np.float64)
     if not len(values) or not np.all(np.isfinite(values)) or values.min() < 0 or values.max() == 0:
@@ -274,12 +210,8 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Upper bound of the widths.
     widths : list of int
         The widths that occur, ascending.
-    counts : list of int
-        Jobs of each width.
     interarrival : HyperErlang
         Time between the submissions of two jobs of this class.
-    run : HyperErlang
-        Run time.
 
     Raises
     ------
@@ -297,7 +229,7 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.counts or len(self.widths) != len(self.counts):
             raise InputError("the widths and counts of a class must have one common length, at least 1")
         if max(self.widths) > self.max_width:
-            raise InputError(f"a width of {max(self.widths)} stands in the class up to {self.max_width}")
+            raise InputError(f"a class of widths up to {self.max_width} has a width of {max(self.widths)}")
 
     @property
     def jobs(self) -> int:
@@ -317,16 +249,10 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stream:
-    """The jobs of one class, drawn as far as they are asked for.
+    """The jobs of one class of at most so many nodes, drawn as far as they are asked for.
 
     The process starts as one that has been running for ever: the first gap is the rest of an interval under way.
-
-    Parameters
-    ----------
-    nodes : int
-        Jobs that are wider are left out.
-    rng : numpy.random.Generator
-        Arrivals, widths and run times are drawn from three streams spawned from it.
+    Arrivals, widths and run times are drawn from three streams of their own.
     """
 
     def __init__(self, group: SizeClass, nodes: int, rng: np.random.Generator) -> None:
@@ -368,10 +294,6 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the model was learnt from.
-    nodes : int
-        Nodes of the machine.
-    resolution_ms : int
-        Tick of its clock.
     classes : list of SizeClass
         In ascending order of their widths.
     moments : Moments
@@ -394,7 +316,7 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("a hyper-Erlang model has at least one class of widths")
         widest = max(max(group.widths) for group in self.classes)
         if widest > self.nodes:
-            raise InputError(f"a width of {widest} stands in the model of a machine of {self.nodes} nodes")
+            raise InputError(f"the model has a width of {widest}, but its machine has {self.nodes} nodes")
 
     def offered_load(self, nodes: int | None = None) -> float:
         """Return the offered load that the means of the model give.

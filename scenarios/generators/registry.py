@@ -196,18 +196,12 @@ def load_model(source: str | Path) -> Model:
         is_file = False
     if not is_file:
         known = ", ".join(model_names())
-        raise InputError(f"{source}: there is no such file, and no such model; known by name are {known}")
+        raise InputError(f"{source}: there is no such file, and no such model; known models are {known}")
     return _read(Path(source))
 
 
 def model_names() -> list[str]:
-    """Return the names of the models that need no file.
-
-    Returns
-    -------
-    list of str
-        Those that come with gridweave and those that are not learnt, in alphabetical order.
-    """
+    """Return the names, in order, of the models that need no file: they come with gridweave or are not learnt."""
     return sorted({*_shipped(), *(name for name, entry in GENERATORS.items() if entry.default is not None)})
 
 
@@ -233,7 +227,7 @@ def _read(path: Path) -> Model:
     if envelope.version != VERSION:
         raise InputError(f"{path}: is of version {envelope.version}; this gridweave reads version {VERSION}")
     if envelope.kind not in GENERATORS:
-        raise InputError(f"{path}: is of an unknown kind; known are {', '.join(GENERATORS)}")
+        raise InputError(f"{path}: is of an unknown kind; there are {', '.join(GENERATORS)}")
     try:
         model = msgspec.json.decode(envelope.model, type=GENERATORS[envelope.kind].model_type)
     except (msgspec.DecodeError, UnicodeDecodeError, InputError) as error:

@@ -213,13 +213,7 @@ class _Task:
 
 
 def patience_s(simulated: SimulationResult, speed: float) -> float:
-    """Return how long to wait for the end of all jobs.
-
-    Parameters
-    ----------
-    simulated : SimulationResult
-        What is played.
-    """
+    """Return how long to wait for the end of all jobs."""
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())
     return _LEAST_PATIENCE_S + _PATIENCE_FACTOR * span_ms / speed / 1000
 
@@ -228,29 +222,10 @@ def patience_s(simulated: SimulationResult, speed: float) -> float:
 
 
 class Player:
-    """Hands in jobs when their time has come, and sees how they end.
+    """Hands in jobs when their time has come, and sees how they end within ``patience_s``.
 
-    Parameters
-    ----------
-    client : Client
-        Of the grid, not open yet.
-    speed : float
-        How many ms of the scenario pass in one.
-    patience_s : float
-        So long the jobs may take together.
-    tell : callable
-        Told how far it is.
-    look : callable, optional
-        Is shown now and then the jobs that are not over.
-
-    Attributes
-    ----------
-    origin_ms : int
-        What the clock of the grid showed at time 0 of the scenario.
-    records : list of JobRecord
-        Of all jobs, in the order of the workload, at the end; their times are the scenario's.
-    remarks : list of str
-        What was seen on the way, for people.
+    ``look`` is shown now and then the jobs that are not over. At the end ``records`` has all jobs in the order of the
+    workload, in the scenario's time, at whose time 0 the grid's clock showed ``origin_ms``.
     """
 
     def __init__(
@@ -317,7 +292,7 @@ class Player:
         found = {record.job_id: record for record in await self._found(targets)}
         missing = sorted(set(self._ids.values()) - found.keys())
         if missing:
-            raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it begun anew meanwhile?")
+            raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it started over meanwhile?")
         ended = [found[self._ids[job.row]] for job in self._jobs]
         self.records = [expanded(record, self.origin_ms, self._speed) for record in ended]
 
@@ -383,7 +358,7 @@ class Player:
         left = queue.waiting + queue.starting + queue.running + sum(site.waiting + site.running for site in sites)
         if not strangers and not left:
             return []
-        seen = [f"{len(strangers)} handed in meanwhile"] * bool(strangers) + [f"{left} there at the end"] * bool(left)
+        seen = [f"{len(strangers)} submitted meanwhile"] * bool(strangers) + [f"{left} there at the end"] * bool(left)
         return [f"warning: jobs of others were on the grid ({', '.join(seen)}); the schedule is theirs as well"]
 
     async def _clock_ahead_ms(self) -> int:

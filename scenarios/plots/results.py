@@ -9,19 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.plots.parts import (
     BLACK,
     BLUE,
-    NICE_MS,
+    DASHED,
     SERIES,
     VERMILLION,
     FloatArray,
     TimeAxis,
+    count_axis,
+    legend_below,
     log_time_axis,
     new_figure,
+    nice_bins,
+    percent_axis,
     tidy,
 )
 from gridweave.scenarios.results.schedule import SimulationResult
@@ -36,25 +40,10 @@ _POINTS_AT_MOST = 3000  # of a distribution
 
 
 def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
-    """Draw the busy nodes and the waiting jobs over time.
+    """Draw the busy nodes and the waiting jobs over time, all of it if nothing else is said.
 
-    Parameters
-    ----------
-    result : SimulationResult
-        What to draw.
-    start_ms, end_ms : int, optional
-        The time to show; from the first submission to the last end if left out.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Where there are too many changes to see, means over bins are drawn, and the range within each bin behind them:
-        of the waiting jobs all of it, of the busy nodes that of the middle 80% of the time.
-
-    Raises
-    ------
-    OptionError
-        If the window is empty.
+    Where there are too many changes to see, means over bins are drawn, and the range within each bin behind them: of
+    the waiting jobs all of it, of the busy nodes that of the middle 80% of the time.
     """
     begin_ms, until_ms = window(start_ms, end_ms, span(result))
     steps = step_functions(*result.schedule())
@@ -69,14 +58,10 @@ def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, e
         float(np.average(over_bins(steps.time_ms, steps.busy, bins.edges_ms)[0], weights=np.diff(bins.edges_ms)))
         * percent
     )
-    upper.axhline(mean, color=BLACK, linewidth=1, linestyle=(0, (5, 3)), label=f"mean of the time shown: {mean:.1f}%")
-    upper.set_ylim(0, 102)
-    upper.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    upper.set_ylabel(f"Busy nodes [% of {result.nodes:,}]")
+    upper.axhline(mean, color=BLACK, linewidth=1, linestyle=DASHED, label=f"mean of the time shown: {mean:.1f}%")
+    percent_axis(upper, f"Busy nodes [% of {result.nodes:,}]")
     most = _draw_steps(lower, bins, place, (steps.time_ms, steps.waiting), VERMILLION, scale=1.0, share=1.0)
-    lower.set_ylim(0, max(1.0, most * 1.05))
-    lower.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    lower.set_ylabel("Waiting jobs")
+    count_axis(lower, "Waiting jobs", most, 5)
     for axes in (upper, lower):
         tidy(axes)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderpad=0.1, frameon=False, fontsize="small", ncols=3)
@@ -97,20 +82,7 @@ def title(result: SimulationResult) -> str:
 
 
 def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -> tuple[int, int]:
-    """Return the time to show.
-
-    Parameters
-    ----------
-    start_ms, end_ms : int or None
-        As asked for.
-    default : tuple of (int, int)
-        For what was not asked for.
-
-    Raises
-    ------
-    OptionError
-        If it is empty.
-    """
+    """Return the time to show: as asked for, else the default."""
     begin_ms = default[0] if start_ms is None else start_ms
     until_ms = default[1] if end_ms is None else end_ms
     if not begin_ms < until_ms:
@@ -130,8 +102,7 @@ class _Bins:
         inside = steps.time_ms[slice(*np.searchsorted(steps.time_ms, (begin_ms + 1, until_ms)))]
         if len(inside) <= _STEPS_AT_MOST:
             return cls(np.concatenate(([begin_ms], inside, [until_ms])), "")
-        length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= _BINS_AT_MOST), max(NICE_MS))
-        return cls(np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms])
+        return cls(*nice_bins(begin_ms, until_ms, _BINS_AT_MOST))
 
 
 def over_bins(
@@ -139,19 +110,8 @@ def over_bins(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Return the mean and the range of a step function within bins of time, exactly.
 
-    Parameters
-    ----------
-    time_ms, values : numpy.ndarray of int64, shape (n,)
-        Each value holds until the next instant; before the first it is zero, and the last is zero.
-    edges_ms : numpy.ndarray of int64, shape (k + 1,)
-        The bins, ascending.
-    share : float, optional
-        The middle part of the time in each bin that the range is of; 1 for all of it.
-
-    Returns
-    -------
-    mean : numpy.ndarray of float64, shape (k,)
-    low, high : numpy.ndarray of int64, shape (k,)
+    Each value holds until the next instant; before the first it is zero, and the last is zero. The range is that of the
+    middle ``share`` of the time in each bin.
     """
     # Several bins at a time, but not so many that the working arrays outgrow the ones given.
     pieces = np.searchsorted(time_ms, edges_ms[:-1]) // _ROWS_AT_ONCE
@@ -208,16 +168,8 @@ def _draw_steps(
 def plot_waits(result: SimulationResult) -> Figure:
     """Draw the distributions of waits and of slowdowns, of all jobs, and of narrow and wide ones.
 
-    Parameters
-    ----------
-    result : SimulationResult
-        What to draw.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Cumulative shares of jobs over logarithmic axes. The jobs that did not wait have no place on such an axis: their
-        share is where a curve begins, and the legend says it.
+    The jobs that did not wait have no place on a logarithmic axis: their share is where a curve begins, and the legend
+    says it.
     """
     submit_ms, start_ms, end_ms, width = result.schedule()
     wait_s = (start_ms - submit_ms) / MS_PER_S
@@ -239,8 +191,7 @@ def plot_waits(result: SimulationResult) -> Figure:
     right.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     right.set_xlabel("Slowdown, bounded by 10 s")
     _finish_shares((left, right))
-    handles = left.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    legend_below(figure, left)
     figure.suptitle(title(result))
     return figure
 
@@ -278,25 +229,12 @@ def _draw_shares(axes: Axes, values: FloatArray, floor: float, colour: str, labe
 
 def _finish_shares(panels: Sequence[Axes]) -> None:
     for axes in panels:
-        axes.set_ylim(0, 101)
-        axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+        percent_axis(axes, "Jobs up to this value [%]" if axes is panels[0] else "")
         tidy(axes)
-    panels[0].set_ylabel("Jobs up to this value [%]")
 
 
 def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
-    """Draw several results side by side: SLDwA, AWT, UTIL, and the distributions of their waits.
-
-    Parameters
-    ----------
-    results : sequence of SimulationResult
-        At least one.
-
-    Raises
-    ------
-    InputError
-        If there is no result.
-    """
+    """Draw results side by side, at least one: SLDwA, AWT, UTIL, and the distributions of their waits."""
     if not results:
         raise InputError("there is no result to draw; give at least one")
     colours = [SERIES[row % len(SERIES)] for row in range(len(results))]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
 from gridweave.errors import UnavailableError
-from gridweave.scenarios.plots.parts import BLACK, SERIES, new_figure, tidy
+from gridweave.scenarios.plots.parts import BLACK, MARKERS, SERIES, new_figure, tidy
 from gridweave.scenarios.sweep.plan import Axis, SweepPlan
 from gridweave.scenarios.sweep.tables import Naming, naming_of
 
@@ -26,7 +26,6 @@ FloatArray = npt.NDArray[np.float64]
 Places = tuple[int, ...]
 """One place on each of some axes."""
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _LINES_AT_MOST, _PANELS_AT_MOST = len(SERIES), 12
 _BAND_ROOM, _NEAR_ZERO = 0.6, 0.6
@@ -59,22 +58,7 @@ class _Values:
 
 
 def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over: str | None = None) -> Figure:
-    """Draw a metric over what is varied.
-
-    Parameters
-    ----------
-    summary : pandas.DataFrame
-        As `gridweave.scenarios.sweep.tables.summary_columns` makes it.
-    over : str, optional
-        The key whose values stand side by side.
-
-    Raises
-    ------
-    OptionError
-        If there is no such key.
-    UnavailableError
-        If there is nothing to draw, or more lines and panels than can be told apart.
-    """
+    """Draw a metric over what is varied, with the values of the key ``over`` side by side."""
     if not len(summary):
         raise UnavailableError("there is nothing to draw: no run has finished")
     layout = _layout(plan, over)
@@ -247,7 +231,7 @@ def _combinations(axes: Sequence[Axis]) -> itertools.product[tuple[int, ...]]:
 
 
 def _style(number: int) -> tuple[str, object, str]:
-    return SERIES[number % len(SERIES)], _DASHES[number // len(SERIES)], _MARKERS[number % len(_MARKERS)]
+    return SERIES[number % len(SERIES)], _DASHES[number // len(SERIES)], MARKERS[number % len(MARKERS)]
 
 
 def _label(axes: Sequence[Axis], places: Sequence[int], *, names: bool = False) -> str:

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
-from gridweave.grid.config.networks import TOML, find_topology, text_of, with_source_of
+from gridweave.grid.config.networks import find_topology, text_of
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
-from gridweave.netmodel.reading import build_topology
-from gridweave.netmodel.tables import CONTENTIONS, NetTable, Problems
+from gridweave.netmodel.reading import parse_network
+from gridweave.netmodel.tables import CONTENTIONS, NetTable
 from gridweave.netmodel.topology import Topology
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
@@ -65,22 +65,7 @@ CUT_FROM, CUT_TO = 0.4, 0.6
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run.
-
-    Attributes
-    ----------
-    mode : str
-    pattern : str
-        Of all jobs.
-    fraction, message_bytes : float
-        Of all jobs.
-    split, contention : str
-        As in a scenario.
-    cut : str
-        What becomes of the busiest link in the middle of the run: a key of `CUTS`.
-    constant : float or None
-        Streit's p, in the place of the network.
-    """
+    """One run; ``cut`` is what becomes of the busiest link, ``constant`` takes Streit's p for the model."""
 
     mode: str
     pattern: str = "none"
@@ -97,13 +82,7 @@ CUTS = {"none": 1.0, "slow": 0.01, "cut": 0.0}
 
 
 class NetworkRuns:
-    """The schedules of the study, each made once.
-
-    Parameters
-    ----------
-    runs : GridRuns
-        Has the extract.
-    """
+    """The schedules of the study, each made once."""
 
     def __init__(self, runs: GridRuns) -> None:
         self._nodes = CONFIGURATIONS[MACHINES]
@@ -127,16 +106,8 @@ class NetworkRuns:
     @cached_property
     def topology(self) -> Topology:
         """The network, with the four sites."""
-        name = self.source
-        sites = PLACES[name]
-        table = NetTable(file=name)
-        if name.endswith(TOML):
-            table = with_source_of(table, text_of(find_topology(name)))
-        problems = Problems(name)
-        topology = build_topology(table, name, lambda file: text_of(find_topology(file)), problems, sites)
-        problems.raise_if_any()
-        assert topology is not None
-        return topology
+        text = text_of(find_topology(self.source))
+        return parse_network(text, self.source, lambda file: text_of(find_topology(file)), PLACES[self.source])[1]
 
     @cached_property
     def model(self) -> NetworkModel:
@@ -260,13 +231,7 @@ def _by_job(runs: NetworkRuns) -> Iterator[Section]:
             for pattern in SENDING
             for mode in MODES
         ]
-        yield Section(
-            title=f"AWRT against sharing [%], {what}",
-            headings=("pattern", "mode"),
-            columns=columns,
-            rows=tuple(rows),
-            layout=OURS,
-        )
+        yield Section(f"AWRT against sharing [%], {what}", ("pattern", "mode"), columns, tuple(rows), OURS)
 
 
 def cases_by_fraction(mode: str, pattern: str) -> dict[str, Case]:
@@ -298,11 +263,11 @@ def _amounts(runs: NetworkRuns) -> Section:
         values += our_values(change_pct(model_s, constant_s), decimals=1)
         rows.append(Row((pattern,), values))
     return Section(
-        title="Which p each pattern amounts to, under mode multi-site",
-        headings=("pattern",),
-        columns=("jobs", "p: 10%", "median", "90%", "mean by area", "AWRT [s]", "with constant p", "[%]"),
-        rows=tuple(rows),
-        layout=OURS,
+        "Which p each pattern amounts to, under mode multi-site",
+        ("pattern",),
+        ("jobs", "p: 10%", "median", "90%", "mean by area", "AWRT [s]", "with constant p", "[%]"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -317,11 +282,11 @@ def _splits(runs: NetworkRuns) -> Section:
             values += our_values(*(float(one.multi_site.sum()) for one in (fewest, earliest)))
             rows.append(Row((pattern, mode), values))
     return Section(
-        title="Fewest fragments against earliest end",
-        headings=("pattern", "mode"),
-        columns=("AWRT [s]: fewest", "earliest", "[%]", "p: fewest", "earliest", "jobs: fewest", "earliest"),
-        rows=tuple(rows),
-        layout=OURS,
+        "Fewest fragments against earliest end",
+        ("pattern", "mode"),
+        ("AWRT [s]: fewest", "earliest", "[%]", "p: fewest", "earliest", "jobs: fewest", "earliest"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -333,11 +298,11 @@ def _contention(runs: NetworkRuns) -> Section:
             values = our_values(*map(runs.awrt_s, results))
             rows.append(Row((pattern, mode), values + our_values(*map(weighted_overhead, results), decimals=3)))
     return Section(
-        title=f"Contention, with messages of {_size(CONTENDED_BYTES)}",
-        headings=("pattern", "mode"),
-        columns=("AWRT [s]: none", "static", "dynamic", "p: none", "static", "dynamic"),
-        rows=tuple(rows),
-        layout=OURS,
+        f"Contention, with messages of {_size(CONTENDED_BYTES)}",
+        ("pattern", "mode"),
+        ("AWRT [s]: none", "static", "dynamic", "p: none", "static", "dynamic"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -359,11 +324,11 @@ def _cuts(runs: NetworkRuns) -> Section:
             values = our_values(runs.awrt_s(result), float(result.multi_site.sum()))
             rows.append(Row((pattern, cut), values + our_values(*by_period(runs, result), decimals=3)))
     return Section(
-        title=f"The link {runs.busiest_link} is cut in the middle of the run, or slowed to 1%",
-        headings=("pattern", "link"),
-        columns=("AWRT [s]", "multi-site jobs", "mean p of jobs begun before", "meanwhile", "after"),
-        rows=tuple(rows),
-        layout=OURS,
+        f"The link {runs.busiest_link} is cut in the middle of the run, or slowed to 1%",
+        ("pattern", "link"),
+        ("AWRT [s]", "multi-site jobs", "mean p of jobs begun before", "meanwhile", "after"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -385,7 +350,7 @@ def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
         holds = abs(change_pct(model_s, constant_s)) <= CLOSE_PCT
         verdicts[pattern] = Verdict(holds, against(model_s, constant_s))
     claim = f"The mean p as a constant gives the same AWRT, within {CLOSE_PCT:g}%"
-    yield Conclusion(source=SOURCE, claim=claim, verdicts=verdicts)
+    yield Conclusion(SOURCE, claim, verdicts)
     for mode in MODES:
         cases = {pattern: (Case(mode, pattern, split="earliest-end"), Case(mode, pattern)) for pattern in SENDING}
         yield _judged(runs, f"Earliest end has a lower AWRT than fewest fragments, under mode {mode}", cases)
@@ -402,4 +367,4 @@ def _judged(runs: NetworkRuns, claim: str, cases: Mapping[str, tuple[Case, Case]
     for pattern, (one, other) in cases.items():
         ours_s, others_s = runs.awrt_s(runs.result(one)), runs.awrt_s(runs.result(other))
         verdicts[pattern] = Verdict(ours_s < others_s, against(ours_s, others_s))
-    return Conclusion(source=SOURCE, claim=claim, verdicts=verdicts)
+    return Conclusion(SOURCE, claim, verdicts)

@@ -32,9 +32,10 @@ from gridweave.scenarios.generators.hyper_erlang import (
     learn_hyper_erlang,
     rescale,
 )
-from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Record, Row, Section, Verdict, our_values
+from gridweave.scenarios.published.report import OURS, Findings, Record, Row, Section, Verdict, our_values
 from gridweave.scenarios.published.streit import THESIS_TRACES
-from gridweave.scenarios.published.study import Progress, Study, seeds_of
+from gridweave.scenarios.published.study import Study, judge, seeds_of
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.traces.swf import read_swf
 from gridweave.scenarios.workload.columns import NARROW_UP_TO
 from gridweave.scenarios.workload.estimates import with_estimates
@@ -55,15 +56,7 @@ DEFAULT_SEEDS = 3
 
 
 class Backfilling(NamedTuple):
-    """How backfilling is read, and how many jobs are large.
-
-    Parameters
-    ----------
-    discipline : str
-        What backfilling is: "queue" (EASY: only the first waiting job is not delayed) or "planning" (no job ahead is).
-    large_share : float or None
-        Share of large jobs that the model is changed to; None to leave it as it was fitted.
-    """
+    """How backfilling is read: EASY ("queue") or "planning"; and the share of large jobs, if it is changed."""
 
     discipline: str
     large_share: float | None = None
@@ -82,15 +75,7 @@ READINGS = {
 
 
 class Setting(NamedTuple):
-    """One line of a figure.
-
-    Parameters
-    ----------
-    order : str
-        Order of the queue, as in `gridweave.site.policy.SitePolicy`.
-    estimates : str
-        As in `gridweave.scenarios.workload.estimates.with_estimates`.
-    """
+    """One line of a figure: the order of the queue, and the model of the estimates."""
 
     order: str
     estimates: str
@@ -98,21 +83,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Curve:
-    """What one setting gives at the nine workloads: means over the seeds.
-
-    Parameters
-    ----------
-    rho : numpy.ndarray of float64, shape (9,)
-        Utilisation (Zhang, equation 1).
-    wait_s : numpy.ndarray of float64, shape (9,)
-        Average wait.
-    slowdown : numpy.ndarray of float64, shape (9,)
-        Average slowdown, bounded by 10 s.
-    loss : numpy.ndarray of float64, shape (9,)
-        Loss of capacity (Zhang, equation 2).
-    class_wait_s : numpy.ndarray of float64, shape (9, 10)
-        Average wait of the classes of estimators (see `estimator_class`); NaN for perfect estimates.
-    """
+    """What one setting gives at the nine workloads: means over the seeds, and of each class of estimators."""
 
     rho: FloatArray
     wait_s: FloatArray
@@ -126,18 +97,7 @@ class Curve:
         return float(self.rho.max())
 
     def at(self, values: FloatArray, utilisation: float) -> float:
-        """Return a quantity at a utilisation, as it is read from a figure: on the straight line between two workloads.
-
-        Parameters
-        ----------
-        values : numpy.ndarray of float64, shape (9,)
-            One of the arrays of this curve.
-
-        Returns
-        -------
-        float
-            Below the first workload its value; NaN above the highest utilisation that is reached.
-        """
+        """Return a quantity on the straight line between two workloads; NaN above the highest utilisation."""
         if utilisation > self.highest:
             return float("nan")
         after = int(np.argmax(self.rho >= utilisation))
@@ -158,24 +118,11 @@ class _Point(NamedTuple):
 
 
 def estimator_class(workload: Workload, estimates: str) -> npt.NDArray[np.int64]:
-    """Return which of ten classes of estimators each job is in (Zhang, section 4).
+    """Return which of ten classes of estimators each job is in, by the model of its estimates (Zhang, section 4).
 
-    Parameters
-    ----------
-    estimates : str
-        The model that its estimates are drawn from: ``omega:X`` or ``phi:X``.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including,
-        1 + (i + 1) X / 10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the
-        estimate. Rounding of estimates to whole milliseconds is not let to make an eleventh class.
-
-    Raises
-    ------
-    OptionError
-        If the model has no such classes.
+    Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including, 1 + (i + 1) X /
+    10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the estimate. Rounding of
+    estimates to whole milliseconds is not let to make an eleventh class.
     """
     name, _, text = estimates.partition(":")
     if name == "omega" and float(text) > 0:
@@ -195,11 +142,7 @@ def learn_model(path: str | Path) -> HyperErlangModel:
 
 
 def with_large_share(model: HyperErlangModel, share: float) -> HyperErlangModel:
-    """Return a model in which large jobs come more often or less often, each as large and as long as before.
-
-    The interarrival times of the classes beyond 32 nodes are all multiplied by one number, so that large jobs become
-    this share of all.
-    """
+    """Return a model in which jobs beyond 32 nodes come more or less often, so that they are this share of all."""
     rates = [(group.max_width > NARROW_UP_TO, group.jobs_per_ms(model.nodes)) for group in model.classes]
     large, small = (sum(rate for wide, rate in rates if wide is kind) for kind in (True, False))
     factor = large * (1 - share) / (small * share)
@@ -215,26 +158,10 @@ def _multiplied(law: HyperErlang, factor: float) -> HyperErlang:
 
 
 class ZhangRuns:
-    """The curves; each point is simulated once.
+    """The curves; each point is simulated once, with ``seeds`` baseline workloads.
 
     The workloads of one seed have the same jobs, arrivals and over-estimation draws, whatever the run time factor, the
     policy and the parameter of the estimate model: what differs between two curves is not chance.
-
-    Parameters
-    ----------
-    model : HyperErlangModel
-        As from `learn_model`.
-    seeds : int
-        Number of baseline workloads, >= 1: the seeds are 1, 2, ...
-    jobs : int
-        Jobs of each workload.
-    progress : callable, optional
-        Called with the number of simulations done, the number of all, and what is going on.
-
-    Raises
-    ------
-    OptionError
-        If `seeds` is less than 1.
     """
 
     def __init__(
@@ -429,20 +356,9 @@ def _highest(highest: Mapping[str, float]) -> str:
 
 
 def changes_pct(curves: Curves, settings: Sequence[Setting], quantity: str, up_to: float) -> FloatArray:
-    """Return by how much over-estimation changes a quantity, at equal utilisation.
+    """Return by how many per cent over-estimation changes a quantity: settings down, utilisations across.
 
-    Parameters
-    ----------
-    settings : sequence of Setting
-        FCFS with estimates that are not perfect.
-    quantity : {"wait_s", "slowdown"}
-    up_to : float
-        Highest utilisation.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (settings, utilisations)
-        Per cent of the value with perfect estimates; NaN where one of the two does not reach the utilisation.
+    NaN stands where one of the two does not reach the utilisation.
     """
     rows = []
     for setting in settings:
@@ -547,78 +463,30 @@ def _range(changes: FloatArray) -> str:
     return f"{known.min():+.0f}% to {known.max():+.0f}%" if known.size else "not reached"
 
 
-CLAIMS: Mapping[str, Sequence[tuple[str, str, Check]]] = {
+CHECKS: Mapping[str, Sequence[Check]] = {
     "zhang-5": (
-        ("section 3, Figure 5(a)", "Up to 75% utilisation all policies are comparable", _comparable_at_low_utilisation),
-        ("section 3, Figure 5(a)", "There SJF performs slightly better", _sjf_best_at_low_utilisation),
-        (
-            "section 3, Figure 5(a)",
-            "At higher utilisation FCFS performs better than the other policies",
-            _fcfs_best_at_high_utilisation,
-        ),
-        ("section 3, Figure 5(b)", "SJF and WFit saturate at a utilisation of 85%", _sjf_wfit_saturate),
-        ("section 3, Figure 5(b)", "BFit and FCFS can sustain more than 90%", _bfit_fcfs_sustain),
-        ("section 3, Figure 5", "At these loads FCFS has a better average wait than BFit", _fcfs_before_bfit),
+        _comparable_at_low_utilisation,
+        _sjf_best_at_low_utilisation,
+        _fcfs_best_at_high_utilisation,
+        _sjf_wfit_saturate,
+        _bfit_fcfs_sustain,
+        _fcfs_before_bfit,
     ),
     "zhang-6": (
-        ("section 4, Figure 6", "Ω: the impact of over-estimation on averages is minimal", _impact(OMEGAS)),
-        (
-            "section 4, Figure 6(a)",
-            "Ω: up to 90% over-estimation reduces the average slowdown by approximately 20%",
-            _omega_reduces_slowdown,
-        ),
-        ("section 4, Figure 6(b)", "Ω: up to 85% the average wait varies negligibly", _omega_wait_negligible),
-        (
-            "section 4, Figure 6(b)",
-            "Ω: only at very high utilisation some impact is seen",
-            _omega_impact_only_at_very_high,
-        ),
-        (
-            "section 1",
-            "Ω: over-estimation has no real impact regardless of its degree (Ω up to 10)",
-            _impact((*OMEGAS, *GREAT_OMEGAS)),
-        ),
+        _impact(OMEGAS),
+        _omega_reduces_slowdown,
+        _omega_wait_negligible,
+        _omega_impact_only_at_very_high,
+        _impact((*OMEGAS, *GREAT_OMEGAS)),
     ),
-    "zhang-7": (
-        ("section 4, Figure 7", "Φ: there is very little impact of over-estimation", _impact(PHIS)),
-        (
-            "section 4, Figure 7(b)",
-            "Φ: more accurate estimates have a little benefit in wait",
-            _phi_accuracy_pays_little,
-        ),
-    ),
-    "zhang-8": (
-        (
-            "section 4, Figure 8(a)",
-            "Ω = 3: good estimators get a lower average wait",
-            _good_estimators(OMEGA_3, 0, CLASSES - 1),
-        ),
-        (
-            "section 4, Figure 8(b)",
-            "Φ = 0.2: good estimators get a lower average wait",
-            _good_estimators(PHI_02, CLASSES - 1, 0),
-        ),
-    ),
+    "zhang-7": (_impact(PHIS), _phi_accuracy_pays_little),
+    "zhang-8": (_good_estimators(OMEGA_3, 0, CLASSES - 1), _good_estimators(PHI_02, CLASSES - 1, 0)),
 }
-"""Figure to its conclusions: where the paper draws it, what it says, and the check."""
-
-
-def judge(figure: str, curves: Mapping[str, Curves]) -> tuple[Conclusion, ...]:
-    """Check the conclusions that the paper draws from a figure, by the curves of each reading."""
-    return tuple(
-        Conclusion(source=source, claim=claim, verdicts={reading: check(one) for reading, one in curves.items()})
-        for source, claim, check in CLAIMS[figure]
-    )
+"""Figure to the checks of what the paper concludes from it."""
 
 
 class PanelLine(NamedTuple):
-    """One line of a panel.
-
-    Parameters
-    ----------
-    estimators : int or None
-        Only the jobs of this class of estimators; None for all jobs.
-    """
+    """One line of a panel: of all jobs, or of those of one class of estimators."""
 
     label: str
     setting: Setting
@@ -626,15 +494,7 @@ class PanelLine(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One panel of a figure: a quantity over utilisation.
-
-    Parameters
-    ----------
-    quantity : {"wait_s", "slowdown", "loss"}
-        The array of a curve.
-    judged : bool
-        Whether the paper draws a conclusion from it. If not, it is made for the first reading alone.
-    """
+    """A quantity over utilisation; one from which the paper draws no conclusion is made for the first reading alone."""
 
     title: str
     quantity: str
@@ -715,7 +575,7 @@ def report(table: str, runs: ZhangRuns) -> Findings:
     curves = curves_of(table, runs)
     return Findings(
         sections=tuple(_section(table, panel, curves) for panel in FIGURES[table]),
-        conclusions=judge(table, curves),
+        conclusions=judge(table, CHECKS[table], curves),
         data={"curves": [record for reading, one in curves.items() for record in _records(reading, one)]},
         notes=_notes(runs),
     )
@@ -746,11 +606,7 @@ def _section(figure: str, panel: Panel, curves: Mapping[str, Curves]) -> Section
             rows.append(Row((reading, line.label), (*cells, *our_values(100 * curve.highest, decimals=1))))
     columns = (*(f"{rho:.0%}" for rho in GRID), "highest [%]")
     return Section(
-        title=f"{panel.title}: {name[0].lower()}{name[1:]} at a utilisation",
-        headings=("reading", ""),
-        columns=columns,
-        rows=tuple(rows),
-        layout=OURS,
+        f"{panel.title}: {name[0].lower()}{name[1:]} at a utilisation", ("reading", ""), columns, tuple(rows), OURS
     )
 
 
@@ -759,16 +615,14 @@ def _records(reading: str, curves: Curves) -> list[Record]:
     records: list[Record] = []
     for setting, curve in curves.items():
         for place, factor in enumerate(RUN_FACTORS):
-            point: Record = {
-                "reading": reading,
-                "order": setting.order,
-                "estimates": setting.estimates,
-                "run_factor": factor,
-                "utilisation": float(curve.rho[place]),
-                "wait_s": float(curve.wait_s[place]),
-                "slowdown": float(curve.slowdown[place]),
-                "loss_of_capacity": float(curve.loss[place]),
-            }
+            point: Record = {"reading": reading, **setting._asdict(), "run_factor": factor}
+            for name, values in (
+                ("utilisation", curve.rho),
+                ("wait_s", curve.wait_s),
+                ("slowdown", curve.slowdown),
+                ("loss_of_capacity", curve.loss),
+            ):
+                point[name] = float(values[place])
             for number, wait in enumerate(curve.class_wait_s[place].tolist()):
                 point[f"class_{number}_wait_s"] = None if math.isnan(wait) else wait
             records.append(point)

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import functools
 import io
+import math
 import os
 import re
 import shutil
@@ -30,7 +31,7 @@ from gridweave.scenarios.results.metrics import (
     compute_metrics,
     compute_shared,
 )
-from gridweave.scenarios.results.tuning import TuningUse
+from gridweave.scenarios.results.tuning import TuningUse, write_switches_csv
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.reservations import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
@@ -89,7 +90,7 @@ def write_result(result: SimulationResult, folder: Path, *, plots: bool = True) 
     Raises
     ------
     InputError
-        If the folder cannot be made or written to, or an option is no plain value.
+        If the folder cannot be made or written to, or an option is not a plain value.
     """
     return write_all(folder, _files_of(result, plots=plots))
 
@@ -168,7 +169,7 @@ def folder_name(label: str) -> str:
 
 
 def write_jobs_csv(result: SimulationResult, path: Path) -> None:
-    """Write one line per job of the workload, in its order, under the header `JOBS_HEADER`.
+    """Write one line per job of the workload, in its order, under the header `JOBS_HEADER`, with the result's columns.
 
     Parameters
     ----------
@@ -179,17 +180,19 @@ def write_jobs_csv(result: SimulationResult, path: Path) -> None:
 
     Notes
     -----
-    Numbers are whole; ``killed`` is 0 or 1. The name of the site is quoted where it holds a comma, a quote or an end of
-    line (RFC 4180). Lines end with a line feed. Rows are made in blocks, so memory does not grow with their number.
+    Numbers of the header are whole; ``killed`` is 0 or 1. The name of the site is quoted where it holds a comma, a
+    quote or an end of line (RFC 4180). Lines end with a line feed. Rows are made in blocks, so memory does not grow
+    with their number.
     """
-    line = (
-        ",".join(_csv_field(result.site).replace("%", "%%") if name == "site" else "%d" for name in JOBS_HEADER) + "\n"
-    )
+    header = (*JOBS_HEADER, *result.columns)
+    forms = {"site": _csv_field(result.site).replace("%", "%%")}
+    forms |= {name: "%d" if np.asarray(values).dtype.kind in "biu" else "%r" for name, values in result.columns.items()}
+    line = ",".join(forms.get(name, "%d") for name in header) + "\n"
     with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(",".join(JOBS_HEADER) + "\n")
+        file.write(",".join(header) + "\n")
         for first in range(0, len(result.workload), ROWS_AT_ONCE):
             columns = result.job_columns(slice(first, first + ROWS_AT_ONCE))
-            numbers = [columns[name].tolist() for name in JOBS_HEADER if name != "site"]
+            numbers = [columns[name].tolist() for name in header if name != "site"]
             file.write("".join(map(line.__mod__, zip(*numbers, strict=True))))
 
 
@@ -217,7 +220,13 @@ def _save_plot(run: _Run, kind: str, path: Path) -> None:
 
 
 def _files_of(result: SimulationResult, *, plots: bool) -> dict[str, _Writer]:
-    return files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
+    files = files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
+    tuning = result.tuning
+    if tuning is not None:
+        files["switches.csv"] = lambda path: write_switches_csv(tuning, path)
+        if plots and result.ran.any():
+            files["policies.png"] = lambda path: _save_plot(result, "policies", path)
+    return files
 
 
 def write_all(folder: Path, files: dict[str, _Writer]) -> tuple[Path, ...]:
@@ -258,7 +267,7 @@ def write_json(path: Path, value: Any) -> None:
     try:
         text = msgspec.json.encode(value, enc_hook=_plain, order="sorted")
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path.name}: an option is no plain value: {error}") from None
+        raise InputError(f"{path.name}: an option is not a plain value: {error}") from None
     path.write_bytes(msgspec.json.format(text, indent=2) + b"\n")
 
 
@@ -267,6 +276,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} is a {type(value).__name__}")
+
+
+def plain_numbers(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """Return figures as JSON takes them: None for what is not defined."""
+    return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
 def save_figure(path: Path, figure: Figure) -> None:
@@ -392,6 +406,10 @@ class SimulationResult(MadeAnew):
         With a network: how long its data moved while it held its nodes.
     sharing : SharedUse, optional
         Where jobs share the nodes of one site.
+    columns : mapping from str to numpy.ndarray, shape (n,), optional
+        What a discipline tells of each job besides (docs/write-a-discipline.md); 0 for jobs that were never started.
+    own_metrics : mapping from str to float, optional
+        The metrics that a discipline has of its own; on a grid under the names of the sites, as ``north.NAME``.
     world : WorldUse, optional
         Of a run in the simulated world.
     tuning : TuningUse, optional
@@ -422,6 +440,8 @@ class SimulationResult(MadeAnew):
     slowdown: FloatArray | None = None
     transfer_ms: IntArray | None = None
     sharing: SharedUse | None = None
+    columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    own_metrics: Mapping[str, float] = field(default_factory=dict)
     world: WorldUse | None = None
     tuning: TuningUse | None = None
 
@@ -440,7 +460,8 @@ class SimulationResult(MadeAnew):
             object.__setattr__(self, name, array)
         object.__setattr__(self, "refused", tuple((int(job_id), str(reason)) for job_id, reason in self.refused))
         object.__setattr__(self, "reservations", tuple(self.reservations))
-        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        for name in ("options", "columns", "own_metrics"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         ran = (self.start_ms >= self.workload.submit_ms) & (self.end_ms > self.start_ms)
         wrong = ~ran & ~((self.start_ms == NEVER) & (self.end_ms == NEVER))
         # A schedule with places may be of a live grid, whose clock need not be that of the workload.
@@ -560,7 +581,7 @@ class SimulationResult(MadeAnew):
         elif kind == "month":
             classes = classes_by_month(submit_ms, self.workload.start_unix_s, self.workload.timezone)
         else:
-            raise OptionError("kind", f"{kind!r} is no way to class jobs; give one of {', '.join(CLASS_KINDS)}")
+            raise OptionError("kind", f"{kind!r} is not a way to class jobs; give one of {', '.join(CLASS_KINDS)}")
         return compute_by_class(submit_ms, start_ms, end_ms, width, self.nodes, classes, shared=self.shared)
 
     def job_columns(self, rows: slice = slice(None)) -> dict[str, Any]:
@@ -588,7 +609,7 @@ class SimulationResult(MadeAnew):
             "site": self.site,
             "fragments": self.n_fragments[rows],
             "killed": self.killed[rows],
-        }
+        } | {name: values[rows] for name, values in self.columns.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the jobs as a table, one row per job of the workload, in its order.
@@ -636,8 +657,12 @@ class SimulationResult(MadeAnew):
             return plots.plot_utilisation(self, start_ms=start_ms, end_ms=end_ms)
         if kind == "schedule":
             return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
+        if kind == "policies":
+            from gridweave.scenarios.plots.tuning import plot_policies
+
+            return plot_policies(self)
         if kind != "waits":
-            raise OptionError("kind", f"{kind!r} is no plot; give one of {', '.join(PLOT_KINDS)}")
+            raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
         if start_ms is not None or end_ms is not None:
             raise OptionError("start_ms", "the distributions of waits are of all jobs; leave the window out")
         return plots.plot_waits(self)
@@ -676,6 +701,7 @@ class SimulationResult(MadeAnew):
             "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in self.refused],
             "reservations": [msgspec.to_builtins(answer) for answer in self.reservations],
             "metrics": self.metrics().to_dict(),
+            **({"own_metrics": plain_numbers(self.own_metrics)} if self.own_metrics else {}),
             "metrics_by": {
                 kind: {name: metrics.to_dict() for name, metrics in classes.items()}
                 for kind, classes in by_class.items()
@@ -703,6 +729,6 @@ class SimulationResult(MadeAnew):
         Raises
         ------
         InputError
-            If the folder cannot be made or written to, or an option is no plain value.
+            If the folder cannot be made or written to, or an option is not a plain value.
         """
         return write_result(self, Path(folder), plots=plots)

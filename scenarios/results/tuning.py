@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -108,3 +111,12 @@ def tuning_use(policies: tuple[str, ...], memory: TuningMemory, rows: IntArray, 
         switched_to=log["candidate"].copy(),
         started_by=started_by,
     )
+
+
+def write_switches_csv(tuning: TuningUse, path: Path) -> None:
+    """Write one line per switch: when, and to which policy."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("when_ms", "policy"))
+        names = (tuning.policies[number] for number in tuning.switched_to.tolist())
+        writer.writerows(zip(tuning.switched_ms.tolist(), names, strict=True))

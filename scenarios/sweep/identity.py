@@ -34,17 +34,7 @@ _POLICY_ONLY = ("overhead", "selection", "order", "backfill")
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that a scenario reads.
-
-    Attributes
-    ----------
-    field : str
-        The key that names it: "trace" or "generator" of ``[workload]``, or `NET_FILE`.
-    path : str
-        Absolute.
-    digest : str
-        SHA-256 of what it holds.
-    """
+    """A file that a scenario reads: its key (`NET_FILE`, or one of ``[workload]``), absolute path and SHA-256."""
 
     field: str
     path: str
@@ -87,23 +77,15 @@ def digest_of(path: str | Path) -> str:
 
 
 def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str:
-    """Return the name of a run: of what can have a part in its result, and of nothing else.
+    """Return the name of a run, 40 hexadecimal digits: of what can have a part in its result, and of nothing else.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        With the seed of this run.
-    stamp : str
-        Of the code.
-
-    Returns
-    -------
-    str
-        40 hexadecimal digits. Name and description of the scenario, and which metrics it shows, have no part in it; nor
-        has the place of a file, but what it holds.
+    Name and description of the scenario, and which metrics it shows, have no part in it; nor has the place of a file,
+    but what it holds.
     """
     plain = msgspec.structs.replace(scenario, header=Header(seed=scenario.header.seed), output=Output())
-    return _hash(_without_places(plain, files), stamp)
+    for file in files:
+        plain = with_file(plain, file.field, f"sha256:{file.digest}")
+    return hashlib.sha256(stamp.encode() + b"\n" + msgspec.json.encode(plain, order="sorted")).hexdigest()[:40]
 
 
 def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
@@ -152,14 +134,3 @@ def _digest(path: str, mtime_ns: int, size: int) -> str:  # the last two tell wh
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _without_places(scenario: Scenario, files: tuple[InputFile, ...]) -> Scenario:
-    for file in files:
-        scenario = with_file(scenario, file.field, f"sha256:{file.digest}")
-    return scenario
-
-
-def _hash(scenario: Scenario, stamp: str) -> str:
-    text = msgspec.json.encode(scenario, order="sorted")
-    return hashlib.sha256(stamp.encode() + b"\n" + text).hexdigest()[:40]

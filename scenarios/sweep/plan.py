@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.config.toml import FileProblem
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import Overrides, read_draft
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, resolve_files, run_key, workload_key
 
@@ -42,19 +43,7 @@ Seeds = int | Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One key that is varied.
-
-    Attributes
-    ----------
-    name : str
-        The key as it was given; tables and plots use it.
-    key : str
-        The same with its alias resolved, as ``--set`` knows it.
-    values : tuple
-        Plain values, all different.
-    texts : tuple of str
-        The values as ``--set`` takes them.
-    """
+    """One key that is varied: as it was given, with its alias resolved; its values, also as ``--set`` takes them."""
 
     name: str
     key: str
@@ -80,17 +69,7 @@ class Axis:
 
 
 def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
-    """Return what is varied.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-
-    Returns
-    -------
-    tuple of Axis
-        In the given order; what cannot be used is left out.
+    """Return what is varied, in the given order; what cannot be used is told, and left out.
 
     Examples
     --------
@@ -109,7 +88,7 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
         if not values:
             problems.append(f"--vary {name}: has no values; write {name}=a,b")
         if key == SEED_KEY:
-            problems.append(f"--vary {name}: seeds are not varied so; write --seeds 10, or --seeds 1,2,3")
+            problems.append(f"--vary {name}: seeds are not varied this way; write --seeds 10, or --seeds 1,2,3")
         if any(axis.key == key for axis in axes):
             problems.append(f"--vary {name}: is varied already; give all of its values at once")
         twice = next((text for place, text in enumerate(texts) if text in texts[:place]), None)
@@ -139,10 +118,10 @@ def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
         return None
     wrong = next((seed for seed in listed if not _is_seed(seed)), None)
     if wrong is not None:
-        problems.append(f"--seeds: {wrong!r} is no seed; a seed is a whole number from 0 to {MAX_SEED}")
+        problems.append(f"--seeds: {wrong!r} is not a seed; a seed is a whole number from 0 to {MAX_SEED}")
         return None
     if len(set(listed)) < len(listed):
-        problems.append("--seeds: has a seed twice; the same seed gives the same result")
+        problems.append("--seeds: has a seed twice; each seed needs to be given only once")
         return None
     return tuple(int(seed) for seed in listed)
 
@@ -152,13 +131,7 @@ def _is_seed(value: object) -> bool:
 
 
 def parse_seeds(text: str, problems: list[str]) -> Seeds:
-    """Return what ``--seeds`` says: ``10`` for ten derived ones, ``1,2,3`` or ``7,`` for these.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-    """
+    """Return what ``--seeds`` says: ``10`` for ten derived ones, ``1,2,3`` or ``7,`` for these."""
     words = [word.strip() for word in text.split(",")]
     is_list = len(words) > 1
     if is_list and not words[-1]:
@@ -166,7 +139,7 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
     wrong = [word for word in words if not (word.isascii() and word.isdecimal() and len(word) <= 19)]
     if wrong:
         problems.append(
-            f"--seeds: {wrong[0]!r} is no whole number; write 10 for ten seeds, 1,2,3 for these, 7, for one"
+            f"--seeds: {wrong[0]!r} is not a whole number; write 10 for ten seeds, 1,2,3 for these, 7, for one"
         )
         return None
     numbers = [int(word) for word in words]
@@ -174,18 +147,9 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
 
 
 def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
-    """Return seeds for independent repetitions, derived from one.
+    """Return seeds for independent repetitions: of 53 bits, which every reader of JSON and CSV keeps.
 
-    Parameters
-    ----------
-    seed : int
-        Of the scenario.
-
-    Returns
-    -------
-    tuple of int
-        Of 53 bits, which every reader of JSON and CSV keeps. More of them begin with the same ones, so a sweep that is
-        widened from 10 to 20 seeds has half of its runs already.
+    More of them begin with the same ones, so a sweep that is widened from 10 to 20 seeds has half of its runs already.
 
     Examples
     --------
@@ -197,12 +161,7 @@ def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
 
 
 def toml_text(value: object) -> str:
-    """Return a plain value as TOML writes it.
-
-    Raises
-    ------
-    TypeError
-        If TOML has no such value.
+    """Return a plain value as TOML writes it; a TypeError if TOML has none.
 
     Examples
     --------
@@ -231,7 +190,7 @@ def _pairs_of(vary: Mapping[str, Iterable[object]]) -> Iterable[tuple[str, list[
 
 
 def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
-    """Return key and values of ``key=v1,v2``; a value that is no TOML is a text."""
+    """Return key and values of ``key=v1,v2``; a value that is not TOML is a text."""
     name, separator, written = (part.strip() for part in text.partition("="))
     if not separator or not name:
         problems.append(f"--vary {text}: is not key=v1,v2, such as grid.overhead=0,0.1,0.3")
@@ -242,7 +201,7 @@ def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
             values.append(tomllib.loads(f"value = {part}\n")["value"])
         except (ValueError, RecursionError):
             if not part or part[0] in "[{\"'" or "\n" in part:
-                problems.append(f"--vary {name}: {part!r} is no value; write it as in TOML, or a bare word")
+                problems.append(f"--vary {name}: {part!r} is not a value; write it as in TOML, or as a bare word")
                 return None
             values.append(part)
     return name, values
@@ -273,28 +232,9 @@ def _text_of(name: str, value: object, problems: list[str]) -> str:
         return ""
 
 
-Progress = Callable[[int, int, str], None]
-"""How much is done, how much there is, and what is going on."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run of a sweep.
-
-    Attributes
-    ----------
-    number : int
-        Its place in the plan, from 0.
-    combination : int
-        The place of its values in `SweepPlan.combinations`.
-    seed : int
-    scenario : Scenario
-        With all values and the seed in it, and with absolute paths.
-    files : tuple of InputFile
-        What it reads.
-    key : str
-        Names it and its result: the same key, the same result.
-    """
+    """One run, with all values, the seed and absolute paths in its scenario; the same key, the same result."""
 
     number: int
     combination: int
@@ -306,22 +246,9 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """All runs of a sweep.
+    """All runs of a sweep: combination by combination (the last axis varies fastest), and in each seed by seed.
 
-    Attributes
-    ----------
-    name : str
-        Of the scenario.
-    axes : tuple of Axis
-        What is varied.
-    combinations : tuple of tuple of int
-        For each combination, the place of its value on each axis; the last axis varies fastest.
-    runs : tuple of PlannedRun
-        Combination by combination, and in each seed by seed.
-    seeds : tuple of int or None
-        The seeds of every combination, where all have the same.
-    shown : tuple of str
-        The metrics that the scenario shows.
+    A combination has the place of its value on each axis. ``shown`` are the metrics that the scenario shows.
     """
 
     name: str
@@ -341,18 +268,7 @@ class SweepPlan:
         return _label(self.axes, self.combinations[combination]) or self.name
 
     def axis(self, over: str) -> Axis:
-        """Return the axis that a plot is to be over.
-
-        Parameters
-        ----------
-        over : str
-            Its name or its key.
-
-        Raises
-        ------
-        OptionError
-            If there is none.
-        """
+        """Return the axis of a name or a key, for a plot over it."""
         for axis in self.axes:
             if over in (axis.name, axis.key):
                 return axis
@@ -365,24 +281,7 @@ def make_plan(
 ) -> SweepPlan:
     """Plan a sweep, and check every combination as far as that goes without building its workload.
 
-    Parameters
-    ----------
-    source : str, pathlib.Path or Scenario
-        As for `gridweave.scenarios.scenario.run.run_scenario`.
-    vary : mapping or sequence of str, optional
-        Lists of values by key, or texts ``key=v1,v2``. Keys are those of ``--set``; ``config`` stands for ``sites`` and
-        names machine configurations, ``p`` stands for ``grid.overhead``.
-    overrides : mapping or sequence of str, optional
-        Changes that hold for every run.
-    seeds : int or sequence of int, optional
-        How many seeds to derive from the scenario's, or which to use; the scenario's own if left out.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
-    InputError
-        If there is no such scenario.
+    Arguments and errors are those of `gridweave.sweep`.
 
     Examples
     --------

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +26,7 @@ from gridweave.scenarios.scenario.run import run_built
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, digest_of, with_file, workload_key
 from gridweave.scenarios.sweep.plan import PlannedRun, SweepPlan
+from gridweave.scenarios.traces.text import new_file, one_line, write_file
 
 Values = dict[str, int | float | None]
 Fetch = Callable[[str], bytes]
@@ -40,59 +39,33 @@ METRICS = (*MULTI_SITE, *Metrics.__struct_fields__)
 _FEW_JOBS = 8
 
 
-class RunTask(msgspec.Struct, frozen=True):
-    """What a worker needs to know of a run.
-
-    Attributes
-    ----------
-    key : str
-    scenario : Scenario
-    files : tuple of InputFile
-    stamp : str
-        Of the code that planned the run.
-    """
-
-    key: str
-    scenario: Scenario
-    files: tuple[InputFile, ...]
-    stamp: str
-
-
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a run.
-
-    Attributes
-    ----------
-    metrics : dict or None
-        By the names of `METRICS`, with None for what is not defined; None if the run failed.
-    problem : str
-        Why it failed, in one line.
-    seconds : float
-        How long it took, to build the workload included.
-    """
+    """What became of a run: its metrics (`METRICS`), with None for what is not defined, or why it failed."""
 
     metrics: Values | None
     problem: str = ""
     seconds: float = 0.0
 
 
-def perform(work: RunTask, fetch: Fetch | None = None) -> Outcome:
+def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
     """Run one combination with one seed; what it fails at is part of the outcome.
 
     Parameters
     ----------
+    stamp : str
+        Of the code that planned the run.
     fetch : callable, optional
         Gives the content of a file that is not at hand here.
     """
     began = time.perf_counter()
     try:
-        if work.stamp != code_stamp():
+        if stamp != code_stamp():
             raise UnavailableError(
-                f"this worker has gridweave {code_stamp()}, and the sweep was begun with {work.stamp}; "
+                f"this worker has gridweave {code_stamp()}, and the sweep was begun with {stamp}; "
                 "install the same there, or begin again if its sources have changed"
             )
-        scenario = _with_files_at_hand(work.scenario, work.files, fetch)
-        built = _built(scenario, workload_key(scenario, work.files))
+        scenario = _with_files_at_hand(run.scenario, run.files, fetch)
+        built = _built(scenario, workload_key(scenario, run.files))
         _compile(built)
         return Outcome(values_of(run_built(built)), seconds=time.perf_counter() - began)
     except GridweaveError as error:
@@ -103,13 +76,7 @@ def perform(work: RunTask, fetch: Fetch | None = None) -> Outcome:
 
 
 def values_of(run: GridRun) -> Values:
-    """Return what is recorded of a run.
-
-    Returns
-    -------
-    dict
-        By the names of `METRICS`; None for what is not defined.
-    """
+    """Return what is recorded of a run, by the names of `METRICS`; None for what is not defined."""
     several = run.multi_site_summary()
     values = (several["jobs"], several["share_of_jobs"], several["share_of_squashed_area"])
     return dict(zip(MULTI_SITE, values, strict=True)) | run.as_one().metrics().to_dict()
@@ -195,10 +162,8 @@ def _fetched(name: str, digest: str, fetch: Fetch) -> str:
     path = folder / name
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=folder)
-        with os.fdopen(handle, "wb") as stream:
+        with new_file(path) as (_, stream):
             stream.write(fetch(digest))
-        os.replace(scratch, path)
     return str(path)
 
 
@@ -233,13 +198,7 @@ class FinishedRuns:
         self.folder = folder / FOLDER
 
     def find(self, run: PlannedRun) -> Values | None:
-        """Return the metrics of a run, if it is finished.
-
-        Returns
-        -------
-        dict or None
-            None also if its file is damaged, or of another format: it is then run again.
-        """
+        """Return the metrics of a run, if it is finished and its file is neither damaged nor of another format."""
         try:
             record = msgspec.json.decode((self.folder / f"{run.key}.json").read_bytes(), type=_Record)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -248,36 +207,13 @@ class FinishedRuns:
         return {name: record.metrics[name] for name in METRICS} if whole else None
 
     def keep(self, plan: SweepPlan, run: PlannedRun, outcome: Outcome) -> None:
-        """Write down a finished run: whole, or not at all.
-
-        Parameters
-        ----------
-        outcome : Outcome
-            With metrics.
-
-        Raises
-        ------
-        InputError
-            If the folder cannot be written to.
-        """
+        """Write down a finished run: whole, or not at all."""
         assert outcome.metrics is not None, "only what is finished is kept"
         settings = plan.settings(run.combination)
         record = _Record(_FORMAT, run.key, plan.name, settings, run.seed, round(outcome.seconds, 3), outcome.metrics)
         text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-        path = self.folder / f"{run.key}.json"
-        scratch = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, scratch = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.folder)
-            with os.fdopen(handle, "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(scratch, path)
-        except BaseException as error:
-            if scratch is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(scratch)
-            if isinstance(error, OSError):
-                raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-            raise
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot be written: {one_line(error)}") from None
+        write_file(self.folder / f"{run.key}.json", lambda file: file.write(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import zoneinfo
 from collections.abc import Mapping, Sequence
@@ -66,14 +67,8 @@ class ConversionReport:
 
     Parameters
     ----------
-    name : str
-        Name of the workload.
     nodes : int
         Nodes of the machine that the widths were held against.
-    records : int
-        Records in the file.
-    kept : int
-        Jobs of the workload.
     dropped : dict from str to int
         Records dropped, by reason: every key of `DROP_REASONS`, in that order, zeros included.
     cut : int
@@ -110,16 +105,7 @@ class ConversionReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain values, for JSON."""
-        return {
-            "name": self.name,
-            "nodes": self.nodes,
-            "records": self.records,
-            "kept": self.kept,
-            "dropped": dict(self.dropped),
-            "cut": self.cut,
-            "estimates_filled": self.estimates_filled,
-            "widths_filled": self.widths_filled,
-        }
+        return dataclasses.asdict(self)
 
 
 def convert(
@@ -131,7 +117,7 @@ def convert(
     start_unix_s: int | None = None,
     timezone: str | None = None,
 ) -> tuple[Workload, ConversionReport]:
-    """Turn the records of a trace into a workload.
+    """Turn the records of a trace into a workload, named after its file.
 
     The rules are those of thesis section 3.6 with what the design adds:
 
@@ -142,31 +128,10 @@ def convert(
     - Times are rounded to whole milliseconds (a half to the even one) before anything is compared.
     - A record is out of order if it was submitted before the last record that was taken; a job id that was taken before
       drops the record. SWF files that list the parts of an interrupted job put the summary of the whole job first.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file, for messages; the workload is named after it.
-    records : Records
-        What it says.
-    nodes : int or None
-        Nodes of the machine, as the caller says.
-    stated : sequence of int or None, optional
-        Nodes of the machine, as the file states them: the first that can be used is taken if `nodes` is None.
-    start_unix_s : int, optional
-        The instant of time zero.
-    timezone : str, optional
-        IANA name of the machine's time zone.
-
-    Raises
-    ------
-    TraceError
-        If the file has no records, if none is left, or if the size of the machine is not known.
-    OptionError
-        If `nodes` is no size of a machine.
+    - The machine has the nodes that the caller says, or else the first usable number that the file has ``stated``.
     """
     if not len(records.job_id):
-        raise TraceError(path, "holds no jobs; a trace has one record per line")
+        raise TraceError(path, "contains no jobs; a trace has one record per line")
     nodes = _machine_size(path, nodes, stated)
     submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
     no_estimate = (records.estimate_s == MISSING) | (estimate == 0)

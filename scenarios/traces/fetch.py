@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import http.client
 import os
@@ -12,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+import msgspec
 import platformdirs
 
 from gridweave.errors import InputError, TraceError, UnavailableError
 from gridweave.scenarios.traces.text import new_file, one_line, open_trace
-
-ARCHIVE = "https://www.cs.huji.ac.il/labs/parallel/workload"
 
 TIMEOUT_S = 30.0
 _MAX_DOWNLOAD_BYTES = 1 << 30  # many times the largest trace of the archive
@@ -25,8 +25,7 @@ _MAX_DOWNLOAD_BYTES = 1 << 30  # many times the largest trace of the archive
 Opener = Callable[[str, float], AbstractContextManager[IO[bytes]]]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTrace:
+class KnownTrace(msgspec.Struct, frozen=True):
     """A trace that can be fetched.
 
     Parameters
@@ -44,55 +43,14 @@ class KnownTrace:
     nodes: int
 
 
-KNOWN_TRACES: dict[str, KnownTrace] = {
-    "CTC-SP2-1996-3.1-cln": KnownTrace(
-        f"{ARCHIVE}/l_ctc_sp2/CTC-SP2-1996-3.1-cln.swf.gz",
-        "8e33a9b597e1ddda2d2164347bac08c9444e1a2620a7947df52f0a1622ec4cde",
-        430,
-    ),
-    "HPC2N-2002-2.2-cln": KnownTrace(
-        f"{ARCHIVE}/l_hpc2n/HPC2N-2002-2.2-cln.swf.gz",
-        "77b8993c73ae438385f6c0015708251f52dc316267b03ac19a406fbea2802afa",
-        240,
-    ),
-    "KTH-SP2-1996-2": KnownTrace(
-        f"{ARCHIVE}/l_kth_sp2/KTH-SP2-1996-2.swf.gz",
-        "df76b94e5f670db52179688a98deec3e1887d10adb39f96c900b8e92abb386ab",
-        100,
-    ),
-    "LANL-CM5-1994-4.1-cln": KnownTrace(
-        f"{ARCHIVE}/l_lanl_cm5/LANL-CM5-1994-4.1-cln.swf.gz",
-        "4766a62dabcc7403ec0a55534aff297203e692ddbf6637bd40100a3800f6354a",
-        1024,
-    ),
-    "LCG-2005-1": KnownTrace(
-        f"{ARCHIVE}/l_lcg/LCG-2005-1.swf.gz",
-        "f8e60cbd08ca990bdd39effc3b3787d7e60539419e2345661c0d5c3b4fa60f4e",
-        24515,
-    ),
-    "SDSC-SP2-1998-4.2-cln": KnownTrace(
-        f"{ARCHIVE}/l_sdsc_sp2/SDSC-SP2-1998-4.2-cln.swf.gz",
-        "2bb635f4b5793f52bd49ccb8fd913d95f9c5be6346925162cadcaf0117e28cf2",
-        128,
-    ),
-}
+with (Path(__file__).parents[1] / "data" / "traces.csv").open(encoding="utf-8", newline="") as _file:
+    KNOWN_TRACES = {row["name"]: msgspec.convert(row, KnownTrace, strict=False) for row in csv.DictReader(_file)}
+"""Full name to trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A trace that is now at hand.
-
-    Parameters
-    ----------
-    name : str
-        Its full name.
-    path : pathlib.Path
-        Its file.
-    downloaded : bool
-        False if it was there already, and right.
-    nodes : int
-        Machine size that publications use with it.
-    """
+    """A trace that is now at hand; it was downloaded, unless it was there already, and right."""
 
     name: str
     path: Path
@@ -106,17 +64,7 @@ def cache_folder() -> Path:
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the full name of a known trace.
-
-    Parameters
-    ----------
-    name : str
-        The name, or its beginning up to a hyphen if only one trace begins so; upper and lower case are the same.
-
-    Returns
-    -------
-    str or None
-        None if no known trace, or more than one, is called so.
+    """Return the full name of the one known trace of this name, or whose name begins so up to a hyphen.
 
     Examples
     --------
@@ -156,7 +104,7 @@ def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_
     """
     full = resolve_name(name)
     if full is None:
-        raise InputError(f"{name}: no trace of that name is known; known are {', '.join(sorted(KNOWN_TRACES))}")
+        raise InputError(f"{name}: there is no trace of that name; there are {', '.join(sorted(KNOWN_TRACES))}")
     trace = KNOWN_TRACES[full]
     place = Path(folder) if folder is not None else cache_folder()
     target = place / os.path.basename(trace.url)

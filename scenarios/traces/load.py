@@ -53,34 +53,12 @@ def load_workload(
 
 
 def columns_of(path: str | Path) -> tuple[str, ...]:
-    """Return the optional columns that the format of a file has a place for.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        As for `load_workload`.
-
-    Raises
-    ------
-    TraceError
-        If there is no such file and no such trace.
-    """
+    """Return the optional columns that the format of a file, or of a trace of this name, has a place for."""
     return () if _is_mupsie(find_trace(path)) else tuple(COLUMN_FIELDS)
 
 
 def find_trace(path: str | Path) -> Path:
-    """Return the file that a path or the name of a trace means.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        As for `load_workload`.
-
-    Raises
-    ------
-    TraceError
-        If there is none; the message tells how to get a trace.
-    """
+    """Return the file that a path or the name of a trace means, as for `load_workload`."""
     try:
         if Path(path).exists():
             return Path(path)
@@ -96,7 +74,7 @@ def find_trace(path: str | Path) -> Path:
             if trace_stem(file).casefold() in wanted:
                 return file
     if full is not None:
-        raise TraceError(path, f"this trace is not at hand; get it with `gridweave trace fetch {full}`")
+        raise TraceError(path, f"this trace is not on this machine; get it with `gridweave trace fetch {full}`")
     known = ", ".join(sorted(KNOWN_TRACES))
     raise TraceError(path, f"there is no such file; traces that `gridweave trace fetch` can get are {known}")
 
@@ -127,17 +105,7 @@ def _is_mupsie(path: Path) -> bool:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the format that the suffix of a file stands for, compressed or not.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; it need not exist.
-
-    Returns
-    -------
-    str or None
-        One of `FORMATS`, or None if the suffix stands for none.
+    """Return the format (`FORMATS`) that the suffix of a file stands for, compressed or not, if any.
 
     Examples
     --------
@@ -155,8 +123,6 @@ def save_workload(workload: Workload, path: str | Path, *, file_format: str | No
 
     Parameters
     ----------
-    workload : Workload
-        The jobs.
     path : str or pathlib.Path
         ``.swf`` for SWF, ``.mupsie`` or ``.txt`` for MuPSiE, with ``.gz`` or ``.xz`` behind it to compress.
     file_format : str, optional
@@ -175,9 +141,9 @@ def save_workload(workload: Workload, path: str | Path, *, file_format: str | No
         If the suffix stands for no format, or the file cannot be written.
     """
     if file_format is not None and file_format not in FORMATS:
-        raise OptionError("file_format", f"{file_format!r} is not a format; known are {', '.join(FORMATS)}")
+        raise OptionError("file_format", f"{file_format!r} is not a format; one of {', '.join(FORMATS)}")
     chosen = file_format or format_of(path)
     if chosen is None:
-        raise InputError(f"{path}: the suffix stands for no format; use .swf, .mupsie or .txt, or name the format")
+        raise InputError(f"{path}: the suffix is not that of a format; use .swf, .mupsie or .txt, or name the format")
     (write_swf if chosen == "swf" else write_mupsie)(workload, path)
     return chosen

@@ -26,6 +26,7 @@ from gridweave.scenarios.traces.text import (
     MAX_TIME_S,
     Field,
     check_exact,
+    leading_number,
     read_table,
     seconds_text,
     time_field,
@@ -48,32 +49,14 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _ENTRY = re.compile(r"#+\s*(Machine Size|Start Time|Time Zone|Unix Start Time)\s*:\s*(.*)", re.IGNORECASE)
 _DATE = re.compile(r"(?:[A-Za-z]+,\s*)?(\d{1,2})\s+([A-Za-z]{3})[a-z]*\.?\s+(\d{4}|\d{2}),?\s+(\d{1,2}):(\d\d):(\d\d)")
-_INTEGER = re.compile(r"([+-]?\d{1,18})(?!\d)")
 
 
 def read_mupsie(
     path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = ()
 ) -> tuple[Workload, ConversionReport]:
-    """Read a MuPSiE job file as a workload, by the rules of `gridweave.scenarios.traces.convert.convert`.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        Plain, gzip or xz.
-    nodes : int, optional
-        Nodes of the machine; the comment "Machine Size" tells it if left out.
-    columns : sequence of str, optional
-        Must be empty: the format holds no optional columns.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, a record is broken, or no job is left.
-    OptionError
-        If `nodes` or `columns` cannot be used.
-    """
+    """Read a MuPSiE job file as `read_swf` reads an SWF file; the format holds no optional columns."""
     for name in columns:
-        raise OptionError("columns", f"{name!r} is not to be had: the MuPSiE format holds no optional columns")
+        raise OptionError("columns", f"{name!r} is not available: the MuPSiE format has no optional columns")
     table, comments = read_table(path, MUPSIE_FIELDS, keep=_NAMES, comment="#", record="a MuPSiE record")
     entries = {entry[1].lower(): entry[2] for entry in map(_ENTRY.match, reversed(comments)) if entry}
     zone = known_zone(entries.get("time zone"))
@@ -88,20 +71,15 @@ def read_mupsie(
         path,
         records,
         nodes=nodes,
-        stated=(_leading_number(entries.get("machine size", "")),),
+        stated=(leading_number(entries.get("machine size", "")),),
         start_unix_s=_start(entries.get("unix start time", ""), entries.get("start time", ""), zone),
         timezone=zone,
     )
 
 
-def _leading_number(text: str) -> int | None:
-    found = _INTEGER.match(text)
-    return int(found[1]) if found else None
-
-
 def _start(unix_text: str, local_text: str, zone: str | None) -> int | None:
     """Return the instant of time zero that the comments tell, in seconds since 1970 (UTC)."""
-    unix = _leading_number(unix_text)
+    unix = leading_number(unix_text)
     if unix is not None and abs(unix) <= MAX_TIME_S:
         return unix
     date = _DATE.match(local_text)
@@ -120,22 +98,10 @@ def _start(unix_text: str, local_text: str, zone: str | None) -> int | None:
 
 
 def write_mupsie(workload: Workload, path: str | Path) -> None:
-    """Write a workload as a MuPSiE job file.
+    """Write a workload as a MuPSiE job file, compressed if the suffix is ``.gz`` or ``.xz``; whole, or not at all.
 
     The format holds neither optional columns nor which jobs were killed at their estimate: `Workload.columns` and
     `Workload.overran` are lost. All else comes back with `read_mupsie`.
-
-    Parameters
-    ----------
-    workload : Workload
-        The jobs.
-    path : str or pathlib.Path
-        The file; a suffix ``.gz`` or ``.xz`` compresses it. Either the whole file is written or nothing.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or a job id is too large to be read back exactly.
     """
     check_exact(path, "job_id", workload.job_id)
     head = "".join(f"{line}\n" for line in _comments(workload))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -55,17 +55,9 @@ class ArrayDisciplineState(CoreState, frozen=True, kw_only=True, tag="ArrayDisci
 
 
 class ArrayDiscipline:
-    """A site's jobs in arrays, and the kernels that decide on them.
+    """A site's jobs in arrays, and the kernels that decide on them."""
 
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
-    """
-
-    state_type = ArrayDisciplineState
+    state_type: Any = ArrayDisciplineState
 
     def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
         self._nodes = nodes
@@ -335,7 +327,6 @@ class ArrayDiscipline:
         return self._waiting_slots().index(self._slots.of[job_id])
 
     def _grow(self) -> None:
-        """Move into arrays of twice the size."""
         old, plan = self._state, self._plan
         self._state = empty_state(self._nodes, slots=self._slots.double())
         copy_into(self._state, old)

@@ -57,8 +57,8 @@ def replay(journal: Journal, core: Core) -> Replayed:
     """
     if changes := journal.identity_changes:
         raise InputError(
-            f"{journal.where}: its inputs were for other settings: {'; '.join(changes)}; use those again, or begin "
-            "anew (docs/journal.md)"
+            f"{journal.where}: its inputs were for other settings: {'; '.join(changes)}; use those again, or start "
+            "over (docs/journal.md)"
         )
     begin, passed_over = _load_newest(journal, core)
     reached = journal.base if begin is None else begin
@@ -73,7 +73,7 @@ def replay(journal: Journal, core: Core) -> Replayed:
             if entry.decided is not None and digest(commands) != entry.decided:
                 raise InputError(
                     f"{where}: the core decides otherwise than it did; replay it with the release and the "
-                    "configuration that it was for, or begin anew (docs/journal.md)"
+                    "configuration that it was for, or start over (docs/journal.md)"
                 )
             count, reached = count + 1, entry.sequence
         if reached != journal.sequence:

@@ -39,7 +39,7 @@ _SQLITE: _Kinds = (
     ("SQLITE_LOCKED", UnavailableError, "another process has it locked: end that"),
     ("SQLITE_NOTADB", InputError, "name an SQLite database, or a file that is not there yet"),
     ("SQLITE_CORRUPT", InputError, "the file is damaged: restore it from a copy"),
-    ("SQLITE_CANTOPEN", InputError, "name a place in a folder that can be written"),
+    ("SQLITE_CANTOPEN", InputError, "name a place in a folder that you can write to"),
     ("SQLITE_READONLY", InputError, "name a file and a folder that can be written"),
     ("SQLITE_PERM", InputError, "name a file that can be written"),
     ("SQLITE_IOERR", UnavailableError, "see to its disk"),
@@ -60,17 +60,7 @@ _REFUSALS = ((" role ", "28"), ("authentication failed", "28"), ("pg_hba.conf", 
 
 
 def checked_url(option: str, place: str | Path) -> URL:
-    """Return the URL of a place, with the driver that we use.
-
-    Parameters
-    ----------
-    option : str
-        What the user calls the place.
-
-    Raises
-    ------
-    OptionError
-        If it makes no sense.
+    """Return the URL of a place, with the driver that we use; errors call the place ``option``.
 
     Examples
     --------
@@ -92,20 +82,12 @@ def checked_url(option: str, place: str | Path) -> URL:
     if backend != "sqlite":
         raise OptionError(option, f"is a URL of {backend}; {_FORMS}")
     if not url.database or url.database == ":memory:" or url.query:
-        raise OptionError(option, f"names no plain file, and memory outlasts nothing; {_FORMS}")
+        raise OptionError(option, f"is not a plain file, and memory does not outlast the process; {_FORMS}")
     return url.set(drivername="sqlite")
 
 
 def explained(error: Exception, where: str) -> GridweaveError:
-    """Return what went wrong with a database, in one line, and what would be right.
-
-    Parameters
-    ----------
-    error : Exception
-        Of SQLAlchemy or of a driver.
-    where : str
-        The database, without secrets.
-    """
+    """Return what went wrong with a database, in one line, and what would be right."""
     cause = getattr(error, "orig", None) or error
     line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if isinstance(cause, sqlite3.Error):
@@ -122,7 +104,7 @@ def explained(error: Exception, where: str) -> GridweaveError:
         if not state and "FATAL:" in line and words in line:
             advice = next(advice for start, _, advice in _POSTGRES if start == code)
             return InputError(f"{where}: {line}; {advice}")
-    return UnavailableError(f"{where}: {line}; see that the server runs and can be reached")
+    return UnavailableError(f"{where}: {line}; check that the server runs and can be reached")
 
 
 # The server lets go of the lock of a writer whose machine has gone within half a minute.
@@ -137,23 +119,8 @@ _POSTGRES_SETTINGS = (
 class JournalStore:
     """One connection to the database of a journal, opened when it is needed and again when it was lost.
 
-    Parameters
-    ----------
-    place : str or pathlib.Path
-        A path, or a URL.
-    wait_ms : int
-        How long to wait for another process that has the database locked, or still writes a journal in PostgreSQL.
-    synchronous : str
-        ``full`` or ``normal``; of SQLite.
-    read_only : bool
-        Whether nothing is written, so that no lock is needed.
-
-    Raises
-    ------
-    OptionError
-        If the place or a setting makes no sense.
-    UnavailableError
-        If another writer has the journal.
+    It waits ``wait_ms`` for another process that has the database locked, or still writes a journal in PostgreSQL.
+    SQLite alone is ``synchronous``: ``full``, or ``normal``.
     """
 
     def __init__(self, place: str | Path, *, wait_ms: int, synchronous: str, read_only: bool) -> None:
@@ -192,13 +159,7 @@ class JournalStore:
     def transaction(self) -> Iterator[Connection]:
         """Yield a connection in a transaction; it is committed at the end, or nothing of it is there.
 
-        Raises
-        ------
-        InputError
-            If the database is none, or is damaged, or we may not use it so.
-        UnavailableError
-            If it cannot be reached, is locked or full. If the end of a transaction was not heard of, it may have been
-            committed.
+        If its end was not heard of (UnavailableError), it may have been committed.
         """
         try:
             connection = self._connection if self._connection is not None else self._connect()
@@ -230,7 +191,7 @@ class JournalStore:
     def _connect_sqlite(self) -> Connection:
         path = Path(self.where)
         if self._read_only and not path.is_file():
-            raise InputError(f"{path}: there is no such journal; name one that is there")
+            raise InputError(f"{path}: there is no such journal; name one that exists")
         if not self._read_only:
             self._lock(path)
             if path.is_file() and not path.stat().st_size and self.known_id():
@@ -242,7 +203,7 @@ class JournalStore:
             driver.isolation_level = None
             mode = driver.execute("PRAGMA journal_mode" + ("" if self._read_only else "=WAL")).fetchone()[0]
             if mode != "wal" and not self._read_only:
-                raise InputError(f"{path}: SQLite keeps no write-ahead log there; name a place on a local disk")
+                raise InputError(f"{path}: SQLite cannot keep a write-ahead log there; name a place on a local disk")
             driver.execute(f"PRAGMA synchronous={self._synchronous}")
         except BaseException:
             connection.close()
@@ -257,13 +218,13 @@ class JournalStore:
         try:
             lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; name a place in a folder that can be written") from error
+            raise InputError(f"{path}: {error.strerror}; name a place in a folder that you can write to") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(lock, 100, 0).decode(errors="replace").partition("\n")[0] or "of unknown number"
             os.close(lock)
-            raise UnavailableError(f"{path}: process {holder} writes this journal; end it first") from error
+            raise UnavailableError(f"{path}: process {holder} writes this journal; stop it first") from error
         self._lock_fd = lock
         self.name_writer(self.known_id())
 
@@ -281,7 +242,6 @@ class JournalStore:
             os.ftruncate(self._lock_fd, os.pwrite(self._lock_fd, text, 0))
 
     def _drop(self) -> None:
-        """Forget a connection that is broken."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(DBAPIError):
@@ -315,12 +275,7 @@ def execute_plain(
 ) -> CursorResult[Any]:
     """Execute a statement whose values need no conversion, in a third of the time that SQLAlchemy takes for it.
 
-    Parameters
-    ----------
-    statement : ClauseElement
-        Made once: it is kept.
-    values : dict, or list of dict
-        For each time that it is executed.
+    The statement is made once, as it is kept.
     """
     known, order = _plain(connection.dialect, statement)
     if not order:

@@ -69,14 +69,15 @@ class DisciplineArrays(NamedTuple):
     tuning: Tuning | None = None
 
 
+_Queue = QueueCodes | None
+_Promises = Plan | None
+_Planning = Planning | None
+_Tuning = Tuning | None
+
+
 @kernel_part
 def site_pass(
-    state: SiteState,
-    queue: QueueCodes | None,
-    promises: Plan | None,
-    planning: Planning | None,
-    tuning: Tuning | None,
-    now_ms: Int,
+    state: SiteState, queue: _Queue, promises: _Promises, planning: _Planning, tuning: _Tuning, now_ms: Int
 ) -> None:
     """Run the one scheduling pass of an instant; ``state.started`` then lists the jobs that started."""
     if queue is not None:
@@ -91,12 +92,7 @@ def site_pass(
 
 @kernel
 def pass_and_outlook(
-    state: SiteState,
-    queue: QueueCodes | None,
-    promises: Plan | None,
-    planning: Planning | None,
-    tuning: Tuning | None,
-    now_ms: Int,
+    state: SiteState, queue: _Queue, promises: _Promises, planning: _Planning, tuning: _Tuning, now_ms: Int
 ) -> tuple[int, int, int]:
     """Run the pass of an instant; return how many jobs it started, the first end by estimate, and the next start."""
     site_pass(state, queue, promises, planning, tuning, now_ms)
@@ -106,7 +102,7 @@ def pass_and_outlook(
 
 
 @kernel_part
-def job_submitted(state: SiteState, queue: QueueCodes | None, tuning: Tuning | None, slot: Int) -> None:
+def job_submitted(state: SiteState, queue: _Queue, tuning: _Tuning, slot: Int) -> None:
     """Put the job of a slot, which is filled in, into the queue."""
     if tuning is not None:
         tell_candidates(state, tuning, slot)
@@ -118,10 +114,10 @@ def job_submitted(state: SiteState, queue: QueueCodes | None, tuning: Tuning | N
 @kernel_part
 def job_ended(
     state: SiteState,
-    queue: QueueCodes | None,
-    promises: Plan | None,
-    planning: Planning | None,
-    tuning: Tuning | None,
+    queue: _Queue,
+    promises: _Promises,
+    planning: _Planning,
+    tuning: _Tuning,
     end_ms: Int,
     job_id: Int,
     now_ms: Int,
@@ -147,8 +143,8 @@ def job_ended(
 @kernel
 def job_arrived(
     state: SiteState,
-    queue: QueueCodes | None,
-    tuning: Tuning | None,
+    queue: _Queue,
+    tuning: _Tuning,
     slot: Int,
     key: float,
     submit_ms: Int,
@@ -169,7 +165,7 @@ def job_arrived(
 
 
 @kernel
-def job_withdrawn(state: SiteState, promises: Plan | None, tuning: Tuning | None, place: Int) -> None:
+def job_withdrawn(state: SiteState, promises: _Promises, tuning: _Tuning, place: Int) -> None:
     """Take a waiting job out of the queue, and out of the promises if it stands there (None where there are none)."""
     counters = state.counters[0]
     counters.n_blocks = 0

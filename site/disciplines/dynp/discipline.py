@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
+from gridweave.site.disciplines.dynp.figures import totals_of
 from gridweave.site.disciplines.dynp.kernels.state import (
     Candidates,
     Tuning,
-    empty_candidates,
-    empty_memory,
     make_stale,
 )
 from gridweave.site.disciplines.dynp.policy import DynPPolicy, candidate_keys
 from gridweave.site.disciplines.queue import ArrayDiscipline
 from gridweave.site.disciplines.slots import SlotsState, copy_into
-from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job
 from gridweave.site.kernels.dispatch import DisciplineArrays
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
@@ -47,7 +47,7 @@ class DynP(ArrayDiscipline):
         Local time of instant zero, from Monday 00:00.
     """
 
-    state_type = DynPState
+    state_type: Any = DynPState
 
     def __init__(self, nodes: int, policy: DynPPolicy, week_offset_ms: int = 0) -> None:
         self._tuned_by = policy
@@ -93,10 +93,18 @@ class DynP(ArrayDiscipline):
         )
         rows = self.tuning.candidates.jobs[:, slot]
         rows["key"] = np.inf if job.behind else keys[:, 0]
-        for name, value in {**columns, "job_id": job.job_id, "limits": self._mask(job)}.items():
-            if name in rows.dtype.names:
-                rows[name] = value
+        for name in ("submit_ms", "width", "estimate_ms"):
+            rows[name] = columns[name]
+        rows["job_id"], rows["limits"] = job.job_id, self._mask(job)
         super().submit(now_ms, job)
+
+    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return which candidate was in force when a job started that ends now."""
+        return (float(self.tuning.memory.started_by[self._slots.of[job_id]]),)
+
+    def totals(self) -> Mapping[str, float]:
+        """Return what has been counted so far, by name."""
+        return totals_of(self._tuned_by.policies, self.tuning.memory)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
@@ -105,13 +113,7 @@ class DynP(ArrayDiscipline):
         make_stale(self.tuning)
         return fits_ms
 
-    def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, and why not earlier."""
-        said = super().explain(now_ms, job_id)
-        rule = f"{said.reason}; {self._in_force()}"
-        return msgspec.structs.replace(said, reason=rule)
-
-    def _in_force(self) -> str:
+    def why_starts_move(self) -> str:
         """Say which policy is in force, and by which rule another may be."""
         policy = self._tuned_by
         if len(policy.policies) == 1:

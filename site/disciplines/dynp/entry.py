@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.site.disciplines.dynp.discipline import DynP
+from gridweave.site.disciplines.dynp.figures import COLUMNS, metrics_of
 from gridweave.site.disciplines.dynp.policy import (
     METRICS,
     NAME,
@@ -30,7 +31,8 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes
     ----------
-    policies : list of str
+    policies : list of str, or str
+        The candidates; as one text with a plus between them.
     decider, metric, tuning, reading : str
     preferred : str, optional
     slackness_pct : float
@@ -39,9 +41,7 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     calendar : list of CalendarEntry
     """
 
-    policies: Annotated[list[str], Meta(description="The candidates.")] = msgspec.field(
-        default_factory=lambda: list(THREE)
-    )
+    policies: list[str] | str = "+".join(THREE)
     decider: Annotated[str, _one_of(tuple(WAYS), "Who chooses the policy.")] = "advanced"
     preferred: Annotated[str, Meta(description="For the decider preferred: one of the candidates.")] | None = None
     metric: Annotated[str, _one_of(tuple(METRICS), "By which plans are judged.")] = "artww"
@@ -61,7 +61,8 @@ def read_policy(nodes: int, given: Options, usual: Options) -> DynPPolicy:
     refuse_unknown(given, ("dynp", "limits", "aging_ms"), why)
     table: DynPTable = given.get("dynp") or DynPTable()
     options = msgspec.structs.asdict(table)
-    options["policies"], options["calendar"] = tuple(table.policies), tuple(table.calendar)
+    policies = table.policies.split("+") if isinstance(table.policies, str) else table.policies
+    options["policies"], options["calendar"] = tuple(policies), tuple(table.calendar)
     options |= {name: given[name] for name in ("limits", "aging_ms") if given.get(name) is not None}
     return DynPPolicy(**options)
 
@@ -75,4 +76,6 @@ ENTRY = Entry(
     table=DynPTable,
     table_key="dynp",
     keeps_reservations=True,
+    columns=COLUMNS,
+    metrics=metrics_of,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -143,7 +144,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         _check_name("decider", self.decider, WAYS)
         _check_name("metric", self.metric, METRICS)
         _check_name("tuning", self.tuning, TUNINGS)
-        _check_name("reading", self.reading, dict.fromkeys(READINGS))
+        _check_name("reading", self.reading, READINGS)
         self._check_policies()
         self._check_numbers()
         self._check_decider()
@@ -156,7 +157,9 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if not self.policies or len(set(self.policies)) < len(self.policies):
             raise OptionError("policies", f"are {', '.join(self.policies) or 'none'}; at least one, and each once")
         if self.reading == "thesis" and (self.policies != THREE or self.decider not in DECIDERS):
-            raise OptionError("reading", f"'thesis' is of the policies {', '.join(THREE)} and a decider that judges plans")
+            raise OptionError(
+                "reading", f"'thesis' is of the policies {', '.join(THREE)} and a decider that judges plans"
+            )
 
     def _check_numbers(self) -> None:
         if not 0 <= self.slackness_pct <= 100:
@@ -185,9 +188,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def planning(self) -> SitePolicy:
         """How the site schedules while the first candidate is in force."""
-        return SitePolicy(
-            discipline="planning", order=self.policies[0], aging_ms=self.aging_ms, limits=self.limits
-        )
+        return SitePolicy(discipline="planning", order=self.policies[0], aging_ms=self.aging_ms, limits=self.limits)
 
     @property
     def judges_plans(self) -> bool:
@@ -283,7 +284,7 @@ def candidate_keys(policy: DynPPolicy, arrivals: np.ndarray, **columns: np.ndarr
     return keys
 
 
-def _check_name(option: str, name: str, known: dict[str, object] | dict[str, int]) -> None:
+def _check_name(option: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
 

@@ -68,14 +68,14 @@ class SlowdownTable:
             values = np.array(self.slowdown, np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"{self.name}: the rows of the table are not all of one length, or hold no numbers"
+                f"{self.name}: the rows of the table are not all of one length, or contain no numbers"
             ) from None
         if not sorts or values.shape != (sorts, sorts):
             raise InputError(
                 f"{self.name}: the table has shape {values.shape}; with {sorts} labels it is {sorts} by {sorts}"
             )
         if len(set(self.labels)) != sorts:
-            raise InputError(f"{self.name}: a label stands twice among {', '.join(self.labels)}")
+            raise InputError(f"{self.name}: a label appears twice among {', '.join(self.labels)}")
         for row, column in np.argwhere(~((values >= 1) & (values <= MAX_SLOWDOWN))):
             cell = f"row {self.labels[row]!r}, column {self.labels[column]!r}"
             raise InputError(
@@ -109,7 +109,7 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
         if any(cell.strip() for cell in cells)
     ]
     if not lines:
-        raise InputError(f"{name}: is empty; the first line holds the labels of the columns")
+        raise InputError(f"{name}: is empty; the first line has the labels of the columns")
     labels = lines[0][1][1:]
     values: list[list[float]] = []
     for number, (label, *cells) in lines[1:]:
@@ -130,7 +130,7 @@ def _number(cell: str, where: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise InputError(f"{where}: {cell!r} is no number; a slowdown is 1 or more") from None
+        raise InputError(f"{where}: {cell!r} is not a number; a slowdown is 1 or more") from None
 
 
 CPU_KINDS = SlowdownTable("CPU kinds", ("integer", "float"), np.array([[1.4, 1.4], [1.4, 2.0]]))
@@ -202,14 +202,6 @@ LARGE_MESSAGE = 18_000
 
 def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) -> IntArray:
     """Return what jobs are bound by: 0 CPU, 1 network, 2 disk; the largest fraction, the first of equal ones.
-
-    Parameters
-    ----------
-    cpu, network, disk : array_like of float, shape (n,)
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
 
     Examples
     --------
@@ -294,7 +286,7 @@ class SlowdownModel:
 
     def __post_init__(self) -> None:
         if self.formula not in FORMULAS:
-            raise OptionError("formula", f"{self.formula!r} is not known; known are {', '.join(FORMULAS)}")
+            raise OptionError("formula", f"{self.formula!r} is not known; one of {', '.join(FORMULAS)}")
         if not 0 <= self.paging <= MAX_SLOWDOWN:
             raise OptionError(
                 "paging", f"is {self.paging:g}; what it adds to a slowdown is from 0 to {MAX_SLOWDOWN:,.0f}"
@@ -306,16 +298,9 @@ class SlowdownModel:
         return SlowdownArrays(FORMULAS[self.formula], factors, measured, float(self.paging))
 
     def kinds_of(self, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
-        """Return the CPU kind of each job, as `cpu_factors` numbers them.
+        """Return the CPU kind of each job, as `cpu_factors` numbers them; 0 for all if nothing is said of it.
 
-        Parameters
-        ----------
-        columns : mapping from str to numpy.ndarray, shape (n,)
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n,)
-            0 for all if nothing is said of it. It may be none of the table's; the caller checks that.
+        It may be none of the table's; the caller checks that.
         """
         if self.cpu_factors is TABLE_1:
             return rows_of(TABLE_1, columns)
@@ -324,25 +309,9 @@ class SlowdownModel:
     def sorts_of(
         self, columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.ArrayLike | None = None
     ) -> dict[str, IntArray]:
-        """Return what compiled code knows each job by.
+        """Return what compiled code knows each job by: its CPU kind, what it is bound by, and its row of the table.
 
-        Parameters
-        ----------
-        columns : mapping from str to numpy.ndarray, shape (n,)
-            As for `rows_of`.
-        rows : array_like of int, shape (n,), optional
-            The rows of the jobs in the table; found from the columns if left out.
-
-        Returns
-        -------
-        dict from str to numpy.ndarray of int64, shape (n,)
-            ``cpu_kind``, ``bound`` (by CPU, network or disk) and ``row`` of the table of measured slowdowns, 0 where
-            none is used.
-
-        Raises
-        ------
-        InputError
-            As from `rows_of`.
+        Rows that are not given are found from the columns (`rows_of`); they are 0 where no slowdowns were measured.
         """
         bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
         row = np.zeros(len(bound), np.int64)

@@ -42,19 +42,7 @@ class _Place(msgspec.Struct, frozen=True):
 def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> SubmitOptions:
     """Return what the lines of a script say of its job; ``#GRIDWEAVE`` wins over ``#SBATCH``, later lines over earlier.
 
-    Parameters
-    ----------
-    file : str
-        Its name, for errors.
-    parse : callable
-        Reads the words of a ``#GRIDWEAVE`` line.
-    ignored : list of str, optional
-        Gets what is not supported, in place of an error.
-
-    Raises
-    ------
-    InputError
-        With file, line and option, if one cannot be used, or is not supported.
+    What is not supported is an error, unless there is a list of what is ``ignored`` to put it into.
     """
     own, slurm = SubmitOptions(), SubmitOptions()
     for place, kind, words in _directives(text, file):
@@ -101,7 +89,7 @@ def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> It
             name, value = _LONG.get(word[1], word[1]), word[2:].removeprefix("=")
             is_given, shown = "=" if value else "", word[:2]
         else:
-            raise place.error(f"#SBATCH {word}", "is no option")
+            raise place.error(f"#SBATCH {word}", "is not an option")
         if name not in _SUPPORTED:
             if not is_given and rest and not rest[0].startswith("-"):
                 rest.pop(0)
@@ -126,12 +114,11 @@ def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
 
 
 def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
-    """Return what an option of Slurm says."""
     shown = f"#SBATCH --{option}"
     match option:
         case "nodes" | "ntasks":
             if not (value.isascii() and value.isdecimal() and 1 <= len(value) <= 9 and int(value)):
-                raise place.error(shown, f"{value!r} is no number from 1; ranges and suffixes are not supported")
+                raise place.error(shown, f"{value!r} is not a number from 1 up; ranges and suffixes are not supported")
             return SubmitOptions(nodes=int(value)) if option == "nodes" else SubmitOptions(tasks=int(value))
         case "time":
             try:

@@ -26,7 +26,7 @@ Resources = Annotated[
     str,
     typer.Option(
         metavar="M1|M2|M3|CPU/NETWORK/DISK|FILE",
-        help="For lomarc: what the jobs need of CPU, network, disk and memory: drawn from a mix, or read from a file "
+        help="For lomarc: what the jobs need of CPU, network, disk and memory, drawn from a mix or read from a file "
         "(.csv) as `gridweave trace resources` writes one.",
     ),
 ]
@@ -38,20 +38,24 @@ Variants = Annotated[
         "Several are compared.",
     ),
 ]
-Backfill = Annotated[str, typer.Option(metavar="NAME,...", help="easy, none, conservative. Several are compared.")]
+Backfill = Annotated[
+    str, typer.Option(metavar="NAME,...", help="Who may overtake: easy, none, conservative. Several are compared.")
+]
 Cores = Annotated[int, typer.Option(metavar="N", help="For lomarc: cores of a node.")]
 Threads = Annotated[int, typer.Option(metavar="N", help="For lomarc: hardware threads of a core.")]
-MaxSlowdown = Annotated[float, typer.Option(metavar="X", help="For lomarc: no match may slow a job more.")]
+MaxSlowdown = Annotated[
+    float, typer.Option(metavar="X", help="For lomarc: no partner may slow a job down by more than this factor.")
+]
 Slowdowns = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), in place of the formula."
+        metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), instead of the formula."
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of what a mix draws.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what a mix draws.")]
 Out = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json there; made if need be."),
+    typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json to this folder."),
 ]
 
 
@@ -69,7 +73,7 @@ def coschedule(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Do what gridweave simulate --discipline lomarc does: the older name for it.
+    """Run gridweave simulate --discipline lomarc under its older name.
 
     Example: gridweave coschedule jobs.swf --nodes 128 --resources M1 --variants PSS,AC,L-U1,L-R
     """
@@ -89,16 +93,10 @@ class SharingOptions:
     max_slowdown: float = 1.6
     slowdowns: str | None = None
 
-    def check_unused(self) -> None:
-        """Refuse options that go with shared nodes alone.
-
-        Raises
-        ------
-        OptionError
-            With the first that is not left as it is.
-        """
+    def check_unused(self, *, uses_resources: bool) -> None:
+        """Refuse options that go with shared nodes alone; what jobs need of CPU and the rest may count all the same."""
         for one in fields(self):
-            if getattr(self, one.name) != one.default:
+            if getattr(self, one.name) != one.default and not (uses_resources and one.name == "resources"):
                 raise OptionError(f"--{one.name.replace('_', '-')}", "goes with --discipline lomarc")
 
 
@@ -146,9 +144,9 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Sharin
     named = [variant.strip() for variant in variants.split(",") if variant.strip()]
     for variant in named:
         if variant.lower() not in known:
-            raise OptionError("--variants", f"{variant!r} is not known; known are {', '.join(VARIANTS)}")
+            raise OptionError("--variants", f"{variant!r} is not known; one of {', '.join(VARIANTS)}")
     if not named:
-        raise OptionError("--variants", f"names none; known are {', '.join(VARIANTS)}")
+        raise OptionError("--variants", f"names none; one of {', '.join(VARIANTS)}")
     return [
         msgspec.structs.replace(VARIANTS[known[variant.lower()]], backfill=backfill, max_slowdown=max_slowdown)
         for variant in dict.fromkeys(named)
@@ -165,18 +163,13 @@ def _model(slowdowns: str | None) -> SlowdownModel:
 
 def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple[Workload, Sequence[str]]:
     """Read the trace, and give its jobs their resources."""
-    from pathlib import Path
-
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
-    from gridweave.scenarios.traces.resources import read_resources
-    from gridweave.scenarios.workload.columns import assign_resources
+    from gridweave.scenarios.traces.resources import with_mix
 
     workload, report = load_workload(trace, nodes=nodes)
-    if Path(resources).suffix:
-        return read_resources(resources, workload), report.lines()
-    return assign_resources(workload, resources, np.random.default_rng(seed)), report.lines()
+    return with_mix(workload, resources, np.random.default_rng(seed)), report.lines()
 
 
 def _simulated(

@@ -58,7 +58,7 @@ def _show(folder: Path) -> None:
     )
     made = make_demo(folder)
     with forecast_begun(made) as forecast:
-        typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are handed in.")
+        typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are submitted.")
         with delayed_progress("Playing") as report:
             shown = play(state, made, report)
         _print_shown(shown)
@@ -87,7 +87,6 @@ def _print_shown(shown: Shown) -> None:
 
 
 def _sharing(running: list[JobRecord]) -> list[tuple[str, str]]:
-    """Return which jobs are on each site, with their nodes there."""
     on: dict[str, list[str]] = {}
     for record in sorted(running, key=lambda record: record.job_id):
         for site, nodes in record.places:

@@ -165,7 +165,7 @@ def whoami(url: Url = None, here: Here = None, profile: Profile = None, as_json:
             print_json({"url": grid.connection.url, **plain(info)})
             return
         until = "" if info.until_ms is None else f", until {clock(info.until_ms)} ({relative(info.until_ms, now_ms())})"
-        may = {"read": "look", "submit": "look, and hand in and change your own jobs", "operate": "do everything"}
+        may = {"read": "look", "submit": "look, and submit and change your own jobs", "operate": "do everything"}
         rows = [("grid", grid.connection.url), ("user", info.user or "-"), ("may", may[info.role] + until)]
         rows += [("token", info.token_id)] if info.token_id else [("token", "none: this gateway asks for none")]
         print_table(rows, left=2)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.scenarios.workload.reservations import Request
-    from gridweave.site.policy import Limit, SitePolicy, Window
+    from gridweave.site.disciplines.protocol import Entry, Policy
+    from gridweave.site.policy import Limit, Window
 
 __all__ = [
     "DAYS",
     "named_as_typed",
+    "own_options",
     "parse_bytes",
     "parse_limit",
     "parse_reservation",
@@ -26,6 +30,8 @@ __all__ = [
     "span_text",
     "split_names",
 ]
+
+T = TypeVar("T")
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -52,15 +58,7 @@ _TYPED = {
 def named_as_typed(**typed: str) -> Iterator[None]:
     """Have errors that name an argument of the library name the option of the command instead.
 
-    Parameters
-    ----------
-    **typed
-        Options of this command whose names are other than those of the arguments that they go to.
-
-    Raises
-    ------
-    OptionError
-        As raised within, with the option as the user typed it.
+    The options that are given have other names than the arguments that they go to.
     """
     try:
         yield
@@ -73,16 +71,10 @@ def named_as_typed(**typed: str) -> Iterator[None]:
 
 
 def split_names(option: str, text: str) -> list[str]:
-    """Return the names in a comma-separated list, in small letters, each once.
-
-    Raises
-    ------
-    OptionError
-        If there is none.
-    """
+    """Return the names in a comma-separated list, in small letters, each once."""
     names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
     if not names:
-        raise OptionError(option, f"{text!r} holds no name; write one, or several with commas")
+        raise OptionError(option, f"{text!r} contains no name; write one, or several with commas")
     return names
 
 
@@ -93,16 +85,11 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
     --------
     >>> parse_bytes("--node-memory", "64 GB"), parse_bytes("--node-memory", "2GiB")
     (64000000000.0, 2147483648.0)
-
-    Raises
-    ------
-    OptionError
-        If it is none, or nothing.
     """
     found = _BYTES.fullmatch(text.strip())
     if found is None or bool(found.group(4)) > per_second:
         example = "200 MB/s" if per_second else "64 GB or 64 GiB"
-        raise OptionError(option, f"{text!r} is no amount of data; write for example {example}")
+        raise OptionError(option, f"{text!r} is not an amount of data; write for example {example}")
     base = 1024 if found.group(3) else 1000
     value = float(found.group(1)) * float(base) ** " kmgtp".index((found.group(2) or " ").lower())
     if value <= 0:
@@ -111,20 +98,7 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
 
 
 def parse_limit(text: str, nodes: int) -> Limit:
-    """Return a limit of a planning site from ``key=value`` pairs.
-
-    Parameters
-    ----------
-    text : str
-        For example ``wider-than=75%,days=mon-fri,from=8:00,to=18:00`` or ``wider-than=33%,max-jobs=2``.
-    nodes : int
-        Nodes of the site, of which widths in per cent are parts.
-
-    Raises
-    ------
-    OptionError
-        If a key or a value is none, or the limit would limit nothing, or more than one thing.
-    """
+    """Return a limit of a planning site, such as ``wider-than=75%,days=mon-fri,from=8:00,to=18:00``."""
     from gridweave.site.policy import Limit
 
     values = _pairs("--limit", text, _LIMIT_KEYS)
@@ -145,22 +119,9 @@ def parse_limit(text: str, nodes: int) -> Limit:
 
 
 def parse_reservation(number: int, text: str, nodes: int) -> Request:
-    """Return a request for an advance reservation from ``key=value`` pairs.
+    """Return a request for an advance reservation, such as ``start=10d,length=2h,nodes=50%,requested=9d``.
 
-    Parameters
-    ----------
-    number : int
-        The id of the reservation.
-    text : str
-        For example ``start=10d,length=2h,nodes=50%,requested=9d``; times count from the trace's instant zero, and it is
-        requested then if nothing else is said.
-    nodes : int
-        Nodes of the site, of which widths in per cent are parts.
-
-    Raises
-    ------
-    OptionError
-        If a key or a value is none, or start, length or nodes are missing or nothing.
+    Times count from the trace's instant zero, and it is requested then if nothing else is said.
     """
     from gridweave.site.messages import ReservationRequested
 
@@ -179,7 +140,6 @@ def parse_reservation(number: int, text: str, nodes: int) -> Request:
 
 
 def _pairs(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the values of ``key=value,...`` by key."""
     values: dict[str, str] = {}
     for pair in text.split(","):
         key, separator, value = (part.strip() for part in pair.partition("="))
@@ -187,7 +147,7 @@ def _pairs(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
         if not separator or key not in known:
             raise OptionError(option, f"{pair!r} is not key=value with a key of {', '.join(known)}")
         if key in values:
-            raise OptionError(option, f"{key} stands twice in {text!r}; give it once, or use {option} twice")
+            raise OptionError(option, f"{key} appears twice in {text!r}; give it once, or use {option} twice")
         values[key] = value
     return values
 
@@ -214,7 +174,9 @@ def _nodes(key: str, text: str, nodes: int, *, option: str = "--limit") -> int:
     match = _PER_CENT.fullmatch(text)
     share = Decimal(match.group(1)) if match else Decimal(101)
     if share > 100:
-        raise OptionError(f"{option} {key}", f"{text!r} is not a part of the nodes; write 75% or a number")
+        raise OptionError(
+            f"{option} {key}", f"{text!r} is not a number of nodes; write a number, or a percentage such as 75%"
+        )
     return int(nodes * share / 100)
 
 
@@ -252,57 +214,88 @@ def _time_of_day_ms(key: str, text: str) -> int:
 
 
 def policies(
-    discipline: str, orders: str, backfills: str, choices: str, slack: float, aging: str, limits: list[str], nodes: int
-) -> list[SitePolicy]:
-    """Return the policies that the options of a command name: every combination of the lists.
+    discipline: str,
+    orders: str,
+    backfills: str,
+    choices: str,
+    slack: float,
+    aging: str,
+    limits: list[str],
+    own: list[str],
+    nodes: int,
+) -> list[Policy]:
+    """Return the policies that the options of a command name: every combination of the lists."""
+    from gridweave.site.disciplines.dictionary import entry_named, read_policy
+
+    with named_as_typed():
+        entry = entry_named(discipline.strip().lower())
+    aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
+    if aging_ms == 0:
+        raise OptionError("--aging", f"{aging!r} is too short to wait; write a longer time such as 2h, or none")
+    if limits and not entry.keeps_reservations:
+        raise OptionError("--limit", "goes with --discipline planning; no other keeps limits")
+    parsed = tuple(parse_limit(limit, nodes) for limit in limits)
+    tables = own_options(entry, own)
+    found = []
+    for order in split_names("--order", orders):
+        for backfill in split_names("--backfill", backfills):
+            for choice in split_names("--choice", choices):
+                given = {
+                    "order": _unless(order, "fcfs"),
+                    "backfill": _unless(backfill, "easy"),
+                    "choice": _unless(choice, "first-fit"),
+                    "slack": _unless(slack, 0.5),
+                    "aging_ms": _unless(aging_ms, float("inf")),
+                    "limits": parsed or None,
+                }
+                usual = {"order": order, "backfill": backfill}
+                with named_as_typed():
+                    found += [read_policy(entry.name, nodes, given | table, usual) for table in tables]
+    return found
+
+
+def _unless(value: T, usual: T) -> T | None:
+    """Return what was given; None if that is what holds anyway."""
+    return None if value == usual else value
+
+
+def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
+    """Return a discipline's own options, under the key of their table: one for each combination of their values.
 
     Parameters
     ----------
-    discipline : str
-        One of the disciplines.
-    orders, backfills, choices : str
-        Lists with commas.
-    aging : str
-        A time span, or ``none``.
-    limits : list of str
-        As for `parse_limit`.
-    nodes : int
-        Nodes of the site.
+    texts : list of str
+        ``key=value``, or ``key=value,value`` to compare several; a value as in a scenario, or a bare word.
 
     Raises
     ------
     OptionError
-        If a name is unknown or does not go with the others.
+        If a text is no such pair, or the discipline has no options.
+    ScenarioError
+        If the options are not known, or their values make no sense.
     """
-    from gridweave.site.policy import BACKFILLS, SitePolicy
+    from gridweave.grid.config.toml import FileReport, convert_table
 
-    discipline = discipline.strip().lower()
-    if discipline not in BACKFILLS:
-        from gridweave.site.disciplines.dictionary import DISCIPLINES
+    if not texts:
+        return [{}]
+    if entry.table is None:
+        raise OptionError("--option", f"is of no use: the discipline {entry.name} has no options of its own")
+    values: dict[str, list[object]] = {}
+    for text in texts:
+        key, separator, written = (part.strip() for part in text.partition("="))
+        if not (separator and key and written):
+            raise OptionError("--option", f"{text!r} is not key=value")
+        values[key] = [_value(one.strip()) for one in written.split(",")]
+    report = FileReport("--option")
+    chosen = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
+    tables = [{entry.table_key: convert_table(one, entry.table, (), report)} for one in chosen]
+    report.raise_if_any()
+    return tables
 
-        raise OptionError("--discipline", f"{discipline!r} is not known; one of {', '.join(DISCIPLINES)}")
-    aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
-    if aging_ms == 0:
-        raise OptionError("--aging", f"{aging!r} is no time to wait; write a longer one such as 2h, or none")
-    if limits and discipline != "planning":
-        raise OptionError("--limit", "goes with --discipline planning; a queue keeps no limits")
-    parsed = tuple(parse_limit(limit, nodes) for limit in limits)
-    names = [
-        (order, backfill, choice)
-        for order in split_names("--order", orders)
-        for backfill in split_names("--backfill", backfills)
-        for choice in split_names("--choice", choices)
-    ]
-    with named_as_typed():
-        return [
-            SitePolicy(
-                discipline=discipline,
-                order=order,
-                backfill=backfill,
-                choice=choice,
-                slack=slack,
-                aging_ms=aging_ms,
-                limits=parsed,
-            )
-            for order, backfill, choice in names
-        ]
+
+def _value(written: str) -> object:
+    """Return a value as TOML has it; a bare word is a text."""
+    try:
+        return tomllib.loads(f"value = {written}\n")["value"]
+    except ValueError:
+        return written

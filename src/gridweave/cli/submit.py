@@ -173,7 +173,6 @@ def _submit(
     at_grid: Callable[[Callable[[Client], Awaitable[None]]], None],
     as_json: bool,
 ) -> None:
-    """Hand in what the options of the command say."""
     from gridweave.cli.submit_options import SubmitOptions, check_name
 
     ignored: list[str] | None = [] if ignore_unsupported else None
@@ -218,7 +217,6 @@ def _key(key: str, request: JobRequest) -> str:
 
 
 def _tell(jobs: list[JobHandle], wanted: list[JobRequest], array_name: str, as_json: bool) -> None:
-    """Print the numbers of jobs, and what one may do with them."""
     numbers = ranges_text(job.id for job in jobs)
     if as_json:
         indexes = [None if request.array is None else request.array.index for request in wanted]
@@ -231,7 +229,7 @@ def _tell(jobs: list[JobHandle], wanted: list[JobRequest], array_name: str, as_j
     if array_name:
         say(f"array {array_name}: {len(jobs):,} jobs of {size}; see: gridweave jobs --array {array_name}")
     else:
-        say(f"handed in: {size}; see: gridweave explain {numbers}")
+        say(f"submitted: {size}; see: gridweave explain {numbers}")
 
 
 async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
@@ -241,7 +239,7 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
     try:
         records: list[JobRecord] = await asyncio.gather(*(job.done() for job in jobs))
     except asyncio.CancelledError:  # Ctrl-C
-        say(f"what was handed in goes on; end it with: gridweave cancel {ranges_text(job.id for job in jobs)}")
+        say(f"the jobs go on; end them with: gridweave cancel {ranges_text(job.id for job in jobs)}")
         raise
     if as_json:
         print_json([plain(record) for record in records])
@@ -254,7 +252,7 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
         if error.stderr_tail:
             say(error.stderr_tail.rstrip())
         if len(bad) > 1:
-            say(f"{len(bad):,} of {len(jobs):,} jobs have not ended well: {ranges_text(job.id for job in bad)}")
+            say(f"{len(bad):,} of {len(jobs):,} jobs did not end well: {ranges_text(job.id for job in bad)}")
         raise
 
 
@@ -286,10 +284,10 @@ def _script(name: str) -> str | None:
     try:
         data = path.read_bytes() if path.is_file() else None
     except OSError as error:
-        raise InputError(f"{name}: {error.strerror}; for a command of the machines write: -- {name}") from None
+        raise InputError(f"{name}: {error.strerror}; for a command on the machines write: -- {name}") from None
     if data is None:
         if path.suffix in _SCRIPT_ENDINGS:
-            raise InputError(f"{name}: there is no such file here; for a command of the machines write: -- {name}")
+            raise InputError(f"{name}: there is no such file here; for a command on the machines write: -- {name}")
         return None
     if data.startswith(b"#!") or path.suffix in _SCRIPT_ENDINGS:
         return _decoded(data, name)
@@ -300,7 +298,7 @@ def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: byte {error.start} is no UTF-8, and a script is text; write it as UTF-8") from None
+        raise InputError(f"{name}: byte {error.start} is not UTF-8; write the script as UTF-8") from None
 
 
 def _parsed(ctx: typer.Context, words: list[str]) -> SubmitOptions:
@@ -312,9 +310,9 @@ def _parsed(ctx: typer.Context, words: list[str]) -> SubmitOptions:
     except _UsageError as error:
         raise InputError(f"#GRIDWEAVE: {' '.join(error.format_message().split())}") from None
     except typer.Exit:  # --help has been printed
-        raise InputError("#GRIDWEAVE: help is no option of a job") from None
+        raise InputError("#GRIDWEAVE: help is not an option of a job") from None
     for other in _OTHERS:
         if inner.params.get(other) not in (None, False, (), []):
             option = {"command": "a command", "as_json": "--json"}.get(other, f"--{other.replace('_', '-')}")
-            raise InputError(f"#GRIDWEAVE: {option} is for the command line alone")
+            raise InputError(f"#GRIDWEAVE: {option} is only for the command line")
     return SubmitOptions.of(inner.params)

@@ -38,7 +38,7 @@ def up(
         str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster to use, e.g. auto. \\[default: start one here]")
+        str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")] = False,
     yes: Annotated[
@@ -64,11 +64,11 @@ def up(
         typer.echo(default_text(), nl=False)
         return
     if yes and not fresh:
-        raise OptionError("--yes", "goes with --fresh alone")
+        raise OptionError("--yes", "goes only with --fresh")
     if address is not None and not address.strip():
         raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
     if grid is not None and file is not None:
-        raise OptionError("--grid", "names a GRID.toml, and another one stands behind the command; give one of them")
+        raise OptionError("--grid", "names a GRID.toml, and the command names another one; give only one of them")
     file = grid if file is None else file
     name = _name_of(file, name)
     if check:
@@ -84,7 +84,6 @@ def up(
 
 
 def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> Brought:
-    """Start the grid, or what is missing of it."""
     from gridweave.grid.service.local import bring_up
     from gridweave.grid.service.state import read_grid_state
 
@@ -126,7 +125,6 @@ def down(
 
 
 def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
-    """Return in one line what was taken down."""
     if done is None:
         return f"nothing runs of the grid {name}"
     text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
@@ -148,7 +146,6 @@ def _name_of(file: str | None, name: str | None) -> str:
 
 
 def _check(file: str | None, name: str) -> None:
-    """Say whether a file is fine."""
     with problems_as_lines():
         wanted = _wanted(file, name, None)
     nodes = sum(site.nodes for site in wanted.sites)
@@ -169,7 +166,6 @@ def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
 
 
 def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
-    """Forget the jobs of earlier times."""
     from gridweave.grid.service.local import begin_anew, open_jobs
 
     if last is None:
@@ -184,13 +180,7 @@ def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show on standard error what is going on: on a terminal as a line that moves, else a line for each step.
-
-    Yields
-    ------
-    callable
-        To be told.
-    """
+    """Show on standard error what is going on: on a terminal as a line that moves, else a line for each step."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -210,7 +200,6 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def _brought_plain(done: Brought) -> dict[str, Any]:
-    """Return what runs, for machines."""
     state = done.state
     return {
         "name": state.name,
@@ -255,11 +244,13 @@ def _print_brought(done: Brought) -> None:
         else:
             typer.echo("There are no tokens: everybody on this machine may do everything.")
         typer.echo("\nWhat next:")
-        typer.echo("  gridweave submit -n 4 -t 10m -- hostname    hand in a job")
+        typer.echo("  gridweave submit -n 4 -t 10m -- hostname    submit a job")
         typer.echo("  gridweave jobs                              what became of it")
         typer.echo("  gridweave watch                             see the sites at work")
     typer.echo(f"  gridweave status{named}".ljust(46) + "whether all is well")
-    typer.echo(f"  gridweave down{named}".ljust(46) + "end it; what was handed in is known again after the next up")
+    typer.echo(
+        f"  gridweave down{named}".ljust(46) + "stop it; jobs that were submitted are known again after the next up"
+    )
 
 
 def status(name: Name = None, as_json: Json = False) -> None:

@@ -70,7 +70,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "GRID.toml:10: sites.machines: is 3; from 1 to its 2 nodes",
         "GRID.toml:12: grid.mode: is 'local'",
         "GRID.toml:13: grid.margin_ms: is 'a'; a whole number is needed",
-        "GRID.toml:14: grid.data: counts in simulation alone",
+        "GRID.toml:14: grid.data: counts only in simulation",
         "GRID.toml:16: gateway.port: is 70000",
         "GRID.toml:17: gateway.cert: is given without key",
         "GRID.toml:19: probes.every_s: is 0",
@@ -87,10 +87,10 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         ("sites = []\n", "sites: is empty"),
         ("sites = 3\n", "sites: is 3"),
         ("[[sites]]\n", "sites.name: is missing"),
-        ("x = [\n", "is no TOML"),
+        ("x = [\n", "is not TOML"),
         (SITES + "[net]\nchanges = [{ at_ms = 1, action = 'fail', link = ['x', 'y'] }]\n", "net"),
         (SITES + '[net]\nnodes = [{ name = "x" }, { name = "y" }]\n[[net.links]]\nfrom = "x"\nto = "q"\n', "net.links"),
-        (SITES.replace('"y"', '"x"'), "is the name of another site too"),
+        (SITES.replace('"y"', '"x"'), "is also the name of another site"),
     ],
 )
 def test_what_is_no_grid_is_refused(text: str, says: str) -> None:

@@ -253,7 +253,7 @@ def test_what_is_no_secret(tmp_path: Path, text: str) -> None:
     (tmp_path / "secret").write_text(text)
     with pytest.raises(OptionError, match="openssl rand -hex 32"):
         Secrets(str(tmp_path / "secret"))
-    with pytest.raises(OptionError, match="name a file that can be read"):
+    with pytest.raises(OptionError, match="name a file that you can read"):
         Secrets(str(tmp_path / "missing"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from builders import HOUR, cancelling, random_jobs, to_workload
 from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.plots.tuning import shares
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.dynp.policy import METRICS, CalendarEntry, DynPPolicy
 from gridweave.site.policy import Limit, SitePolicy, Window
@@ -86,11 +88,11 @@ def test_the_loop_decides_as_the_reference(options: dict[str, Any]) -> None:
     """On random workloads, with cancellations, loop, core and reference start every job at the same instant."""
     rng = np.random.default_rng([OPTIONS.index(options), 18])
     policy = DynPPolicy(**options)
-    tick = HOUR // 2 if policy.calendar else 1
+    tick = HOUR // 2 if policy.calendar else 60_000 if policy.metric == "ppsld60" else 1
     chosen = 0
-    for _ in range(8):
+    for _ in range(4):
         nodes = int(rng.integers(2, 16))
-        jobs = random_jobs(rng, 50, nodes, load=float(rng.uniform(0.9, 1.6)), tick=tick)
+        jobs = random_jobs(rng, 25, nodes, load=float(rng.uniform(0.9, 1.6)), tick=tick)
         workload = to_workload(jobs)
         if rng.random() < 0.5:
             workload = cancelling(rng, workload)
@@ -101,9 +103,11 @@ def test_the_loop_decides_as_the_reference(options: dict[str, Any]) -> None:
         assert starts(result) == want.start
         stepped = simulate(workload, nodes, policy, driver="core", check=True)
         assert starts(stepped) == want.start
+        assert stepped.own_metrics == result.own_metrics
+        assert stepped.columns["policy"].tolist() == result.columns["policy"].tolist()
         assert result.tuning is not None
         chosen += len(result.tuning.switched_ms)
-    assert chosen > 10
+    assert chosen > 3
 
 
 def test_limits_hold_under_every_policy() -> None:
@@ -116,8 +120,8 @@ def test_limits_hold_under_every_policy() -> None:
         model.Limit(longer_than_ms=5 * HOUR, max_nodes=6),
     ]
     policy = DynPPolicy(limits=limits)
-    for _ in range(6):
-        jobs = random_jobs(rng, 40, 6, load=1.2, tick=HOUR)
+    for _ in range(3):
+        jobs = random_jobs(rng, 25, 6, load=1.2, tick=HOUR)
         result = simulate(to_workload(jobs), 6, policy)
         want = simulate_reference(jobs, 6, discipline="planning", limits=plain_limits, tuning=plain(policy))
         assert starts(result) == want.start
@@ -144,3 +148,27 @@ def test_the_result_tells_how_policies_were_used() -> None:
     assert sum(use.switches for use in uses) == len(result.tuning.switched_ms) > 20
     assert sum(result.tuning.cases.values()) == result.tuning.decisions
     assert (np.diff(result.tuning.switched_to) != 0).all()
+
+
+def test_files_tell_of_the_switches(tmp_path: Path) -> None:
+    """The files of a result have every switch with its instant, and a plot of the time in force."""
+    jobs = to_workload(random_jobs(np.random.default_rng(3), 100, 12, load=1.3, tick=1000))
+    result = simulate(jobs, 12, DynPPolicy())
+    result.write(tmp_path)
+    assert result.tuning is not None
+    lines = (tmp_path / "switches.csv").read_text().splitlines()
+    assert lines[0] == "when_ms,policy"
+    assert [int(line.split(",")[0]) for line in lines[1:]] == result.tuning.switched_ms.tolist() != []
+    assert (tmp_path / "policies.png").stat().st_size > 5_000
+
+
+def test_shares_of_a_bin_add_up() -> None:
+    """In every bin of time the parts in which policies were in force make the whole."""
+    jobs = to_workload(random_jobs(np.random.default_rng(5), 200, 12, load=1.3))
+    result = simulate(jobs, 12, DynPPolicy(decider="simple"))
+    assert result.tuning is not None
+    edges_ms = np.linspace(0, int(result.end_ms.max()), 21)
+    parts = shares(result.tuning, edges_ms)
+    assert parts.sum(axis=0) == pytest.approx(1.0)
+    lasted = {use.policy: use.active_ms for use in result.tuning.uses(0, int(result.end_ms.max()))}
+    assert parts.mean(axis=1) * result.end_ms.max() == pytest.approx(list(lasted.values()))

@@ -71,7 +71,7 @@ def test_siblings_share_a_core(tmp_path: Path, name: str) -> None:
 
 def test_a_machine_without_hardware_threads(tmp_path: Path) -> None:
     """A folder that is no such part of sysfs is refused."""
-    with pytest.raises(InputError, match="holds no hardware thread"):
+    with pytest.raises(InputError, match="has no hardware thread"):
         thread_siblings(fake_sysfs(tmp_path, {0: None}))
 
 

@@ -280,7 +280,7 @@ async def test_after_a_new_start_of_the_machine(machine: Machine) -> None:
         assert await runner.adopt() == ()
         ended = await machine.ended(runner)
     assert (ended.outcome, ended.started_ms) == ("lost", 5)
-    assert ended.reason == "the machine was started anew while it ran"
+    assert ended.reason == "the machine was restarted while it ran"
 
 
 async def test_a_damaged_state_is_lost(machine: Machine) -> None:

@@ -27,6 +27,9 @@ CASES = ("1", "2", "3", "4a", "4b", "4c", "5", "6a", "6b", "6c", "7", "8a", "8b"
 SAME = 1e-12
 """Two values are equal that differ by no more than this part of them: less than the rounding of a sum of doubles."""
 
+NO_VALUE = 1e300
+"""What a plan is worth of which no job counts: more than any."""
+
 _MINUTE_MS = 60_000.0
 
 
@@ -51,7 +54,7 @@ def worth(
     Returns
     -------
     float
-        Infinite if no job counts. The jobs are summed up in the order in which they came, which is the same for all
+        `NO_VALUE` if no job counts. The jobs are summed up in the order in which they came, which is the same for all
         candidates.
     """
     total, weights = 0.0, 0.0
@@ -66,7 +69,7 @@ def worth(
         total += weight * _cost(codes.metric, job.width, job.estimate_ms, end_ms - job.submit_ms)
         weights += weight
     if weights == 0:
-        return float("inf")
+        return NO_VALUE
     return float(last_ms - now_ms) if codes.metric == MAKESPAN else total / weights
 
 

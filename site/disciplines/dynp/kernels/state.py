@@ -255,7 +255,7 @@ def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
 
 @kernel_part
 def site_of(state: SiteState, candidates: Candidates, c: Int) -> SiteState:
-    """Return a candidate as a site; it shares the running jobs with the real one, whose number is brought up to date."""
+    """Return a candidate as a site: it shares the running jobs with the real one, and learns how many they are."""
     counters = candidates.counters[c, 0]
     counters.n_running = state.counters[0].n_running
     counters.n_reservations = state.counters[0].n_reservations
@@ -273,9 +273,7 @@ def site_of(state: SiteState, candidates: Candidates, c: Int) -> SiteState:
 @kernel_part
 def plan_of(plan: Plan, candidates: Candidates, c: Int) -> Plan:
     """Return the plan of a candidate."""
-    return Plan(
-        candidates.step_ms[c], candidates.step_free[c], candidates.n_steps[c], plan.total, plan.reservations
-    )
+    return Plan(candidates.step_ms[c], candidates.step_free[c], candidates.n_steps[c], plan.total, plan.reservations)
 
 
 @kernel

@@ -1,9 +1,9 @@
-"""The pass of a self-tuning site: a tuning step if one is due, then what the plan in force starts now (docs/dynp.md)."""
+"""The pass of a self-tuning site: a tuning step if one is due, then what the plan in force starts (docs/dynp.md)."""
 
 from __future__ import annotations
 
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.site.disciplines.dynp.kernels.deciding import by_bounds, by_calendar, case_of, decide, worth
+from gridweave.site.disciplines.dynp.kernels.deciding import NO_VALUE, by_bounds, by_calendar, case_of, decide, worth
 from gridweave.site.disciplines.dynp.kernels.state import (
     BOUNDS,
     ENDED,
@@ -50,7 +50,7 @@ def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
     now_ms : int
     """
     counters, now = state.counters[0], tuning.memory.now[0]
-    counters.n_started = 0
+    n_started = 0
     due = now.due & tuning.codes.follows
     now.due = 0
     while True:
@@ -59,10 +59,13 @@ def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
         if due != 0 and counters.n_waiting >= tuning.codes.least_waiting:
             _tune(state, tuning, now_ms)
         update_plan(state, tuning.plan, tuning.limits, True, now_ms)
-        started = _start_planned(state, tuning, now_ms)
+        # That has set it to 0, and what started before the last tuning step of this instant counts too.
+        counters.n_started = n_started
+        _start_planned(state, tuning, now_ms)
         due = tuning.codes.follows & STARTED
-        if started == 0 or due == 0:
+        if counters.n_started == n_started or due == 0:
             break
+        n_started = counters.n_started
     note_next_starts(tuning)
 
 
@@ -98,7 +101,8 @@ def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
         site = site_of(state, tuning.candidates, c)
         update_plan(site, plan_of(tuning.plan, tuning.candidates, c), tuning.limits, True, now_ms)
         memory.values[c] = worth(state, tuning.candidates, c, memory, codes, now_ms)
-    memory.values[memory.now[0].active] *= codes.keeps
+    if memory.values[memory.now[0].active] < NO_VALUE:
+        memory.values[memory.now[0].active] *= codes.keeps
     if len(memory.values) == _THREE:
         memory.cases[case_of(memory.values, memory.now[0].active)] += 1
     return decide(memory.values, memory.now[0].active, codes)
@@ -182,8 +186,8 @@ def _take_plan(state: SiteState, tuning: Tuning, chosen: Int) -> None:
 
 
 @kernel
-def _start_planned(state: SiteState, tuning: Tuning, now_ms: Int) -> int:
-    """Start the jobs whose planned start has come, and note the next one; return how many those are."""
+def _start_planned(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
+    """Start the jobs whose planned start has come, and note the next one."""
     counters = state.counters[0]
     before = counters.n_started
     counters.next_start_ms = NEVER_MS
@@ -200,4 +204,3 @@ def _start_planned(state: SiteState, tuning: Tuning, now_ms: Int) -> int:
     counters.n_waiting = kept
     for i in range(before, counters.n_started):
         follow_start(state, tuning, state.started[i], now_ms)
-    return counters.n_started - before
