@@ -52,7 +52,7 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     lower_ms: Annotated[float, Meta(description="For the decider bounds.")] = 7_200_000.0
     upper_ms: Annotated[float, Meta(description="For the decider bounds.")] = 9_000_000.0
     calendar: list[CalendarEntry] = []
-    reading: Annotated[str, _one_of(READINGS, "Of what the thesis leaves open.")] = "true"
+    reading: Annotated[str, _one_of(READINGS, "Of what the thesis leaves open.")] | bool = "true"
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> DynPPolicy:
@@ -63,6 +63,8 @@ def read_policy(nodes: int, given: Options, usual: Options) -> DynPPolicy:
     options = msgspec.structs.asdict(table)
     policies = table.policies.split("+") if isinstance(table.policies, str) else table.policies
     options["policies"], options["calendar"] = tuple(policies), tuple(table.calendar)
+    # TOML takes the bare word for a truth value.
+    options["reading"] = "true" if table.reading is True else str(table.reading)
     options |= {name: given[name] for name in ("limits", "aging_ms") if given.get(name) is not None}
     return DynPPolicy(**options)
 
