@@ -21,6 +21,7 @@ from gridweave.site.disciplines.protocol import (
     ChoosesNodes,
     Discipline,
     KeepsFigures,
+    MovesJobs,
     MovesStarts,
     Policy,
 )
@@ -36,6 +37,7 @@ from gridweave.site.messages import (
     JobFinished,
     JobSubmitted,
     KillJob,
+    MoveJob,
     OpenReservation,
     RefuseJob,
     RefuseReservation,
@@ -107,6 +109,7 @@ class SiteCore:
         # The same again if it chooses the nodes, so that the pool has nothing to say, or if jobs change their rates.
         self._places = discipline if isinstance(discipline, ChoosesNodes) else None
         self._rates = discipline if isinstance(discipline, ChangesRates) else None
+        self._moves = discipline if isinstance(discipline, MovesJobs) else None
 
     @property
     def nodes(self) -> int:
@@ -180,6 +183,8 @@ class SiteCore:
         self._run_pass(commands)
         if or_never and self._waiting:
             self._refuse_what_waits(or_never, commands)
+        if self._moves is not None:
+            commands += [self._moved(job_id) for job_id in self._moves.take_moves()]
         if self._rates is not None:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._rates.take_rates()]
         return commands
@@ -231,6 +236,13 @@ class SiteCore:
                 nodes, threads = self._places.place_of(job_id)
                 self._nodes_of[job_id] = bits_of(nodes)
                 commands.append(StartJob(job_id, nodes, threads))
+
+    def _moved(self, job_id: int) -> MoveJob:
+        """Take in that a running job has other nodes."""
+        assert self._places is not None, "a discipline that moves jobs chooses their nodes"
+        nodes, threads = self._places.place_of(job_id)
+        self._nodes_of[job_id] = bits_of(nodes)
+        return MoveJob(job_id, nodes, threads)
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""

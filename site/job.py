@@ -64,8 +64,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Nodes.
     estimate_ms : int
         The limit at which it is killed.
-    user : int, optional
-    job_class : int, optional
     priority : float
         For the order ``priority``.
     weight : float
@@ -176,7 +174,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         The command and its arguments, if `call` is not given.
     call : Call, optional
         The Python callable to run instead.
-    environment : dict from str to str
     working_directory : str, optional
         As for `gridweave.site.launch.Launch`.
     ranks : str
@@ -185,7 +182,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         What becomes of the job when a machine failed under it: ``requeue`` or ``fail``.
     end_on_failure : bool
         Whether all ranks are ended when one has failed.
-    grace_ms, output_limit_bytes : int
     """
 
     argv: tuple[str, ...] = ()
@@ -208,7 +204,6 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         Who sends to whom: ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours``, ``master-workers``.
     fraction : float
         Part of its run time on one site that it spends sending and waiting for messages.
-    message_bytes : float
     input_bytes, output_bytes : int
         What it reads before its work, and writes after it.
     input_site, output_site : str
@@ -229,7 +224,6 @@ class After(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    job_id : int
     has : str
         ``started``: has its nodes; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen
         no more, the job is cancelled.
@@ -246,7 +240,6 @@ class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     name : str
         Of the array, unique among those of its user.
-    index : int
     at_once : int
         So many jobs of the array may be out of ``held`` and not over at one time; 0: all.
     """
@@ -261,14 +254,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    program : Program
-    nodes : int
     limit_ms : int
         How long it may run; by which it is planned.
-    name, user, job_class : str
     priority, weight : float
         As for `gridweave.site.messages.Job`.
-    resources : Resources, optional
     sensitivity : float
         To the overhead of a split, >= 0, where the grid knows of no links.
     traffic : Traffic, optional
@@ -277,7 +266,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         Whether it is kept from the queue until it is released.
     after : tuple of After
         All of these must have come true before it goes into the queue.
-    array : ArrayPlace, optional
     """
 
     program: Program
@@ -326,11 +314,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
 
     Attributes
     ----------
-    job_id : int
-    request : JobRequest
     state : str
         See `State`.
-    submit_ms : int
     start_ms, end_ms : int, optional
         Of the last attempt.
     attempt : int
@@ -339,11 +324,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
         Sites and nodes of its last attempt.
     outcome : str
         Once it has ended: ``finished``, ``failed``, ``limit`` or ``cancelled``.
-    reason : str
     exit_codes : tuple
         As in `FragmentReport`.
-    used : Used
-    machines : tuple of str
     """
 
     job_id: int

@@ -69,7 +69,6 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         Nodes.
     longer_than_ms : int
         Estimate.
-    user : int, optional
     window : Window, optional
         Such a job does not start within the window. Excludes the two below.
     max_nodes : int, optional

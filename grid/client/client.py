@@ -66,8 +66,9 @@ class JobHandle:
         As it was last heard; None: nothing was asked yet.
     """
 
-    def __init__(self, client: Client, job_id: int, *, key: str = "", state: State | None = None) -> None:
-        self.id, self.key, self.state = job_id, key, state
+    def __init__(self, client: Client, job_id: int, *, key: str = "") -> None:
+        self.id, self.key = job_id, key
+        self.state: State | None = None
         self._client = client
 
     def __repr__(self) -> str:

@@ -88,7 +88,6 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
 
 
 def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
-    """Check what a site says of its owner and of how it schedules."""
     try:
         OwnerPolicy(grid_share=site.grid_share)
     except OptionError as error:

@@ -242,7 +242,6 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
 
 
 def _check_own_site(file: ServedSite, report: FileReport) -> None:
-    """Check what only a site has that is served alone."""
     if file.uplink is not None:
         _check_end(file.uplink, ("uplink",), report)
     if file.site.host is not None and file.site.machines > 1:
@@ -252,7 +251,6 @@ def _check_own_site(file: ServedSite, report: FileReport) -> None:
 
 
 def _check_end(end: EndTable, place: KeyPath, report: FileReport) -> None:
-    """Check how the other end of a link is reached."""
     try:
         parts = urlsplit(end.url)
         is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -272,7 +270,6 @@ def _check_end(end: EndTable, place: KeyPath, report: FileReport) -> None:
 
 
 def _check_gateway(gateway: GatewayTable, report: FileReport) -> None:
-    """Check how the gateway is set up, its files aside."""
     place = ("gateway",)
     _check_pair(gateway, place, "TLS needs a certificate and its key", report)
     if gateway.client_ca is not None and gateway.cert is None:

@@ -107,7 +107,6 @@ class _Locator:
             self.place = found.end()
 
     def _keys(self) -> KeyPath:
-        """Read a dotted key."""
         keys: list[str] = []
         while True:
             self._blank()
@@ -153,7 +152,6 @@ class _Locator:
         return False
 
     def _blank(self) -> None:
-        """Pass over blanks, ends of lines and comments."""
         while (found := _BLANK.match(self.text, self.place)) and found.end() > self.place:
             self.place = found.end()
 

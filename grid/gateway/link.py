@@ -89,8 +89,8 @@ class LinkDoor:
         if (form := call.request.headers.get("Content-Type", "")) != BODY_FORM:
             raise RefusalError("unsupported-media-type", f"Content-Type is {form!r:.100}; {BODY_FORM} is understood")
         settings = call.parts.settings
-        with self._slots.one(site), call.parts.memory.holding() as held:
-            data = await read_body(call.request, MOST_BYTES, settings.body_timeout_s, held)
+        with self._slots.one(site), call.parts.memory.holding() as take:
+            data = await read_body(call.request, MOST_BYTES, settings.body_timeout_s, take)
             self.heard_ms[site] = time.time_ns() // 1_000_000
             if call.route is _PACKET:
                 problem = await self._take(site, data)

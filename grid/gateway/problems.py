@@ -94,6 +94,11 @@ class RefusalError(Exception):
         )
 
 
+def refused_field(where: str, detail: str, kind: str = "invalid-request") -> RefusalError:
+    """Return the refusal of one part of a request."""
+    return RefusalError(kind, f"{where} {detail}", errors=[FieldProblem(where=where, detail=detail)])
+
+
 def shortened(text: str) -> str:
     """Return a text in one line, without the middle of what is long: it may hold what a client has sent."""
     line = " ".join(text.split())

@@ -13,9 +13,9 @@ from msgspec import Meta
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import FieldProblem, JobId, OutputPart, StreamEnd
-from gridweave.grid.gateway.call import GatewayCall, unknown_job
+from gridweave.grid.gateway.call import GatewayCall, cut, unknown_job
 from gridweave.grid.gateway.hub import Chunk, Filter
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.wire import EVENT_STREAM
 
 OFFSET_HEADER = "Gridweave-Offset"
@@ -64,14 +64,12 @@ async def _wanted(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | N
     if heard:
         # A browser that comes back asks for the same URL; what it has seen since then counts.
         if not (heard.isascii() and heard.isdigit() and len(heard) < 19):
-            problem = FieldProblem(where="Last-Event-ID", detail=f"is {heard!r:.50}; the number of an event")
-            raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+            raise refused_field("Last-Event-ID", f"is {heard!r:.50}; the number of an event")
         after = int(heard)
     user = query.user
     if not call.identity.is_operator:
         if user not in (None, call.identity.user):
-            problem = FieldProblem(where="user", detail="is of another user, whose events you may not see")
-            raise RefusalError("forbidden", f"{problem.where} {problem.detail}", errors=[problem])
+            raise refused_field("user", "is of another user, whose events you may not see", "forbidden")
         user = call.identity.user
         await _check_own(call, query.job)
     if after is not None:
@@ -118,15 +116,9 @@ async def _send(call: GatewayCall, response: web.StreamResponse, data: bytes) ->
         async with asyncio.timeout(_SEND_S):
             await response.write(data)
     except TimeoutError:
-        _cut(call)
+        cut(call.request)
         raise ConnectionResetError("the client does not read") from None
     call.bytes_out += len(data)
-
-
-def _cut(call: GatewayCall) -> None:
-    """Cut a connection, so that its client sees that the answer is not whole."""
-    if call.request.transport is not None:
-        call.request.transport.abort()
 
 
 async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
@@ -198,7 +190,7 @@ async def _send_chunk(
                 await (socket.send_str(frame.decode()) if form == "json" else socket.send_bytes(frame))
                 call.bytes_out += len(frame)
     except TimeoutError:
-        _cut(call)
+        cut(call.request)
         raise ConnectionResetError("the client does not read") from None
 
 
@@ -262,10 +254,10 @@ async def _follow(
         except UnavailableError:
             part = msgspec.structs.replace(part, data=b"", offset=part.offset + len(part.data))
             if loop.time() - heard_s > _GIVE_UP_S:
-                _cut(call)
+                cut(call.request)
                 raise ConnectionResetError("the grid does not answer") from None
         except RefusalError:
-            _cut(call)
+            cut(call.request)
             raise ConnectionResetError("the stream is not to go on") from None
 
 

@@ -17,6 +17,7 @@ from gridweave.errors import InputError
 from gridweave.grid.sends import QUIET, JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.results.tuning import TuningUse
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
 from gridweave.scenarios.workload.table import IntArray, Workload
@@ -141,18 +142,21 @@ class Stepped(NamedTuple):
         Why jobs could never start, by their ids.
     answers : tuple of ReservationAnswer
         In the order of the requests.
-    columns : mapping from str to numpy.ndarray of float64, shape (n,)
+    columns : mapping from str to numpy.ndarray, shape (n,)
         What the discipline tells of each job besides; 0 for jobs that did not start.
     totals : mapping from str to float
         What it has counted.
+    tuning : TuningUse or None
+        What a self-tuning site chose, in the compiled loop.
     """
 
     start_ms: IntArray
     end_ms: IntArray
     refused: Mapping[int, str]
     answers: tuple[ReservationAnswer, ...]
-    columns: Mapping[str, npt.NDArray[np.float64]]
+    columns: Mapping[str, npt.NDArray[Any]]
     totals: Mapping[str, float]
+    tuning: TuningUse | None = None
 
 
 def run_core(

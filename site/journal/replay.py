@@ -14,24 +14,14 @@ from gridweave.site.state import read_state
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What a replay has done.
+    """What a replay has done."""
 
-    Attributes
-    ----------
-    snapshot : int or None
-        Number of the input after which the snapshot was made from which it began; None if it began with the first.
-    inputs : int
-        How many were handled anew.
-    now_ms : int
-        Instant of the last input, handled anew or not; 0 if there was none. The core is told of no earlier one.
-    passed_over : tuple of str
-        Why newer snapshots were not used.
-    """
-
+    # Number of the input after which the snapshot was made from which it began; None if it began with the first.
     snapshot: int | None
-    inputs: int
+    inputs: int  # how many were handled anew
+    # Instant of the last input, handled anew or not; 0 if there was none. The core is told of no earlier one.
     now_ms: int
-    passed_over: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()  # why newer snapshots were not used
 
 
 def replay(journal: Journal, core: Core) -> Replayed:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gridweave.cli.options import DAYS, named_as_typed, parse_limit, parse_time_ms, policies, split_names
+from gridweave.cli.options import named_as_typed, parse_limit, policies, split_names
 from gridweave.errors import OptionError
 from gridweave.scenarios.workload.table import MAX_TIME_MS
-from gridweave.site.policy import DAY_MS, Limit, SitePolicy, Window
+from gridweave.site.policy import DAY_MS, DAYS, Limit, SitePolicy, Window
+from gridweave.site.times import parse_time_ms
 
 HOUR_MS = 3_600_000
 GIVEN: dict[str, Any] = {
@@ -269,7 +270,7 @@ def test_options_reach_the_policy() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"discipline": "gang"}, "--discipline: 'gang' is not known; one of queue, planning, lomarc"),
+        ({"discipline": "sling"}, "--discipline: 'sling' is not known; one of queue, planning, lomarc, gang"),
         ({"discipline": ""}, "--discipline: '' is not known"),
         ({"orders": "fcfs,lifo"}, "--order: 'lifo' is not known; one of fcfs, sjf"),
         ({"backfills": "hard"}, "--backfill of a queue site: 'hard' is not known; one of easy, none"),

@@ -11,4 +11,4 @@ Trace = Annotated[
     typer.Argument(metavar="TRACE", help="Trace file (SWF or MuPSiE; plain, .gz or .xz) or name of a known trace."),
 ]
 Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site. \\[default: as the trace says]")]
-Json = Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

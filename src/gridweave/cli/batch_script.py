@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from gridweave.cli.options import parse_time_ms
 from gridweave.cli.submit_options import SubmitOptions
 from gridweave.errors import InputError, OptionError
-from gridweave.site.times import span_text
+from gridweave.site.times import parse_time_ms, span_text
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?:\s+(.*))?")
 

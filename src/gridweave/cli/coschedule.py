@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gridweave.cli.arguments import Json, Nodes, Trace
-from gridweave.cli.options import named_as_typed, split_names
+from gridweave.cli.options import check_seed, named_as_typed, split_names
 from gridweave.cli.output import Report, check_folder, delayed_progress, interruptible, print_json, print_table, say
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.disciplines.sharing.policy import SharingPolicy
+    from gridweave.site.disciplines.sharing.policy import NodeKind, SharingPolicy
     from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 SHARING = "lomarc"
@@ -113,15 +113,14 @@ def compare_sharing(
     """Simulate one site whose nodes jobs share, and print what sharing brings."""
     if out is not None:
         check_folder(out)
-    if seed < 0:
-        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    check_seed(seed)
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         chosen = _policies(options.variants, backfill, options.max_slowdown)
         model = _model(options.slowdowns)
         workload, remarks = _prepared(trace, nodes, options.resources, seed)
         for line in remarks:
             say(line)
-        results = _simulated(workload, nodes, chosen, model, options.cores, options.threads, report)
+        results = side_by_side(workload, _sites(workload, nodes, chosen, options), report, model=model)
     for job_id, reason in results[0].refused[:5]:
         say(f"job {job_id} is refused: {reason}")
     if as_json:
@@ -172,34 +171,32 @@ def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple
     return with_mix(workload, resources, np.random.default_rng(seed)), report.lines()
 
 
-def _simulated(
-    workload: Workload,
-    nodes: int | None,
-    chosen: list[SharingPolicy],
-    model: SlowdownModel,
-    cores: int,
-    threads: int,
-    report: Report,
+def side_by_side(
+    workload: Workload, sites: Sequence[tuple[Any, Any]], report: Report, **options: Any
 ) -> list[SimulationResult]:
-    from gridweave.errors import InputError
+    """Simulate the same jobs at several sites, each its nodes and its policy."""
     from gridweave.scenarios.batch.simulate import simulate
+
+    def run(number: int, nodes: Any, policy: Any) -> SimulationResult:
+        def progress(done: int, total: int) -> None:
+            report(number * total + done, len(sites) * total, f"Simulating {policy.label}")
+
+        return simulate(workload, nodes, policy, progress=progress, **options)
+
+    report(0, len(workload) * len(sites), "Compiling and simulating")
+    return interruptible(lambda: [run(number, *site) for number, site in enumerate(sites)])
+
+
+def _sites(
+    workload: Workload, nodes: int | None, chosen: list[SharingPolicy], options: SharingOptions
+) -> list[tuple[list[NodeKind], SharingPolicy]]:
     from gridweave.site.disciplines.sharing.policy import NodeKind
 
     count = nodes if nodes is not None else workload.nodes
     if count is None:
         raise InputError(f"{workload.name}: the number of nodes is not known; give --nodes")
-
-    def kinds(policy: SharingPolicy) -> list[NodeKind]:
-        return [NodeKind(count=count, cores=cores, threads=threads, cpu=policy.cpu)]
-
-    def run(number: int, policy: SharingPolicy) -> SimulationResult:
-        def progress(done: int, total: int) -> None:
-            report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
-
-        return simulate(workload, kinds(policy), policy, model=model, progress=progress)
-
-    report(0, len(workload) * len(chosen), "Compiling and simulating")
-    return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
+    of_node = {"count": count, "cores": options.cores, "threads": options.threads}
+    return [([NodeKind(**of_node, cpu=policy.cpu)], policy) for policy in chosen]
 
 
 def _print(results: list[SimulationResult]) -> None:

@@ -11,29 +11,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, TypeVar
 
 from gridweave.errors import OptionError
-from gridweave.site.times import parse_time_ms, span_text
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.scenarios.workload.reservations import Request
     from gridweave.site.disciplines.protocol import Entry, Policy
     from gridweave.site.policy import Limit, Window
 
-__all__ = [
-    "DAYS",
-    "named_as_typed",
-    "own_options",
-    "parse_bytes",
-    "parse_limit",
-    "parse_reservation",
-    "parse_time_ms",
-    "policies",
-    "span_text",
-    "split_names",
-]
-
 T = TypeVar("T")
-
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):([0-5]\d)", re.ASCII)
 _PER_CENT = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%", re.ASCII)
@@ -68,6 +53,12 @@ def named_as_typed(**typed: str) -> Iterator[None]:
         raise OptionError(
             (_TYPED | typed).get(error.option, f"--{error.option.replace('_', '-')}"), error.problem
         ) from None
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed of which there can be no generator."""
+    if seed < 0:
+        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
 
 
 def split_names(option: str, text: str) -> list[str]:
@@ -194,6 +185,8 @@ def _window(values: dict[str, str]) -> Window:
 
 
 def _days(text: str) -> tuple[int, ...]:
+    from gridweave.site.policy import DAYS
+
     days: set[int] = set()
     for part in text.lower().split("+"):
         first, dash, last = (word.strip() for word in part.partition("-"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.output import check_folder, delayed_progress, interruptible, print_json, print_table, say
 from gridweave.errors import OptionError, UnavailableError
 
@@ -33,7 +34,7 @@ def reproduce(
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Recompute published tables and figures, and print published numbers beside ours; without a name, list them.
 

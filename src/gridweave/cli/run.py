@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import check_folder, delayed_progress, print_json, print_table, say
 from gridweave.errors import OptionError, ScenarioError
@@ -119,7 +120,7 @@ def run_scenario(
         str | None, typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder.")
     ] = None,
     plots: Annotated[bool, typer.Option(help="Whether --out draws plots.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: Json = False,
     on: Where = "simulation",
     speed: Speed = None,
     address: Annotated[

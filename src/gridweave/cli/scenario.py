@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, problems_as_lines
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Check, fuzz and list scenarios.", no_args_is_help=True)
 
 VIOLATION_STATUS = 1
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

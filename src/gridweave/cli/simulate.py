@@ -20,19 +20,19 @@ from gridweave.cli.coschedule import (
     Threads,
     Variants,
     compare_sharing,
+    side_by_side,
 )
-from gridweave.cli.options import named_as_typed, parse_reservation, policies, span_text
+from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
 from gridweave.cli.output import (
-    Report,
     check_folder,
     delayed_progress,
     give_back_large_arrays,
-    interruptible,
     print_json,
     print_table,
     say,
 )
 from gridweave.errors import OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,6 +108,14 @@ Reservations = Annotated[
         "accepted.",
     ),
 ]
+NodeEvents = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="For queue and planning: nodes that fail, drain and come back (.csv with at_ms, kind, first_node, nodes; "
+        "kind is down, drain or up).",
+    ),
+]
 Estimates = Annotated[
     str,
     typer.Option(
@@ -137,6 +145,7 @@ def simulate(
     option: Options = None,
     limit: Limits = None,
     reservation: Reservations = None,
+    node_events: NodeEvents = None,
     estimates: Estimates = "keep",
     shrink: Shrink = 1.0,
     resources: Resources = "M1",
@@ -158,12 +167,14 @@ def simulate(
 
     from gridweave.scenarios.traces.convert import check_nodes
     from gridweave.scenarios.traces.resources import with_mix
+    from gridweave.scenarios.workload.node_events import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
     from gridweave.site.disciplines.dictionary import entry_named
 
     sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
     if discipline.strip().lower() == SHARING:
         _check_left_out(order=order, choice=choice, limit=limit, reservation=reservation, estimates=estimates)
+        _check_left_out(node_events=node_events)
         if shrink != 1.0:
             raise OptionError("--shrink", f"does not go with --discipline {SHARING}; leave it out")
         compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
@@ -174,16 +185,16 @@ def simulate(
     give_back_large_arrays()
     if out is not None:
         check_folder(out)
-    if seed < 0:
-        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    check_seed(seed)
     if reservation and not entry.keeps_reservations:
-        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} keeps no reservations")
+        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
     given = (discipline, order, backfill, choice, slack, aging, limit or [], option or [])
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         check_nodes(nodes)
         # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
+        events = read_node_events(node_events) if node_events is not None else []
         rng = np.random.default_rng(seed)
         workload, remarks = _prepared(trace, nodes, estimates, shrink, rng, _columns_for(trace, named))
         if entry.uses_resources:
@@ -192,7 +203,8 @@ def simulate(
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
             say(line)
-        results = _simulated(workload, nodes, chosen, requests, report)
+        of_site = {"reservations": requests, "node_events": events}
+        results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, **of_site)
     made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
     if as_json:
@@ -208,7 +220,7 @@ def simulate(
 def _check_left_out(**given: object) -> None:
     for name, value in given.items():
         if value not in (None, "fcfs", "first-fit", "keep"):
-            raise OptionError(f"--{name}", f"does not go with --discipline {SHARING}; leave it out")
+            raise OptionError(f"--{name.replace('_', '-')}", f"does not go with --discipline {SHARING}; leave it out")
 
 
 def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:
@@ -256,21 +268,6 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
     if "user" not in workload.columns and any(limit.user is not None for limit in limits):
         lines.append(f"{workload.name} has no users: a limit for one user applies to nobody")
     return lines
-
-
-def _simulated(
-    workload: Workload, nodes: int | None, chosen: list[Policy], requests: list[Request], report: Report
-) -> list[SimulationResult]:
-    from gridweave.scenarios.batch.simulate import simulate
-
-    def run(number: int, policy: Policy) -> SimulationResult:
-        def progress(done: int, total: int) -> None:
-            report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
-
-        return simulate(workload, nodes, policy, reservations=requests, progress=progress)
-
-    report(0, len(workload) * len(chosen), "Compiling and simulating")
-    return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
 
 
 def _print(results: list[SimulationResult]) -> None:

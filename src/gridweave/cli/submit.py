@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,19 +11,16 @@ import typer
 from typer.core import TyperCommand
 
 from gridweave.cli.grid_client import (
-    Here,
-    Json,
-    Profile,
-    Url,
+    Reach,
+    at_grid,
     complete_sites,
     named_jobs,
     plain,
     ranges_text,
-    with_grid,
 )
-from gridweave.cli.options import span_text
 from gridweave.cli.output import print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.cli.submit_options import NamedProgram, SubmitOptions
@@ -127,7 +123,9 @@ _IgnoreUnsupported = Annotated[
 ]
 
 
+@at_grid
 def submit(
+    reach: Reach,
     ctx: typer.Context,
     command: _Command = None,
     nodes: _Nodes = None,
@@ -149,10 +147,6 @@ def submit(
     key: _Key = None,
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,
-    url: Url = None,
-    here: Here = None,
-    profile: Profile = None,
-    as_json: Json = False,
 ) -> None:
     """Submit a job: a command on the machines, or a script from this computer.
 
@@ -162,7 +156,7 @@ def submit(
 
     Example: gridweave submit --array 1-100%10 sweep.sh
     """
-    _submit(ctx, command or [], wait, ignore_unsupported, lambda work: with_grid(url, here, profile, work), as_json)
+    _submit(ctx, command or [], wait, ignore_unsupported, reach)
 
 
 def _submit(
@@ -170,8 +164,7 @@ def _submit(
     command: list[str],
     wait: bool,
     ignore_unsupported: bool,
-    at_grid: Callable[[Callable[[Client], Awaitable[None]]], None],
-    as_json: bool,
+    reach: Reach,
 ) -> None:
     from gridweave.cli.submit_options import SubmitOptions, check_name
 
@@ -187,12 +180,12 @@ def _submit(
         wanted, array_name = await _wanted(grid, options, work)
         keys = None if options.key is None else [_key(options.key, request) for request in wanted]
         jobs = await grid.submit_many(wanted, site=options.site, keys=keys)
-        if not (as_json and wait):
-            _tell(jobs, wanted, array_name, as_json)
+        if not (reach.as_json and wait):
+            _tell(jobs, wanted, array_name, reach.as_json)
         if wait:
-            await _wait(jobs, as_json)
+            await _wait(jobs, reach.as_json)
 
-    at_grid(hand_in)
+    reach.ask(hand_in)
 
 
 async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> tuple[list[JobRequest], str]:

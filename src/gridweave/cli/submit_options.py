@@ -15,9 +15,9 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from gridweave.cli.options import parse_time_ms
 from gridweave.errors import InputError, OptionError
 from gridweave.site.job import After, ArrayPlace, JobRequest, Program, Where
+from gridweave.site.times import parse_time_ms
 
 MOST_BYTES = 100_000
 """So long a script may be: Linux takes 131,072 bytes in one argument."""

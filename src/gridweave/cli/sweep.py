@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.output import Report, check_folder, delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, Source, problems_as_lines
 from gridweave.errors import GridweaveError, InputError, ScenarioError, UnavailableError
@@ -55,7 +56,7 @@ def sweep(
         typer.Option(metavar="NAME", help="Metric to print and plot; the files have all of them. Repeatable."),
     ] = None,
     over: Annotated[str | None, typer.Option(metavar="KEY", help="Varied key for the x axis of the plots.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all runs and their summary as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run every combination of varied keys with every seed, in parallel; runs that are finished are not repeated.
 

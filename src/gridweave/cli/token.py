@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.grid_client import Here
-from gridweave.cli.options import named_as_typed, parse_time_ms
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Role, TokenInfo
@@ -30,7 +32,6 @@ Place = Annotated[
         help="Token database: a path or a URL. \\[default: that of the grid on this machine]",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("create")
@@ -127,9 +128,9 @@ def _place_here(name: str | None) -> str:
     with named_as_typed():
         running = grid_here(name or os.environ.get(GRID_VARIABLE) or None)
     if running is None:
-        raise OptionError("--tokens", "is not given, and no grid runs here; name the place that its gateway was given")
+        raise OptionError("--tokens", "is not given, and no grid runs here; name the token database of the gateway")
     if not running.tokens:
-        raise OptionError("--tokens", f"is not given, and the gateway of the grid {running.name} asks for no tokens")
+        raise OptionError("--tokens", f"is not given, and the gateway of the grid {running.name} does not use tokens")
     return str(state_folder(running.name) / TOKENS)
 
 

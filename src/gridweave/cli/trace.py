@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.options import named_as_typed, parse_time_ms
+from gridweave.cli.arguments import Json
+from gridweave.cli.options import check_seed, named_as_typed
 from gridweave.cli.output import counted, picture_kind, print_json, print_table, save_picture, say
 from gridweave.errors import InputError, OptionError
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.scenarios.generators.common import Moments, Scaling
@@ -29,7 +31,6 @@ Out = Annotated[
 Nodes = Annotated[
     int | None, typer.Option("--nodes", metavar="N", help="Nodes of the machine. \\[default: as the file says]")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Format = Annotated[
     str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT. \\[default: by its suffix]")
 ]
@@ -258,9 +259,6 @@ Weibull = Annotated[
         help="Interarrival times of a histogram model: fitted, or as published, e.g. table:CTC.",
     ),
 ]
-WorkloadOut = Annotated[
-    str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
-]
 ModelName = Annotated[
     str, typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learnt one.")
 ]
@@ -278,6 +276,7 @@ Mix = Annotated[
     str | None,
     typer.Option("--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."),
 ]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same seed gives the same again.")]
 ResourcesOut = Annotated[
     str | None,
     typer.Option("--resources-out", metavar="FILE", help="File for --resources. \\[default: OUT.resources.csv]"),
@@ -327,10 +326,10 @@ def learn(
 
 @app.command()
 def generate(
-    out: WorkloadOut,
+    out: Out,
     model: ModelName = DEFAULT_MODEL,
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", help="Number of jobs.")] = 10_000,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same seed gives the same jobs.")] = 1,
+    seed: Seed = 1,
     nodes: ModelNodes = None,
     load: Load = None,
     shrink: Annotated[
@@ -350,7 +349,7 @@ def generate(
     from gridweave.scenarios.traces.load import save_workload
     from gridweave.scenarios.traces.resources import write_resources
 
-    _check_seed(seed)
+    check_seed(seed)
     if resources_out is not None and mix is None:
         raise OptionError("--resources-out", "there are no resources to write; say which with --resources")
     resources_out = resources_out or f"{out}.resources.csv"
@@ -390,7 +389,7 @@ def resources(
     file: File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .csv, optionally with .gz or .xz.")],
     mix: Annotated[str, typer.Option("--mix", metavar=_MIX, help="Mix of jobs bound by CPU, network or disk.")] = "M1",
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same seed gives the same resources.")] = 1,
+    seed: Seed = 1,
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -401,7 +400,7 @@ def resources(
     from gridweave.scenarios.traces.resources import write_resources
     from gridweave.scenarios.workload.columns import assign_resources
 
-    _check_seed(seed)
+    check_seed(seed)
     _check_csv("OUT", out)
     with named_as_typed():
         workload, report = load_workload(file, nodes=nodes)
@@ -411,11 +410,6 @@ def resources(
         return
     say(str(report))
     typer.echo(f"resources of {counted(len(workload), 'job')} written to {out}")
-
-
-def _check_seed(seed: int) -> None:
-    if seed < 0:
-        raise OptionError("--seed", f"{seed} is negative; give 0 or more")
 
 
 def _check_csv(option: str, out: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.cli.run import problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
@@ -25,7 +26,6 @@ Name = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Name of the grid; several can run side by side. \\[default: default]"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def up(
@@ -88,12 +88,14 @@ def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, y
     from gridweave.grid.service.state import read_grid_state
 
     last = read_grid_state(name)
-    if fresh:
-        _begin_anew(name, last, yes)
     if address is None and last is not None and last.alive and not last.own_ray:
         address = last.address
-    with problems_as_lines(), progress() as tell:
-        return bring_up(name, lambda: _wanted(file, name, address), tell, address=address)
+    with problems_as_lines():
+        wanted = _wanted(file, name, address, None if fresh else last)
+    if fresh:
+        _begin_anew(name, last, yes)
+    with progress() as tell:
+        return bring_up(wanted, tell)
 
 
 def down(
@@ -126,7 +128,7 @@ def down(
 
 def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
     if done is None:
-        return f"nothing runs of the grid {name}"
+        return f"the grid {name} is not running"
     text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
     if done.jobs:
         what = "go on" if keep_jobs else "were ended; the next `gridweave up` runs them again"
@@ -146,20 +148,20 @@ def _name_of(file: str | None, name: str | None) -> str:
 
 
 def _check(file: str | None, name: str) -> None:
+    from gridweave.grid.service.state import read_grid_state
+
     with problems_as_lines():
-        wanted = _wanted(file, name, None)
-    nodes = sum(site.nodes for site in wanted.sites)
-    typer.echo(f"{wanted.file} is fine: {len(wanted.sites)} sites with {nodes:,} nodes")
+        read = _wanted(file, name, None, read_grid_state(name)).read
+    nodes = sum(site.nodes for site in read.sites)
+    typer.echo(f"{read.source} is fine: {len(read.sites)} sites with {nodes:,} nodes")
 
 
-def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
+def _wanted(file: str | None, name: str, address: str | None, last: LocalGridState | None) -> Wanted:
     """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
     from gridweave.grid.config.reading import grid_of_text, read_grid
     from gridweave.grid.service.local import wanted_grid
-    from gridweave.grid.service.state import read_grid_state
 
-    last = read_grid_state(name) if file is None else None
-    read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)
+    read = read_grid(file) if file is not None or last is None else grid_of_text(last.text, last.file, last.base)
     for remark in read.remarks:
         say(remark)
     return wanted_grid(read, name=name, address=address)
@@ -268,7 +270,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     elif found.up:
         _print_status(found)
     else:
-        say(f"nothing runs of the grid {name}; start it with: gridweave up" + f" --name {name}" * (name != "default"))
+        say(f"the grid {name} is not running; start it with: gridweave up" + f" --name {name}" * (name != "default"))
         if found.kept:
             say(f"{found.kept:,} parts of jobs go on; the next up finds them again, `gridweave down` ends them")
         others = [other for other in known_grids() if other != name]

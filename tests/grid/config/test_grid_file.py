@@ -35,8 +35,8 @@ def test_what_ships_is_three_sites_with_links() -> None:
     """Without a file there are three sites of unequal size, a network between them, and tokens."""
     grid = read_grid(None)
     wanted = wanted_grid(grid)
-    assert [(site.name, site.nodes) for site in wanted.sites] == [("alpha", 8), ("beta", 6), ("gamma", 4)]
-    assert (wanted.name, wanted.gateway.tokens, wanted.gateway.host) == ("default", True, "127.0.0.1")
+    assert [(site.name, site.nodes) for site in wanted.file.sites] == [("alpha", 8), ("beta", 6), ("gamma", 4)]
+    assert (wanted.name, wanted.read.gateway.tokens, wanted.read.gateway.host) == ("default", True, "127.0.0.1")
     made = plan(default_text())
     assert made.network is not None
     assert made.network.model.topology.sites == ("alpha", "beta", "gamma")
@@ -48,7 +48,7 @@ def test_the_example_can_be_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "GRID.toml"
     path.write_text('name = "campus"\nfolder = "data"\n' + default_text())
     wanted = wanted_grid(read_grid(path))
-    assert (wanted.name, wanted.folder) == ("campus", str(tmp_path / "data"))
+    assert (wanted.name, wanted.read.folder) == ("campus", str(tmp_path / "data"))
     assert wanted_grid(read_grid(path), name="other").name == "other"
     with pytest.raises(InputError, match="there is no such file; `gridweave up --example`"):
         read_grid(tmp_path / "missing.toml")
