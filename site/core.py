@@ -16,7 +16,14 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, KeepsFigures, Policy
+from gridweave.site.disciplines.protocol import (
+    ChangesRates,
+    ChoosesNodes,
+    Discipline,
+    KeepsFigures,
+    MovesJobs,
+    Policy,
+)
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
@@ -29,6 +36,7 @@ from gridweave.site.messages import (
     JobFinished,
     JobSubmitted,
     KillJob,
+    MoveJob,
     OpenReservation,
     RefuseJob,
     RefuseReservation,
@@ -100,6 +108,7 @@ class SiteCore:
         # The same again if it chooses the nodes, so that the pool has nothing to say, or if jobs change their rates.
         self._places = discipline if isinstance(discipline, ChoosesNodes) else None
         self._rates = discipline if isinstance(discipline, ChangesRates) else None
+        self._moves = discipline if isinstance(discipline, MovesJobs) else None
 
     @property
     def nodes(self) -> int:
@@ -173,6 +182,8 @@ class SiteCore:
         self._run_pass(commands)
         if or_never and self._waiting:
             self._refuse_what_waits(or_never, commands)
+        if self._moves is not None:
+            commands += [self._moved(job_id) for job_id in self._moves.take_moves()]
         if self._rates is not None:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._rates.take_rates()]
         return commands
@@ -224,6 +235,13 @@ class SiteCore:
                 nodes, threads = self._places.place_of(job_id)
                 self._nodes_of[job_id] = bits_of(nodes)
                 commands.append(StartJob(job_id, nodes, threads))
+
+    def _moved(self, job_id: int) -> MoveJob:
+        """Take in that a running job has other nodes."""
+        assert self._places is not None, "a discipline that moves jobs chooses their nodes"
+        nodes, threads = self._places.place_of(job_id)
+        self._nodes_of[job_id] = bits_of(nodes)
+        return MoveJob(job_id, nodes, threads)
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""

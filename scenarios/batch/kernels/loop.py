@@ -1,8 +1,9 @@
 """Driver 1: a whole workload through one compiled loop that calls the kernels of a site, or of a grid of sites.
 
 The loop is a discrete event simulation. At each instant come the jobs that end (by job id), those that are cancelled,
-those that are submitted, and then one pass. What a simulation does without is None, and numba leaves the code for it
-out: rates that change, a site of its own, shared nodes, a grid, links that slow what runs, cancellations.
+the nodes that fail or come back, the jobs that are submitted, and then one pass. What a simulation does without is
+None, and numba leaves the code for it out: rates that change, a site of its own, shared nodes, a grid, links that slow
+what runs, cancellations, nodes that fail.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from gridweave.scenarios.batch.kernels.contention import (
     share_anew,
 )
 from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_job_served
+from gridweave.scenarios.batch.kernels.outages import Outages, change_nodes, next_change_ms, take_nodes
 from gridweave.scenarios.batch.kernels.paced import (
     Paced,
     paced_counted,
@@ -103,6 +105,7 @@ _Paced = Paced | None
 _Grid = OnGrid | None
 _Links = Contention | None
 _Cancels = Cancellations | None
+_Outages = Outages | None
 
 
 @kernel
@@ -114,6 +117,7 @@ def run_batch(
     grid: OnGrid | None,
     links: Contention | None,
     cancels: Cancellations | None,
+    outages: Outages | None,
     run: RunArrays,
     until: Int,
     stop_ms: Int,
@@ -131,6 +135,8 @@ def run_batch(
     links : Contention or None
         What jobs of a grid do to each other on the links.
     cancels : Cancellations or None
+    outages : Outages or None
+        Of a site; it needs ``work``, in which no rate changes then.
     run : RunArrays
     until : int
         How many jobs are to be submitted in all when the call returns. When it is all of them, the call returns when
@@ -145,7 +151,7 @@ def run_batch(
     """
     clock = run.clock[0]
     while clock.submitted < until or clock.submitted == len(state.jobs):
-        now_ms = _next_instant(state, site, paced, grid, links, cancels, run)
+        now_ms = _next_instant(state, site, paced, grid, links, cancels, outages, run)
         if now_ms >= stop_ms:
             return DONE if stop_ms == NEVER_MS else LINKS_CHANGE
         if now_ms == NEVER_MS:
@@ -155,17 +161,18 @@ def run_batch(
             if lacking != DONE:
                 return lacking
         if paced is not None:
-            paced_counted(state, paced.sharing, now_ms)
-        # Nothing is decided at an instant at which only data comes, or is sent.
+            paced_counted(state, paced.sharing, paced.gang, now_ms)
         decides = _is_woken(links, run, now_ms)
         if links is not None:
             decides = _serve_jobs(state, work, grid, links, run, now_ms) or decides
         decides = _end_jobs(state, work, site, paced, grid, links, run, now_ms) or decides
         if cancels is not None:
-            decides = _cancel_jobs(state, site, paced, grid, links, cancels, run, now_ms) or decides
+            decides = _cancel_jobs(state, work, site, paced, grid, links, cancels, run, now_ms) or decides
+        if outages is not None:
+            decides = change_nodes(state, work, site, outages, run, now_ms) or decides
         decides = _submit_jobs(state, site, paced, grid, links, run, now_ms) or decides
         if decides:
-            _pass_and_begin(state, work, site, paced, grid, links, run, now_ms)
+            _pass_and_begin(state, work, site, paced, grid, links, outages, run, now_ms)
         if links is not None and is_to_share(links, clock):
             share_anew(work, grid.codes.net, links, clock, run.ends, now_ms)
     return DONE
@@ -173,7 +180,14 @@ def run_batch(
 
 @kernel_part
 def _next_instant(
-    state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, cancels: _Cancels, run: RunArrays
+    state: Any,
+    site: _Site,
+    paced: _Paced,
+    grid: _Grid,
+    links: _Links,
+    cancels: _Cancels,
+    outages: _Outages,
+    run: RunArrays,
 ) -> Int:
     """Return the next instant at which anything happens."""
     clock = run.clock[0]
@@ -183,14 +197,17 @@ def _next_instant(
     if site is not None:
         now_ms = min(now_ms, state.counters[0].next_start_ms)
     if paced is not None:
-        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing))
+        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing, paced.gang))
     if grid is not None:
         now_ms = min(now_ms, _next_reserved_ms(grid.plan))
     if links is not None:
         now_ms = min(now_ms, next_data_ms(links))
+    if outages is not None:
+        now_ms = min(now_ms, next_change_ms(outages, run))
     if cancels is not None:
-        while clock.cancelled < len(cancels.row) and run.start_ms[cancels.row[clock.cancelled]] != NOT_YET:
-            clock.cancelled += 1
+        if outages is None:  # a job that runs may wait again
+            while clock.cancelled < len(cancels.row) and run.start_ms[cancels.row[clock.cancelled]] != NOT_YET:
+                clock.cancelled += 1
         if clock.cancelled < len(cancels.row):
             now_ms = min(now_ms, cancels.at_ms[clock.cancelled])
     return now_ms
@@ -232,6 +249,7 @@ def _is_woken(links: _Links, run: RunArrays, now_ms: Int) -> bool:
         clock.woken_ms = NEVER_MS
         clock.stirred = 1
         return True
+    # Nothing is decided at an instant at which only data comes, or is sent.
     return links is None or not links.moves_data
 
 
@@ -281,7 +299,7 @@ def end_job(
         end_ms = run.start_ms[row] + job.estimate_ms
         job_ended(state, site.queue, site.promises, site.planning, end_ms, job.job_id, now_ms)
     if paced is not None:
-        paced_ended(state, paced.sharing, row, now_ms)
+        paced_ended(state, paced.sharing, paced.gang, run, row, now_ms)
     if grid is not None:
         _leave_grid(state, grid.plan, row, now_ms)
 
@@ -297,6 +315,7 @@ def _leave_grid(state: GridState, plan: ReservedStarts | None, row: Int, now_ms:
 @kernel_part
 def _cancel_jobs(
     state: Any,
+    work: _Work,
     site: _Site,
     paced: _Paced,
     grid: _Grid,
@@ -311,18 +330,26 @@ def _cancel_jobs(
     while clock.cancelled < len(cancels.row) and cancels.at_ms[clock.cancelled] == now_ms:
         row = cancels.row[clock.cancelled]
         clock.cancelled += 1
-        left_any = _leave_if_waiting(state, site, paced, grid, links, row, now_ms) or left_any
+        left_any = _leave_if_waiting(state, work, site, paced, grid, links, run, row, now_ms) or left_any
     return left_any
 
 
 @kernel_part
 def _leave_if_waiting(
-    state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, row: Int, now_ms: Int
+    state: Any,
+    work: _Work,
+    site: _Site,
+    paced: _Paced,
+    grid: _Grid,
+    links: _Links,
+    run: RunArrays,
+    row: Int,
+    now_ms: Int,
 ) -> bool:
     """Take the job of a row out of the queue; return whether it waited."""
     waits = False
     if paced is not None:
-        waits = paced_withdrawn(state, paced.sharing, row, now_ms)
+        waits = paced_withdrawn(state, work, paced.sharing, paced.gang, run, row, now_ms)
     if site is not None:
         waits = _leave_queue_of(state, site, grid, links, row)
     if grid is not None:
@@ -374,7 +401,7 @@ def _submit_jobs(
         if site is not None:
             job_submitted(state, site.queue, row)
         if paced is not None:
-            paced_submitted(state, paced.sharing, row, now_ms)
+            paced_submitted(state, paced.sharing, paced.gang, row, now_ms)
         if grid is not None and now_ms < grid.hopeless_ms[row]:
             enqueue(state, row)
             if links is not None:
@@ -385,7 +412,15 @@ def _submit_jobs(
 
 @kernel_part
 def _pass_and_begin(
-    state: Any, work: _Work, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
+    state: Any,
+    work: _Work,
+    site: _Site,
+    paced: _Paced,
+    grid: _Grid,
+    links: _Links,
+    outages: _Outages,
+    run: RunArrays,
+    now_ms: Int,
 ) -> None:
     """Run the pass of this instant, and let the jobs run that it starts."""
     counters = state.counters[0]
@@ -394,10 +429,12 @@ def _pass_and_begin(
         site_pass(state, site.queue, site.promises, site.planning, now_ms)
         for i in range(counters.n_started):
             row = state.started[i]
+            if outages is not None:
+                take_nodes(outages, run, row)
             run.start_ms[row] = now_ms
             push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
     if paced is not None:
-        paced_pass(state, work, paced.sharing, run, now_ms)
+        paced_pass(state, work, paced.sharing, paced.gang, run, now_ms)
     if grid is not None:
         if links is not None:
             expect_late_ends(state, work, grid.plan, links, now_ms)
