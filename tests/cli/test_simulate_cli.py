@@ -400,9 +400,11 @@ def test_matrix_of_a_site_that_shares_time(good: Callable[..., str], shell: Shel
     out = good(trace, "--discipline", "gang", "--option", "mpl=2", "--option", "slice_ms=10000", "--show-matrix", "5s")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert any(line.endswith("(*: the slice that goes on)") for line in lines)
-    assert [
-        line for line in lines if line[:2] in ("P0", "ti")
-    ] == ["P0-P2 P3", "time-slice 0 * J1 J4", "time-slice 1 J3 J3"]
+    assert [line for line in lines if line[:2] in ("P0", "ti")] == [
+        "P0-P2 P3",
+        "time-slice 0 * J1 J4",
+        "time-slice 1 J3 J3",
+    ]
     assert any(line.startswith("loss as printed") for line in lines)
     status, _, err = shell("simulate", trace, "--show-matrix", "5s")
     assert status != 0

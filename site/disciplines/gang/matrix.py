@@ -119,5 +119,5 @@ def check_matrix(state: GangSite) -> None:
 def gang_totals(state: GangSite) -> dict[str, float]:
     """Return what a site has counted so far, for the metrics of `gridweave.site.disciplines.gang.entry`."""
     counters = state.counters[0]
-    names = ("lost", "lost_any", "migrated", "migrations", "tasks_migrated", "decisions")
+    names = ("lost", "lost_any", "migrated", "migrations", "tasks_migrated", "switched", "changes")
     return {name: float(counters[name]) for name in names}
