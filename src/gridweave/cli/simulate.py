@@ -22,7 +22,6 @@ from gridweave.cli.coschedule import (
     compare_sharing,
     side_by_side,
 )
-from gridweave.cli.matrix import ShowMatrix, check_matrix_option, print_matrices
 from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
 from gridweave.cli.output import (
     check_folder,
@@ -33,7 +32,7 @@ from gridweave.cli.output import (
     say,
 )
 from gridweave.errors import OptionError
-from gridweave.site.times import span_text
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,6 +126,14 @@ Estimates = Annotated[
 ]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what omega, phi and a mix of resources draw.")]
+ShowMatrix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="For gang: print who has which nodes in which time slice at an instant, such as 10d; times count from the "
+        "begin of the trace.",
+    ),
+]
 Out = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder."),
@@ -196,7 +203,7 @@ def simulate(
         # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
-        matrix_ms = check_matrix_option(show_matrix, named)
+        matrix_ms = _check_matrix_option(show_matrix, named)
         events = read_node_events(node_events) if node_events is not None else []
         rng = np.random.default_rng(seed)
         workload, remarks = _prepared(trace, nodes, estimates, shrink, rng, _columns_for(trace, named))
@@ -215,7 +222,7 @@ def simulate(
     else:
         _print(results)
         if matrix_ms is not None:
-            print_matrices(workload, nodes, chosen, matrix_ms)
+            _print_matrices(workload, nodes, chosen, matrix_ms)
     if out is not None:
         with delayed_progress("Writing files"):
             written = _write(results, out, plots=plots)
@@ -329,3 +336,35 @@ def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
     if len(results) == 1:
         return len(write_result(results[0], Path(out), plots=plots))
     return len(write_comparison(results, Path(out), plots=plots))
+
+
+def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
+    """Return the instant for which the matrix is asked; None if it is not.
+
+    Raises
+    ------
+    OptionError
+        If the text is not a time, or a policy has no matrix.
+    """
+    from gridweave.site.disciplines.gang.policy import NAME
+
+    if text is None:
+        return None
+    if any(policy.discipline != NAME for policy in chosen):
+        raise OptionError("--show-matrix", f"goes with --discipline {NAME}; no other has a matrix")
+    return parse_time_ms("--show-matrix", text)
+
+
+def _print_matrices(workload: Workload, nodes: int | None, chosen: list[Policy], at_ms: int) -> None:
+    """Print the matrix of each policy at an instant; the slice that goes on is marked."""
+    from gridweave.scenarios.batch.gang import matrix_at
+    from gridweave.site.disciplines.gang.matrix import matrix_rows
+    from gridweave.site.disciplines.gang.policy import GangPolicy
+
+    for policy in chosen:
+        assert isinstance(policy, GangPolicy), "it was checked that there is a matrix"
+        headings, rows = matrix_rows(*matrix_at(workload, nodes or workload.nodes or 1, policy, at_ms))
+        typer.echo("")
+        print_table(
+            rows, headings=headings, title=f"{policy.label} at {span_text(at_ms)} (*: the slice that goes on)", left=1
+        )
