@@ -24,7 +24,7 @@ from gridweave.scenarios.plots.parts import (
     new_figure,
     tidy,
 )
-from gridweave.scenarios.published import lomarc, zhang_gang
+from gridweave.scenarios.published import lomarc, zhang_gang_curves
 from gridweave.scenarios.published.lomarc import LomarcRuns
 from gridweave.scenarios.published.network import (
     CUTS,
@@ -44,7 +44,7 @@ from gridweave.scenarios.published.network import (
 )
 from gridweave.scenarios.published.streit import POLICIES, TABLES_A, ThesisRuns, monthly_sldwa
 from gridweave.scenarios.published.zhang import QUANTITIES, Curves, Panel, ZhangRuns, curves_of, panels_of, values_of
-from gridweave.scenarios.published.zhang_gang import GangRuns
+from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 from gridweave.scenarios.sweep.tables import mean_interval
 from gridweave.site.disciplines.sharing.policy import VARIANTS
 
@@ -90,8 +90,8 @@ def _draw_panel(axes: Axes, panel: Panel, curves: Curves) -> None:
 def draw_gang(table: str, title: str, runs: GangRuns) -> dict[str, Figure]:
     """Draw a figure of Zhang et al. on time sharing, once for each reading of backfilling."""
     figures = {}
-    for reading, curves in zhang_gang.curves_of(table, runs).items():
-        panels = zhang_gang.panels_of(table)
+    for reading, curves in zhang_gang_curves.curves_of(table, runs).items():
+        panels = zhang_gang_curves.panels_of(table)
         drawn = new_figure(5 * len(panels) + 1, 4.7)
         for axes, panel in zip(drawn.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
             for number, (label, line) in enumerate(panel.lines.items()):
@@ -101,7 +101,7 @@ def draw_gang(table: str, title: str, runs: GangRuns) -> dict[str, Figure]:
             axes.set_title(panel.title, fontsize="medium", loc="left")
             axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
             axes.set_xlabel("Utilisation ρ")
-            axes.set_ylabel(zhang_gang.QUANTITIES[panel.quantity][0])
+            axes.set_ylabel(zhang_gang_curves.QUANTITIES[panel.quantity][0])
             axes.legend(frameon=False, fontsize="x-small")
             tidy(axes)
         drawn.suptitle(f"{title}: {reading}", fontsize="medium")

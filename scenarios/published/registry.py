@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.published.network import NetworkRuns
     from gridweave.scenarios.published.streit_grid import GridRuns
     from gridweave.scenarios.published.zhang import ZhangRuns
-    from gridweave.scenarios.published.zhang_gang import GangRuns
+    from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 
 _CTC = THESIS_TRACES["CTC"].name
 _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
@@ -56,7 +56,7 @@ class Bench:
     def zhang_gang(self) -> GangRuns | None:
         """The curves of Zhang et al. for time sharing; None if the trace is not at hand."""
         from gridweave.scenarios.published.zhang import learn_model
-        from gridweave.scenarios.published.zhang_gang import GangRuns
+        from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 
         if self._ctc is None:
             return None

@@ -1,6 +1,6 @@
 """What Zhang et al. say of Figures 11 to 25 and Table 1 in words, and the numbers in that text, against our curves.
 
-The words are taken to mean what stands here as constants, each with a reason. Curves are compared at equal utilisation,
+The words are taken to mean what stands here as constants, each with a reason. GangCurves are compared at equal utilisation,
 at those of `GRID` that both reach; a curve that goes on where another ends is the better of the two there.
 """
 
@@ -11,36 +11,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from gridweave.scenarios.published.report import (
-    EACH,
-    OURS,
-    Conclusion,
-    Findings,
-    Row,
-    Section,
-    Value,
     Verdict,
-    our_values,
 )
-from gridweave.scenarios.published.study import judge, printed
 from gridweave.scenarios.published.zhang import RUN_FACTORS
-from gridweave.scenarios.published.zhang_gang import (
+from gridweave.scenarios.published.zhang_gang_curves import (
     GRID,
     LEVELS,
     LINES,
     MOVE_COSTS_S,
-    READINGS,
     SWITCHES,
     TASKS,
-    Curve,
-    Curves,
-    GangRuns,
+    GangCurve,
+    GangCurves,
     Line,
     seven,
-    with_moves,
 )
 from gridweave.scenarios.sweep.tables import mean_interval
 
-Check = Callable[[Curves], Verdict]
+Check = Callable[[GangCurves], Verdict]
 
 INSIGNIFICANT_PCT = 10.0
 """"Insignificant", "no significant impact", "minimal": as "negligible" is read for Figures 5 to 8."""
@@ -66,7 +54,9 @@ def _name(table: str, line: Line) -> str:
     return next(name for name, one in LINES[table].items() if one == line)
 
 
-def _compared(better: Curve, worse: Curve, quantity: str, low: float, high: float) -> tuple[int, int, list[float]]:
+def _compared(
+    better: GangCurve, worse: GangCurve, quantity: str, low: float, high: float
+) -> tuple[int, int, list[float]]:
     """Return at how many utilisations one curve is below another, of how many, and the ratios where both are known."""
     held = judged = 0
     ratios = []
@@ -87,7 +77,7 @@ def below(
     """Return the check that in each pair the first line is below the second, at all utilisations of a range."""
     chosen = list(pairs)
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         parts, holds = [], True
         for better, worse in chosen:
             found = _compared(curves[lines[better]], curves[lines[worse]], quantity, low, high)
@@ -103,7 +93,7 @@ def below(
 def mostly(check_pairs: Sequence[tuple[str, str]], lines: Mapping[str, Line], quantity: str) -> Check:
     """Return the check that the first line of each pair is below the second at most of the utilisations."""
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         found = [_compared(curves[lines[a]], curves[lines[b]], quantity, 0, 1)[:2] for a, b in check_pairs]
         held, judged = (sum(column) for column in zip(*found, strict=True))
         return Verdict(held > MOST * judged, f"at {held} of {judged}")
@@ -114,7 +104,7 @@ def mostly(check_pairs: Sequence[tuple[str, str]], lines: Mapping[str, Line], qu
 def alike(first: str, others: Sequence[str], lines: Mapping[str, Line], quantity: str, high: float = 1.0) -> Check:
     """Return the check that lines hardly differ from a first one, up to a utilisation."""
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         changes = _changes(curves, first, others, lines, quantity, 0.0, high)
         if not changes:
             return Verdict(False, "no utilisation is reached by all")
@@ -128,7 +118,13 @@ def alike(first: str, others: Sequence[str], lines: Mapping[str, Line], quantity
 
 
 def _changes(
-    curves: Curves, first: str, others: Sequence[str], lines: Mapping[str, Line], quantity: str, low: float, high: float
+    curves: GangCurves,
+    first: str,
+    others: Sequence[str],
+    lines: Mapping[str, Line],
+    quantity: str,
+    low: float,
+    high: float,
 ) -> list[float]:
     """Return by how many per cent lines differ from a first one, wherever both are known."""
     reference = curves[lines[first]]
@@ -143,7 +139,7 @@ def _changes(
 def saturates(line: str, lines: Mapping[str, Line], published_pct: float) -> Check:
     """Return the check that the highest utilisation of a line is about the published one."""
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         curve = curves[lines[line]]
         mean, low, high = mean_interval((100 * curve.values["rho"].max(axis=0)).tolist())
         interval = "" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]"
@@ -156,7 +152,7 @@ def saturates(line: str, lines: Mapping[str, Line], published_pct: float) -> Che
 def both(*checks: Check) -> Check:
     """Return the check that all of several hold."""
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         verdicts = [one(curves) for one in checks]
         return Verdict(all(one.holds for one in verdicts), "; ".join(one.figures for one in verdicts))
 
@@ -167,7 +163,7 @@ def varies_above(lines: Mapping[str, Line]) -> Check:
     """Return the check that from 85% on the slowdown varies more with the estimates than up to 75%."""
     first, *others = lines
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         up_to = _changes(curves, first, others, lines, "slowdown", 0.0, 0.75)
         beyond = _changes(curves, first, others, lines, "slowdown", 0.85, 1.0)
         most = [max(map(abs, changes), default=float("nan")) for changes in (up_to, beyond)]
@@ -179,7 +175,7 @@ def varies_above(lines: Mapping[str, Line]) -> Check:
 def crosses(line: str, other: str, lines: Mapping[str, Line], published: float) -> Check:
     """Return the check that a line is better than another in slowdown, up to about the published utilisation."""
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         at = crossing(curves[lines[line]], curves[lines[other]])
         return Verdict(
             abs(100 * (at - published)) <= SATURATION_PCT,
@@ -189,7 +185,7 @@ def crosses(line: str, other: str, lines: Mapping[str, Line], published: float) 
     return check
 
 
-def crossing(line: Curve, other: Curve) -> float:
+def crossing(line: GangCurve, other: GangCurve) -> float:
     """Return the lowest utilisation from which a line has a higher slowdown than another, or where it ends."""
     for rho in np.arange(GRID[0], 1.0, 0.001):
         ours, theirs = line.at("slowdown", rho), other.at("slowdown", rho)
@@ -204,7 +200,7 @@ def _ratio(
     """Return the check that one line is so many times another, on average over a range of utilisations."""
     line, other = pair
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         ratios = _compared(curves[lines[line]], curves[lines[other]], quantity, 0.0, high)[2]
         mean = float(np.mean(ratios)) if ratios else float("nan")
         text = f"{line} has {mean:.2f} times the {quantity} of {other} on average"
@@ -213,7 +209,7 @@ def _ratio(
     return check
 
 
-def _large_gain_more(curves: Curves) -> Verdict:
+def _large_gain_more(curves: GangCurves) -> Verdict:
     """Check that BGS shortens the waits of large jobs by more than those of small ones (Figure 19)."""
     lines = LINES["zhang-19"]
     gains = {
@@ -230,7 +226,7 @@ def _large_gain_more(curves: Curves) -> Verdict:
 def _small_before_large(name: str, less: str, more: str) -> Check:
     """Return the check that a class of jobs has the lower slowdown under a policy (Figure 19)."""
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         curve = curves[LINES["zhang-19"][name]]
         held = [curve.at(f"{less}_slowdown", rho) < curve.at(f"{more}_slowdown", rho) for rho in GRID]
         known = sum(rho <= curve.highest for rho in GRID)
@@ -239,7 +235,7 @@ def _small_before_large(name: str, less: str, more: str) -> Check:
     return check
 
 
-def _loss_of_bf_falls(curves: Curves) -> Verdict:
+def _loss_of_bf_falls(curves: GangCurves) -> Verdict:
     """Check that the loss of capacity of BF decreases beyond about 83% (Figure 20)."""
     curve = curves[seven()["BF"]]
     peak = float(curve.rho[int(curve.mean("loss").argmax())])
@@ -249,7 +245,7 @@ def _loss_of_bf_falls(curves: Curves) -> Verdict:
 def _accepts(scheduling: str, published: float) -> Check:
     """Return the check up to which utilisation a slowdown of 20 is kept, and that BGS-5 goes farthest (Figure 21)."""
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         lines = {name: line for name, line in seven(0, scheduling).items() if name != "BF"}
         reached = {name: curves[line].reached("slowdown", ACCEPTABLE) for name, line in lines.items()}
         best = max(reached, key=lambda name: reached[name])
@@ -260,7 +256,7 @@ def _accepts(scheduling: str, published: float) -> Check:
     return check
 
 
-def _fill_has_most(curves: Curves) -> Verdict:
+def _fill_has_most(curves: GangCurves) -> Verdict:
     """Check that FillMatrix-2 brings more than CollapseMatrix-2 after it (Figure 23)."""
     first, second, third = (curves[line] for line in LINES["zhang-23"].values())
     rhos = [rho for rho in GRID if rho <= first.highest]
@@ -275,7 +271,7 @@ def _highest_change(lines: Mapping[str, Line], before: str, after: str, publishe
     return both(saturates(before, lines, published[0]), saturates(after, lines, published[1]))
 
 
-def _gains_pct(curves: Curves, before: str, after: str) -> list[float]:
+def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
     """Return by how many per cent migration lowers the slowdown at each of the nine workloads (Table 1)."""
     lines = LINES["zhang-table1"]
     old, new = curves[lines[before]].mean("slowdown"), curves[lines[after]].mean("slowdown")
@@ -283,16 +279,16 @@ def _gains_pct(curves: Curves, before: str, after: str) -> list[float]:
     return gains
 
 
-def _gains_throughout(curves: Curves) -> Verdict:
-    gains = {f"{after}": _gains_pct(curves, before, after) for before, after in (("BGS", "MBGS"), ("GS", "MGS"))}
+def _gains_throughout(curves: GangCurves) -> Verdict:
+    gains = {f"{after}": gains_pct(curves, before, after) for before, after in (("BGS", "MBGS"), ("GS", "MGS"))}
     words = "; ".join(f"{name} {min(one):.0f}% to {max(one):.0f}% lower" for name, one in gains.items())
     return Verdict(all(gain > 0 for one in gains.values() for gain in one), words)
 
 
-def _gains_peak_between(curves: Curves) -> Verdict:
+def _gains_peak_between(curves: GangCurves) -> Verdict:
     lines, parts, holds = LINES["zhang-table1"], [], True
     for before, after in (("BGS", "MBGS"), ("GS", "MGS")):
-        gains, rho = np.array(_gains_pct(curves, before, after)), curves[lines[before]].rho
+        gains, rho = np.array(gains_pct(curves, before, after)), curves[lines[before]].rho
         inside = (rho >= 0.70) & (rho <= 0.90)
         if inside.all() or not inside.any():
             return Verdict(False, f"{before} is not both between 70 and 90% and outside")
@@ -302,12 +298,12 @@ def _gains_peak_between(curves: Curves) -> Verdict:
     return Verdict(holds, "; ".join(parts))
 
 
-def _gains_of_backfilling_less(curves: Curves) -> Verdict:
-    less = [a < b for a, b in zip(_gains_pct(curves, "BGS", "MBGS"), _gains_pct(curves, "GS", "MGS"), strict=True)]
+def _gains_of_backfilling_less(curves: GangCurves) -> Verdict:
+    less = [a < b for a, b in zip(gains_pct(curves, "BGS", "MBGS"), gains_pct(curves, "GS", "MGS"), strict=True)]
     return Verdict(all(less), f"at {sum(less)} of {len(less)} workloads")
 
 
-def _short_jobs_win(curves: Curves) -> Verdict:
+def _short_jobs_win(curves: GangCurves) -> Verdict:
     """Check that at workload 5 BGS is better than MGS for short jobs, by far, and little worse for long ones."""
     lines = LINES["zhang-25"]
     place = RUN_FACTORS.index(1.5)
@@ -426,80 +422,10 @@ CHECKS: Mapping[str, Sequence[Check]] = {
 """Figure to the checks of its claims, in the order of ``data/claims.csv``."""
 
 
-def conclusions(table: str, curves: Mapping[str, Curves]) -> tuple[Conclusion, ...]:
-    """Check what the paper concludes from a figure, for each reading."""
-    return judge(table, CHECKS[table], curves)
-
-
-def published_sections(table: str, curves: Mapping[str, Curves]) -> tuple[Section, ...]:
-    """Return the numbers that stand in the text or in Table 1, beside ours."""
-    if table == "zhang-table1":
-        return tuple(_table_1(reading, one) for reading, one in curves.items())
-    if table == "zhang-15":
-        return (_acceptable(curves),)
-    return ()
-
-
-def _table_1(reading: str, curves: Curves) -> Section:
-    rows = []
-    for place, row in enumerate(printed("zhang-table1")):
-        values = []
-        for name, line in _L1.items():
-            key = name.lower()
-            rho, slowdown = (curves[line].mean(what)[place] for what in ("rho", "slowdown"))
-            values += [Value(published=float(row[f"{key}_rho"]), ours=float(rho), decimals=2)]
-            values += [Value(published=float(row[f"{key}_slowdown"]), ours=float(slowdown), decimals=1)]
-        for before, after in (("BGS", "MBGS"), ("GS", "MGS")):
-            gain = _gains_pct(curves, before, after)[place]
-            values.append(Value(published=float(row[f"{after.lower()}_better_pct"]), ours=gain, decimals=1))
-        rows.append(Row((row["workload"],), tuple(values)))
-    columns = [f"{name} {what}" for name in _L1 for what in ("ρ", "s")] + ["MBGS better [%]", "MGS better [%]"]
-    return Section(f"Table 1, {reading}", ("workload",), tuple(columns), tuple(rows), EACH)
-
-
-def _acceptable(curves: Mapping[str, Curves]) -> Section:
-    """Return up to which utilisation a slowdown of 20 is kept (section 6.3)."""
-    rows = []
-    for reading, found in curves.items():
-        for row in printed("zhang-slowdown-20"):
-            ours = found[_L0[row["line"]]].reached("slowdown", ACCEPTABLE)
-            value = Value(published=float(row["utilisation"]), ours=ours, decimals=2)
-            rows.append(Row((reading, row["line"]), (value,)))
-    title = f"Highest utilisation with an average slowdown of at most {ACCEPTABLE:.0f}, no cost of switches"
-    return Section(title, ("reading", ""), ("utilisation",), tuple(rows), EACH)
-
-
-def report_24(runs: GangRuns, notes: tuple[str, ...]) -> Findings:
-    """Recompute Figure 24: slowdown and wait by the tasks that may be moved, at workloads 2 and 5."""
-    factors = RUN_FACTORS[2], RUN_FACTORS[5]
-    lines = {
-        (backfill, cost, tasks): with_moves(5, backfill, tasks=tasks, cost_s=cost)
-        for backfill in ("none", "easy")
-        for cost in MOVE_COSTS_S
-        for tasks in TASKS
-    }
-    curves = {reading: runs.curves(reading, dict.fromkeys(lines.values()), factors) for reading in READINGS}
-    sections = []
-    for quantity, decimals in (("slowdown", 1), ("wait_s", 0)):
-        for place, number in enumerate((2, 5)):
-            rows = []
-            for reading, found in curves.items():
-                for backfill in ("none", "easy") if reading == next(iter(READINGS)) else ("easy",):
-                    for cost in MOVE_COSTS_S:
-                        numbers = [found[lines[backfill, cost, tasks]].mean(quantity)[place] for tasks in TASKS]
-                        name = "MGS" if backfill == "none" else "MBGS"
-                        rows.append(Row((reading, name, f"{cost} s"), our_values(*numbers, decimals=decimals)))
-            columns = tuple("all" if tasks is None else f"Q = {tasks}" for tasks in TASKS)
-            title = f"{quantity} at workload {number}, by the tasks that may be moved"
-            sections.append(Section(title, ("reading", "", "cost"), columns, tuple(rows), OURS))
-    checks = tuple(_check_24(lines, what) for what in ("64", "monotonic", "30 s", "most"))
-    return Findings(sections=tuple(sections), conclusions=judge("zhang-24", checks, curves), notes=notes)
-
-
-def _check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Check:
+def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Check:
     """Return a check of Figure 24, over both workloads, GS and BGS, and all costs (or that of 30 s alone)."""
 
-    def check(curves: Curves) -> Verdict:
+    def check(curves: GangCurves) -> Verdict:
         held, worst = [], []
         for backfill in ("none", "easy"):
             for cost in MOVE_COSTS_S if what != "30 s" else (30,):

@@ -10,8 +10,9 @@ from gridweave.scenarios.generators.hyper_erlang import HyperErlang, HyperErlang
 from gridweave.scenarios.plots.published import draw_gang
 from gridweave.scenarios.published.registry import GROUPS, TABLES
 from gridweave.scenarios.published.zhang import NODES
-from gridweave.scenarios.published.zhang_gang import BF, LINES, Curve, GangRuns, gang, gs, report
+from gridweave.scenarios.published.zhang_gang import report
 from gridweave.scenarios.published.zhang_gang_checks import below, crosses, saturates
+from gridweave.scenarios.published.zhang_gang_curves import BF, LINES, GangCurve, GangRuns, gang, gs
 
 
 def _law(mean_ms: float) -> HyperErlang:
@@ -53,9 +54,9 @@ def test_space_sharing_is_the_same_in_every_figure() -> None:
     assert gang(2, "easy", 0.05).policy.switch_ms == 10_000
 
 
-def _curve(slowdowns: list[float], highest: float = 0.95) -> Curve:
+def _curve(slowdowns: list[float], highest: float = 0.95) -> GangCurve:
     rho = np.linspace(0.55, highest, len(slowdowns))
-    return Curve({"rho": np.stack([rho, rho], axis=1), "slowdown": np.array([slowdowns, slowdowns], float).T})
+    return GangCurve({"rho": np.stack([rho, rho], axis=1), "slowdown": np.array([slowdowns, slowdowns], float).T})
 
 
 def test_checks_decide_by_the_curves() -> None:
