@@ -47,7 +47,7 @@ def _notes(runs: GangRuns) -> tuple[str, ...]:
     return (
         f"{NODES} nodes, {runs.jobs:,} jobs of a model fitted to CTC-SP2 with {LARGE_SHARE:.0%} large jobs",
         f"Mean of {count} baseline workload{'s' if count > 1 else ''}",
-        "GangCurves are read at equal utilisation; a dash: not reached",
+        "Curves are read at equal utilisation; a dash: not reached",
     )
 
 

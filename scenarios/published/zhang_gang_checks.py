@@ -1,6 +1,6 @@
 """What Zhang et al. say of Figures 11 to 25 and Table 1 in words, and the numbers in that text, against our curves.
 
-The words are taken to mean what stands here as constants, each with a reason. GangCurves are compared at equal utilisation,
+The words are taken to mean what stands here as constants, each with a reason. Curves are compared at equal utilisation,
 at those of `GRID` that both reach; a curve that goes on where another ends is the better of the two there.
 """
 
