@@ -57,24 +57,10 @@ class LinkRow:
 
 @dataclass(slots=True)
 class WrittenNetwork:
-    """A network as it was written down.
+    """A network as it was written down; cables are numbered from 0.
 
-    Attributes
-    ----------
-    name : str
-        The file, or what else it came from.
-    nodes : list of NodeRow
-    links : list of LinkRow
-        Cables are numbered from 0.
-    detour : float
-        How many times as long as the great circle a fibre is.
-    bandwidth_bps : float or None
-        Of links that have none.
-    fills_gaps : bool
-        Whether what some links of a file leave open is taken from the others.
-    allows_parallel : bool
-        Whether cables with the same ends and the same name are different cables.
-    remarks : list of str
+    What some links leave open is taken from the others if it ``fills_gaps``; if it ``allows_parallel``, cables with the
+    same ends and the same name are different cables.
     """
 
     name: str
@@ -90,21 +76,11 @@ class WrittenNetwork:
 def assemble(
     rows: WrittenNetwork, sites: Sequence[str] | None, attach: Mapping[str, str | AttachTable], report: Reporter
 ) -> Topology | None:
-    """Check a network, fill in what it leaves open, and attach the sites.
+    """Check a network, fill in what it leaves open, and attach the sites; None if there is no telling what was meant.
 
-    Parameters
-    ----------
-    sites : sequence of str, optional
-        If left out: those of ``attach``, or every node if that is empty.
-    attach : mapping from str to str or AttachTable
-        Site to node; a site that is not named is at the node of its own name.
-    report : Reporter
-        Is told of every problem.
-
-    Returns
-    -------
-    Topology or None
-        None if there is no telling what was meant.
+    The sites are those of ``attach`` if left out, or every node if that is empty. One that it does not name is at the
+    node
+    of its own name.
     """
     known = _check_nodes(rows, report)
     sound = [row for row in rows.links if _ends_are_sound(row, known, report)]

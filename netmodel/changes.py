@@ -27,10 +27,8 @@ class CableChange:
 
     Attributes
     ----------
-    at_ms : int
     cause : str
         A later change for the same cause takes the place of this one; of several causes the worst counts.
-    cables : tuple of int
     factor : float
         Which part of their bandwidth they have left: 0 if they fail, 1 if this cause is over.
     """
@@ -42,18 +40,7 @@ class CableChange:
 
 
 def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: Reporter) -> list[CableChange]:
-    """Return the changes that are written in a table.
-
-    Parameters
-    ----------
-    report : Reporter
-        Is told of what makes no sense; the paths begin with "changes".
-
-    Returns
-    -------
-    list of CableChange
-        In order of time; those of one instant as they are written.
-    """
+    """Return the changes that are written in a table, in order of time; those of one instant as they are written."""
     changes: list[CableChange] = []
     for number, table in enumerate(tables):
         try:
@@ -73,13 +60,7 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
 
 
 def _change(table: ChangeTable, topology: Topology) -> CableChange:
-    """Return one written change.
-
-    Raises
-    ------
-    InputError
-        If it makes no sense.
-    """
+    """Return one written change; an InputError says what makes no sense."""
     if table.action not in ACTIONS:
         raise OptionError("action", f"{table.action!r} is not known; one of {', '.join(ACTIONS)}")
     if table.at_ms < 0:
@@ -165,22 +146,7 @@ def random_changes(
 def all_changes(
     table: NetTable, topology: Topology, *, until_ms: int, rng: Generator, report: Reporter
 ) -> list[CableChange]:
-    """Return what a table writes down, and what it leaves to chance.
-
-    Parameters
-    ----------
-    until_ms : int
-        No failure by chance begins later.
-    rng : numpy.random.Generator
-        For the failures by chance.
-    report : Reporter
-        Is told of changes that make no sense.
-
-    Returns
-    -------
-    list of CableChange
-        In order of time.
-    """
+    """Return what a table writes down, and what it leaves to chance before ``until_ms``, in order of time."""
     changes = written_changes(table.changes, topology, report)
     if table.failures is not None:
         changes += random_changes(
@@ -215,13 +181,7 @@ class Timetable:
 
     @classmethod
     def of(cls, topology: Topology, changes: Iterable[CableChange]) -> Timetable:
-        """Return the timetable of changes.
-
-        Parameters
-        ----------
-        changes : iterable of CableChange
-            Those of one instant in the order in which they happen.
-        """
+        """Return the timetable of changes, those of one instant in the order in which they happen."""
         n_cables = int(topology.cable.max(initial=-1)) + 1
         causes: list[dict[str, float]] = [{} for _ in range(n_cables)]
         current = np.ones(n_cables)

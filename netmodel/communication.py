@@ -94,33 +94,11 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         return (0 if self.pattern == "none" else width - 1), planes, rows, columns
 
 
-def job_records(
-    communications: Sequence[Communication], widths: Sequence[int] | npt.NDArray[np.int64]
-) -> npt.NDArray[np.void]:
-    """Return how each of many jobs communicates, as kernels read it."""
-    nodes = np.asarray(widths, np.int64)
-    records = np.zeros(len(nodes), COMMUNICATION)
-    jobs_of: dict[Communication, list[int]] = {}
-    for job, some in enumerate(communications):
-        jobs_of.setdefault(some, []).append(job)
-    for some, jobs in jobs_of.items():
-        records[jobs] = some.records(nodes[jobs])
-    return records
-
-
 def rank_grid(width: int, dimensions: int) -> tuple[int, ...]:
     """Return the grid that so many ranks stand in: as near to a square or a cube as their number allows.
 
-    Parameters
-    ----------
-    dimensions : int
-        1, 2 or 3.
-
-    Returns
-    -------
-    tuple of int
-        In ascending order; the product is the width. One is the largest divisor of the width that is not above its
-        root (square or cube), the next the same of what is left.
+    The sides ascend. One is the largest divisor of the width that is not above its root, the next the same of what is
+    left.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""The model of a network corrected by what was measured, or made of it alone (docs/netmodel.md, "Measured").
+"""What probes have measured between sites, and the model of a network that it corrects, or that is made of it alone.
 
-What probes have measured between sites (docs/netmodel.md, "Measured").
+The rules are in docs/netmodel.md, "Measured".
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class PairMeasured(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    origin, target : str
     round_trip_ms : float or None
         What a message and its answer usually take.
     least_ms : float or None
@@ -228,15 +227,7 @@ MEASURED = "measured"
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model was wrong.
-
-    Attributes
-    ----------
-    origin, target : str
-    what : str
-        ``round trip``, or ``jitter`` if only that differs (in milliseconds); ``bandwidth`` (in bits per second).
-    modelled, measured : float
-    """
+    """Where a model was wrong: a round trip or jitter alone in milliseconds, a bandwidth in bits per second."""
 
     origin: str
     target: str
@@ -247,15 +238,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """A model as measurements have corrected it.
-
-    Attributes
-    ----------
-    model : NetworkModel
-        The very one that was given if nothing differs.
-    corrections : tuple of Correction
-        In the order of the sites.
-    """
+    """A model as measurements have corrected it: the very one that was given if nothing differs."""
 
     model: NetworkModel
     corrections: tuple[Correction, ...]

@@ -23,14 +23,7 @@ _SITE, _ROUTER, _DOWN, _LABEL = "#D55E00", "#FFFFFF", "#CC79A7", "#222222"
 
 
 def draw_topology(topology: Topology) -> Figure:
-    """Draw a network.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Widths and colours of links by bandwidth, with a legend; sites are filled, routers hollow; links that are down
-        are dashed.
-    """
+    """Draw a network: links by bandwidth, with a legend; sites filled, routers hollow; links that are down dashed."""
     places = _map_places(topology) if topology.has_map else _layout_places(topology)
     figure = Figure(figsize=(11, _height(topology, places)), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)

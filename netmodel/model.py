@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.jit import Int
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.placements import Alike, Choice, Known, Placements
 from gridweave.netmodel.kernels.routes import find_mirrors, find_ways_apart
 from gridweave.netmodel.kernels.state import PART, FloatArray, NetArrays
-from gridweave.netmodel.kernels.transfers import NEVER_MS, spread_ms, transfer_ms
+from gridweave.netmodel.kernels.transfers import NEVER_MS, transfer_ms
 from gridweave.netmodel.routing import Paths, find_paths
 from gridweave.netmodel.tables import EXACT_UP_TO, EXCHANGES, NetTable
 from gridweave.netmodel.topology import Topology, check_number
@@ -66,11 +65,6 @@ class NetworkModel:
         Of a message between two nodes of one site.
     local_bandwidth_bps : float
         Of the connection of one node.
-
-    Attributes
-    ----------
-    arrays : NetArrays
-        The same for kernels.
 
     Raises
     ------
@@ -158,42 +152,10 @@ class NetworkModel:
         return np.array([(self.topology.site_number(site), width) for site, width in nodes.items()], PART)
 
     def transfer_ms(self, origin: str, target: str, n_bytes: float) -> int | None:
-        """Return how long data takes from site to site on idle links.
-
-        Returns
-        -------
-        int or None
-            Whole milliseconds; None if there is no path.
-        """
+        """Return the whole milliseconds that data takes from site to site on idle links; None if there is no path."""
         ends = np.int64(self.topology.site_number(origin)), np.int64(self.topology.site_number(target))
-        return _or_never(transfer_ms(self.arrays, *ends, float(n_bytes)))
-
-    def stage_ms(
-        self, home: str, nodes: Mapping[str, int], n_bytes: float, *, each: bool = False, output: bool = False
-    ) -> int | None:
-        """Return how long it takes until all parts of a job have its input, or its home has all the output.
-
-        Parameters
-        ----------
-        home : str
-            The site of the data.
-        nodes : mapping from str to int
-            Nodes of each site.
-        n_bytes : float
-            Of the whole data.
-        each : bool
-            Whether every site moves all of it; otherwise each its share, by its nodes.
-        output : bool
-            Whether data goes home.
-
-        Returns
-        -------
-        int or None
-            Whole milliseconds; None if a path is missing.
-        """
-        parts = self.parts_of(nodes)
-        at = np.int64(self.topology.site_number(home))
-        return _or_never(spread_ms(self.arrays, at, parts, len(parts), float(n_bytes), each, output))
+        time_ms = transfer_ms(self.arrays, *ends, float(n_bytes))
+        return None if time_ms == NEVER_MS else int(time_ms)
 
     def choose_sites(
         self,
@@ -254,10 +216,6 @@ def _outgoing(paths: Paths, bits_per_ms: FloatArray) -> FloatArray:
     return outgoing
 
 
-def _or_never(time_ms: Int) -> int | None:
-    return None if time_ms == NEVER_MS else int(time_ms)
-
-
 def _no_placements(sites: int) -> Placements:
     rows = min(sites, STARTS) + 1
     return Placements(
@@ -266,13 +224,7 @@ def _no_placements(sites: int) -> Placements:
 
 
 def new_choice(sites: int, widest: int) -> Choice:
-    """Return room for choosing sites.
-
-    Parameters
-    ----------
-    widest : int
-        Width of the widest job.
-    """
+    """Return room for choosing sites for jobs of at most this width."""
     return Choice(
         best=np.zeros(sites, PART),
         parts=np.zeros(sites, PART),

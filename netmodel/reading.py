@@ -96,13 +96,9 @@ def _parse_graphml(text: str) -> nx.Graph[Any]:
 def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenNetwork:
     """Return the nodes and links of a graph; an edge without a direction is a link each way.
 
-    Parameters
-    ----------
-    graph : networkx.Graph
-        Or one of its kin. Nodes may have Latitude and Longitude; edges latency_ms, bandwidth_bps (or the Topology Zoo's
-        LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
-    name : str
-        The file, or what else it came from.
+    Nodes may have Latitude and Longitude; edges latency_ms, bandwidth_bps (or the Topology Zoo's LinkSpeedRaw, or
+    LinkSpeed
+    with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
     """
     labels = _labels(graph)
     rows = WrittenNetwork(name, fills_gaps=True, allows_parallel=True)
@@ -294,20 +290,10 @@ _LISTS: dict[str, type[msgspec.Struct]] = {"nodes": NodeTable, "links": LinkTabl
 
 
 def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
-    """Read the table ``[net]`` of a file.
+    """Read the table ``[net]`` of a file; what is unknown, missing or of a wrong type is told, and is as if left out.
 
-    Parameters
-    ----------
-    raw : dict
-        Of plain values, as TOML gives them.
-    report : Reporter
-        Is told of what is unknown, missing or of a wrong type, element by element.
-
-    Returns
-    -------
-    NetTable
-        With what could be read; the rest is as if it had been left out. A node or a link that is refused is
-        there all the same, if its name or its ends can be read, so that nothing else is found wrong for lack of it.
+    A node or a link that is refused is there all the same, if its name or its ends can be read, so that nothing else is
+    found wrong for lack of it.
     """
     lists: dict[str, Any] = {}
     for key, kind in _LISTS.items():
@@ -388,13 +374,7 @@ def meant(key: str, known: Iterable[str]) -> str:
 
 
 def rows_of(table: NetTable, name: str, report: Reporter) -> WrittenNetwork:
-    """Return the nodes and links that are written in a table.
-
-    Parameters
-    ----------
-    name : str
-        The file, or what else it came from.
-    """
+    """Return the nodes and links that are written in a table."""
     rows = WrittenNetwork(
         name, detour=table.detour, bandwidth_bps=speed_of(table.bandwidth_bps, table.bandwidth, (), report)
     )
@@ -519,8 +499,6 @@ def topology_of_graph(
     ----------
     graph : networkx.Graph
         Or one of its kin, with the attributes that `gridweave.netmodel.reading.rows_of_graph` reads.
-    name : str
-        For messages.
     sites : sequence of str, optional
         If left out: those of ``attach``, or every node.
     attach : mapping from str to str, optional
@@ -555,23 +533,9 @@ def topology_of_graph(
 def build_topology(
     table: NetTable, name: str, read_text: ReadText, report: Reporter, sites: Sequence[str] | None = None
 ) -> Topology | None:
-    """Return the topology of a table.
+    """Return the topology of a table, as for `parse_network`; None if there is no telling what was meant.
 
-    Parameters
-    ----------
-    name : str
-        The file, or what else it came from.
-    read_text : callable
-        Reads the file that the table names.
-    report : Reporter
-        Is told of every problem; paths are those within the table.
-    sites : sequence of str, optional
-        If left out: those of ``attach``, or every node.
-
-    Returns
-    -------
-    Topology or None
-        None if there is no telling what was meant.
+    Every problem is told, by paths within the table.
     """
     check_settings(table, report)
     rows = _source_rows(table, name, read_text, report)

@@ -70,19 +70,7 @@ class Paths:
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One route between two nodes.
-
-    Attributes
-    ----------
-    links : tuple of int
-    nodes : tuple of int
-        One more than links.
-    latency_ms : float
-        With half of the jitter.
-    bandwidth_bps : float
-        Of the narrowest link; infinite without a link.
-    loss : float
-    """
+    """One route between two nodes; latency is with half of the jitter, bandwidth that of the narrowest link."""
 
     links: tuple[int, ...]
     nodes: tuple[int, ...]
@@ -325,20 +313,10 @@ def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint3
 
 
 def stream_bandwidth_bps(round_trip_ms: FloatArray, loss: FloatArray, segment_bytes: int = SEGMENT_BYTES) -> FloatArray:
-    """Return what one TCP stream can reach in spite of lost packets.
+    """Return what one TCP stream can reach in spite of lost packets; infinite without loss.
 
     Source: Mathis, Semke, Mahdavi and Ott, The macroscopic behavior of the TCP congestion avoidance algorithm, 1997:
     segment / round trip x sqrt(3 / 2) / sqrt(loss).
-
-    Parameters
-    ----------
-    round_trip_ms, loss : numpy.ndarray of float64
-        Of the same shape; loss from 0 to below 1.
-
-    Returns
-    -------
-    numpy.ndarray of float64
-        Infinite without loss.
     """
     stream = np.full_like(loss, np.inf)
     slowed = (loss > 0) & (round_trip_ms > 0)

@@ -42,7 +42,6 @@ class NodeTable(_Table, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    name : str
     latitude, longitude : float, optional
         In degrees; both or none.
     """
@@ -73,7 +72,6 @@ class LinkTable(_Table, frozen=True, kw_only=True):
         Tells parallel cables apart.
     latency_ms : float, optional
         One way; from the positions of the nodes if left out.
-    bandwidth_bps : float, optional
     bandwidth : str, optional
         The same with its unit, such as "10 Gbps".
     loss : float
@@ -103,7 +101,6 @@ class AttachTable(_Table, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    node : str
     latency_ms, loss, jitter_ms : float
         Of the line, in each direction.
     bandwidth_bps, bandwidth : float or str, optional
@@ -155,7 +152,6 @@ class ChangeTable(_Table, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    at_ms : int
     action : str
         ``slow`` (by ``factor``), ``fail`` or ``restore`` a cable; ``partition``: all cables between ``nodes`` and the
         others fail; ``heal``: they are restored.
@@ -197,9 +193,6 @@ class NetTable(_Table, frozen=True, kw_only=True):
     ----------
     file : str, optional
         GML or GraphML, by its suffix; relative to the scenario.
-    generator : GeneratorTable, optional
-    nodes : list of NodeTable
-    links : list of LinkTable
     attach : dict from str to str or AttachTable
         Site to node. A site that is not named is at the node of its own name.
     detour : float
@@ -218,8 +211,6 @@ class NetTable(_Table, frozen=True, kw_only=True):
         Of a message between two nodes of one site.
     segment_bytes : int
         Of the packets that can be lost.
-    changes : list of ChangeTable
-    failures : FailureTable, optional
     """
 
     file: str | None = None
@@ -249,39 +240,20 @@ class Reporter(Protocol):
 
 
 class Problems:
-    """The problems of one network.
-
-    Attributes
-    ----------
-    source : str
-        The file, or what else the network came from.
-    found : list of (path, str)
-    """
+    """The problems of one network, by the keys where they stand."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.found: list[tuple[KeyPath, str]] = []
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem, unless it is known.
-
-        Parameters
-        ----------
-        text : str
-            What is wrong, and what would be right.
-        """
+        """Note what is wrong, and what would be right, unless it is known."""
         problem = (path, " ".join(text.split()))
         if problem not in self.found:
             self.found.append(problem)
 
     def raise_if_any(self) -> None:
-        """End here if anything is wrong.
-
-        Raises
-        ------
-        ScenarioError
-            With all problems.
-        """
+        """End here with a ScenarioError of all problems, if anything is wrong."""
         if self.found:
             raise ScenarioError([self._line(path, text) for path, text in self.found])
 
@@ -291,21 +263,9 @@ class Problems:
 
 
 def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporter, label: str = "") -> float | None:
-    """Return a speed that is given as a number, or as text with its unit.
+    """Return a speed in bits per second, given as a number or as text with its unit; None if neither is given.
 
-    Parameters
-    ----------
-    path : tuple
-        Where they stand.
-    report : Reporter
-        Is told if both are given, or the text is no speed.
-    label : str
-        Of what.
-
-    Returns
-    -------
-    float or None
-        Bits per second; None if neither is given. What could not be read is told, and is 1 bit per second.
+    What could not be read is told, and is 1 bit per second.
     """
     if bps is not None and text is not None:
         report.add((*path, "bandwidth"), f"{label}stands beside bandwidth_bps; give one of them")

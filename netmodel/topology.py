@@ -8,16 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-
-if TYPE_CHECKING:
-    import networkx as nx
-
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -31,8 +26,6 @@ class Topology:
 
     Attributes
     ----------
-    name : str
-    nodes : tuple of str
     positions : numpy.ndarray of float64, shape (nodes, 2)
         Latitude and longitude in degrees; NaN where they are not known.
     source, target : numpy.ndarray of int64, shape (links,)
@@ -45,7 +38,6 @@ class Topology:
         What tells parallel cables apart; often empty.
     up : numpy.ndarray of bool, shape (links,)
         Whether each link works.
-    sites : tuple of str
     node_of_site : numpy.ndarray of int64, shape (sites,)
     remarks : tuple of str
         What the file left open, and what was taken instead.
@@ -80,51 +72,21 @@ class Topology:
         return f"{ends} ({name})" if name else ends
 
     def node_number(self, name: str) -> int:
-        """Return the number of a node.
-
-        Raises
-        ------
-        InputError
-            If there is none of that name.
-        """
+        """Return the number of a node; an InputError if there is none of that name."""
         try:
             return self.nodes.index(name)
         except ValueError:
             raise InputError(f"{self.name}: there is no node {name!r}; there are {named(self.nodes)}") from None
 
     def site_number(self, name: str) -> int:
-        """Return the number of a site.
-
-        Raises
-        ------
-        InputError
-            If there is none of that name.
-        """
+        """Return the number of a site; an InputError if there is none of that name."""
         try:
             return self.sites.index(name)
         except ValueError:
             raise InputError(f"{self.name}: there is no site {name!r}; there are {named(self.sites)}") from None
 
     def cables_between(self, one: str, other: str, name: str | None = None) -> list[int]:
-        """Return the cables that two nodes are joined by.
-
-        Parameters
-        ----------
-        one, other : str
-            In any order.
-        name : str, optional
-            Of the cable; all of them if left out.
-
-        Returns
-        -------
-        list of int
-            In ascending order.
-
-        Raises
-        ------
-        InputError
-            If there is none.
-        """
+        """Return the cables, ascending, that two nodes are joined by; those of a name, if one is given."""
         ends = {self.node_number(one), self.node_number(other)}
         found = {
             int(self.cable[link])
@@ -136,42 +98,9 @@ class Topology:
             raise InputError(f"{self.name}: there is no link between {one} and {other}{called}")
         return sorted(found)
 
-    def to_networkx(self) -> nx.MultiDiGraph[str]:
-        """Return the network as a graph of networkx, whose edges have the numbers of the links as keys."""
-        import networkx as nx
-
-        graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(name=self.name)
-        for number, node in enumerate(self.nodes):
-            held = [site for site, at in zip(self.sites, self.node_of_site, strict=True) if at == number]
-            attributes: dict[str, Any] = {"sites": held}
-            if np.isfinite(self.positions[number]).all():
-                attributes |= {
-                    "Latitude": float(self.positions[number, 0]),
-                    "Longitude": float(self.positions[number, 1]),
-                }
-            graph.add_node(node, **attributes)
-        for link in range(len(self.source)):
-            graph.add_edge(
-                self.nodes[self.source[link]],
-                self.nodes[self.target[link]],
-                key=link,
-                latency_ms=float(self.latency_ms[link]),
-                bandwidth_bps=float(self.bandwidth_bps[link]),
-                loss=float(self.loss[link]),
-                jitter_ms=float(self.jitter_ms[link]),
-                name=self.link_names[link],
-                up=bool(self.up[link]),
-            )
-        return graph
-
 
 def named(names: Sequence[str], most: int = 8) -> str:
     """Return names in a row, the first of them if they are many.
-
-    Parameters
-    ----------
-    most : int
-        How many are named.
 
     Examples
     --------
@@ -197,12 +126,7 @@ FIBRE_KM_PER_MS = 299_792.458 / 1000 * 2 / 3
 
 
 def great_circle_km(latitude: float, longitude: float, other_latitude: float, other_longitude: float) -> float:
-    """Return the distance between two places on a sphere, by the haversine formula.
-
-    Parameters
-    ----------
-    latitude, longitude, other_latitude, other_longitude : float
-        In degrees.
+    """Return the distance between two places on a sphere, by the haversine formula, from degrees.
 
     Examples
     --------

@@ -11,22 +11,7 @@ _SPEED = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kKMGT]?)\s*(b
 
 
 def parse_bandwidth(text: str) -> float:
-    """Read a speed with its unit.
-
-    Parameters
-    ----------
-    text : str
-        A number and one of bps, kbps, Mbps, Gbps and Tbps, or the same with bit/s; prefixes are powers of 1000.
-
-    Returns
-    -------
-    float
-        Bits per second.
-
-    Raises
-    ------
-    InputError
-        If it is none.
+    """Read a speed with its unit (bps or bit/s, with prefixes that are powers of 1000) as bits per second.
 
     Examples
     --------

@@ -16,25 +16,6 @@ class NodePool:
     piece or in several. It depends on nothing but the sequence of calls, so a schedule that is replayed gives every job
     the same nodes again.
 
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site, >= 1. All are free at first.
-
-    Attributes
-    ----------
-    nodes : int
-        Of the site.
-    free : int
-        Number of free nodes.
-
-    Raises
-    ------
-    InputError
-        If the site has no node.
-
-    Notes
-    -----
     The free nodes are the bits of one whole number, so that all nodes of a job are taken, given back and compared in
     one step; who gives back all that it took keeps them as that (`take`, `give_back`). The time of a call grows with
     the pieces and with the nodes of the site: some 2 µs where that has 128, 30 where it has 100,000. Asking for more
@@ -70,23 +51,7 @@ class NodePool:
         return _lowest(self._free, self.free)[0] if self.free else ()
 
     def allocate(self, width: int) -> tuple[Interval, ...]:
-        """Take the lowest-numbered free nodes.
-
-        Parameters
-        ----------
-        width : int
-            How many, from 1 to `free`.
-
-        Returns
-        -------
-        tuple of (int, int)
-            The nodes as half-open intervals in ascending order, no two of them touching.
-
-        Raises
-        ------
-        AssertionError
-            If the width is below 1 or more than the free nodes.
-        """
+        """Take so many of the free nodes, the lowest; return them as maximal half-open intervals, ascending."""
         return self.take(width)[0]
 
     def take(self, width: int) -> tuple[tuple[Interval, ...], int]:
@@ -105,18 +70,7 @@ class NodePool:
         return pieces, taken
 
     def release(self, intervals: Iterable[Interval]) -> None:
-        """Give nodes back.
-
-        Parameters
-        ----------
-        intervals : iterable of (int, int)
-            Half-open intervals of nodes that are in use; of one allocation or of several, or parts of them.
-
-        Raises
-        ------
-        AssertionError
-            If an interval is empty or leaves the site, or if one of its nodes is free already or named twice.
-        """
+        """Give nodes back that are in use: of one allocation or of several, or parts of them."""
         given = count = 0
         for start, stop in intervals:
             if not 0 <= start < stop <= self.nodes:
@@ -142,13 +96,7 @@ class NodePool:
         self.free -= taken.bit_count()
 
     def check_invariants(self) -> None:
-        """Check that the bits are what `Notes` of the class promises.
-
-        Raises
-        ------
-        AssertionError
-            If a node is free that the site has not, or `free` is not their number.
-        """
+        """Raise AssertionError if a node is free that the site has not, or `free` is not their number."""
         if self._free | self._all != self._all:
             raise AssertionError(f"a node is free that a site of {self.nodes} has not")
         if self._free.bit_count() != self.free:

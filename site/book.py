@@ -46,25 +46,9 @@ class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class JobBook:
     """The jobs of the users of a site or of the grid (docs/live.md, "Held").
 
-    Parameters
-    ----------
-    first_id : int
-        The number of the first job.
-    site : str
-        Its name, for the stories of jobs; empty: the grid.
-    can_hold : tuple of str
-        States in which a job can be held.
-
-    Attributes
-    ----------
-    records : dict from int to JobRecord
-        By number, ascending: of the jobs that have not ended, and of those that ended last.
-    eligibility : Eligibility
-        Which of them are kept from the queue.
-    out : list
-        The commands of this instant.
-    n_ended : int
-        Jobs that have ended, or were refused after they had waited.
+    Without a ``site`` they are the grid's; in the states ``can_hold`` a job can be held. `records` has, by number, the
+    jobs that have not ended and those that ended last, `out` the commands of this instant; `n_ended` counts those that
+    have ended, or were refused after they had waited.
     """
 
     def __init__(self, first_id: int, *, site: str = "", can_hold: tuple[State, ...]) -> None:
@@ -102,17 +86,9 @@ class JobBook:
     # -- what users hand in, and want of it ---------------------------------------------------------------------------
 
     def submit(self, event: UserSubmitted, why_never: Callable[[Job], str | None]) -> Job | None:
-        """Take in a job, or decline it.
+        """Take in a job, or decline it; return it if it goes into the queue at once.
 
-        Parameters
-        ----------
-        why_never : callable
-            Returns why a job can never run here, or None: what is held shall not wait for what can never be.
-
-        Returns
-        -------
-        Job or None
-            The job, if it goes into the queue at once.
+        ``why_never`` says why a job can never run here: what is held shall not wait for what can never be.
         """
         request = event.request
         past = pasts_of(request, self.records, event.past)
@@ -167,10 +143,7 @@ class JobBook:
     def settle(self) -> list[tuple[Job, int]]:
         """Do what follows for the jobs that are kept from the queue.
 
-        Returns
-        -------
-        list of (Job, int)
-            Those that go into the queue, and the numbers of their last attempts.
+        Returned are those that go into the queue, with the numbers of their last attempts.
         """
         let_in: list[tuple[Job, int]] = []
         while True:

@@ -17,35 +17,19 @@ WINDOW = 1_000
 
 
 class Packet(msgspec.Struct, Generic[M], frozen=True):
-    """What is sent at one time.
+    """What is sent at one time."""
 
-    Attributes
-    ----------
-    first : int
-        Number of the first of the messages.
-    messages : tuple
-    received : int
-        How many messages of the other end have arrived without a gap: it need not send them again.
-    """
-
-    first: int
+    first: int  # number of the first of the messages
     messages: tuple[M, ...]
-    received: int
+    received: int  # how many messages of the other end have arrived without a gap: it need not send them again
 
 
 class Channel:
     """One end of a connection.
 
-    Parameters
-    ----------
-    resend_ms : int
-        After how long without an acknowledgement what was sent is sent again; an acknowledgement that has nothing to
-        travel with is sent after half of that.
-    window : int
-        So many messages at most are on their way without an acknowledgement.
+    What was sent is sent again after ``resend_ms`` without an acknowledgement; an acknowledgement that has nothing to
+    travel with is sent after half of that.
 
-    Notes
-    -----
     This is the sliding window of every reliable protocol, going back to the first message that is missing: a packet
     that leaves a gap is dropped and comes again. Numbers start at 0 and never begin anew.
 
@@ -76,14 +60,7 @@ class Channel:
     ) -> Channel:
         """Return an end that goes on after a failure where its journal says that it stood.
 
-        Parameters
-        ----------
-        first : int
-            Number of the first message that the other end is not known to have.
-        unacknowledged : tuple
-            That message and all after it; they are sent again.
-        received : int
-            How many messages of the other end were taken in.
+        The unacknowledged messages, from number ``first`` on, are sent again.
         """
         channel = cls(resend_ms, window=window)
         channel._first, channel._received = first, received
@@ -121,15 +98,7 @@ class Channel:
         return Packet(self._first + count, new, self._received)
 
     def shortened(self, packet: Packet[Any], count: int) -> Packet[Any]:
-        """Return the packet that was made just now with its first messages alone; the others follow with the next ones.
-
-        Parameters
-        ----------
-        packet : Packet
-            Of this instant.
-        count : int
-            How many of its messages, at least 1.
-        """
+        """Return the packet of this instant with so many of its messages alone; others follow with the next ones."""
         assert packet.first + len(packet.messages) == self._first + self._under_way, "not the packet of this instant"
         assert 0 < count <= len(packet.messages), "a packet that was shortened has some of its messages"
         self._under_way -= len(packet.messages) - count

@@ -78,24 +78,13 @@ class SlowedFragment(msgspec.Struct, gc=False):
     Its limit counts work and not time: if that comes and the work is not done, it is put off to the instant at which it
     will be done at the rate that the fragment has then. From then on the grid is told of its rate (docs/grid.md, "Late
     ends").
-
-    Attributes
-    ----------
-    left : int
-        Of its work by its estimate, as of ``since_ms``.
-    rate : int
-        Since then.
-    limit_ms : int
-        When it is killed if its work is done by then.
-    is_late : bool
-        Whether the grid has been told.
     """
 
-    left: int
-    rate: int
+    left: int  # of its work by its estimate, as of ``since_ms``
+    rate: int  # since then
     since_ms: int
-    limit_ms: int
-    is_late: bool = False
+    limit_ms: int  # when it is killed if its work is done by then
+    is_late: bool = False  # whether the grid has been told
 
     def left_at(self, now_ms: int) -> int:
         """Return what is left of the work."""
@@ -249,11 +238,6 @@ class ContractCore:
         """Return when a job starts that waits or has nodes reserved here, the grid's or an own user's; None: not here.
 
         Nothing changes by that.
-
-        Parameters
-        ----------
-        name : str
-            Of the site.
         """
         part, site = self._parts.get(job_id), self.site.aside()
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
@@ -273,16 +257,7 @@ class ContractCore:
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
         """Return when a job would start that were submitted now, by an own user or by the grid.
 
-        Nothing changes by that.
-
-        Parameters
-        ----------
-        job : Job
-            One that is not here.
-        name : str
-            Of the site.
-        for_grid : bool
-            Whether it would be the grid's, which may have no more than the owner gives.
+        Nothing changes by that. The grid may have no more than the owner gives.
         """
         said = self.site.aside().quote(now_ms, job)
         reason = self._share.why_not(job.width) if for_grid else None
@@ -657,7 +632,6 @@ class ContractCore:
         return part if part is not None and part.attempt == attempt else None
 
     def _forget(self, job_id: int) -> None:
-        """Have nothing more of a job of the grid."""
         part = self._parts.pop(job_id)
         self._timed.discard(job_id)
         self._slowed.discard(job_id)

@@ -19,21 +19,12 @@ _MOST_NAMED = 3
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What counts of a job for those that wait for it.
-
-    Attributes
-    ----------
-    job_id : int
-    user : str
-    has_started : bool
-    outcome : str
-        As in `JobRecord`, or ``refused``; empty: it has not ended.
-    """
+    """What counts of a job for those that wait for it."""
 
     job_id: int
     user: str
     has_started: bool
-    outcome: str
+    outcome: str  # as in `JobRecord`, or ``refused``; empty: it has not ended
 
 
 def past_of(record: JobRecord) -> Past:
@@ -43,15 +34,7 @@ def past_of(record: JobRecord) -> Past:
 
 
 def pasts_of(request: JobRequest, records: Mapping[int, JobRecord], told: Iterable[Past] = ()) -> dict[int, Past]:
-    """Return what counts of the jobs that a job waits for, as far as they are known.
-
-    Parameters
-    ----------
-    records : mapping from int to JobRecord
-        Of the jobs that are known without the journal.
-    told : iterable of Past
-        What the journal knows of others.
-    """
+    """Return what counts of the jobs that a job waits for, as the records or else the journal (``told``) have them."""
     past = {each.job_id: each for each in told}
     known = (records[after.job_id] for after in request.after if after.job_id in records)
     return past | {record.job_id: past_of(record) for record in known}
@@ -73,26 +56,13 @@ def has_come(after: After, past: Past) -> bool | None:
 
 
 class _Kept(msgspec.Struct):
-    """A job that is kept from the queue.
+    """A job that is kept from the queue."""
 
-    Attributes
-    ----------
-    after : list of After
-        What has not come true yet.
-    array : (str, str) or None
-        If only so many of its array may be in the queue, and not over.
-    at_once : int
-    attempt : int
-        The number of its last attempt, if it was in the queue before.
-    stands : bool
-        Whether it stands in the line of its array, as nothing else keeps it.
-    """
-
-    after: list[After]
-    array: ArrayKey | None
+    after: list[After]  # what has not come true yet
+    array: ArrayKey | None  # if only so many of its array may be in the queue, and not over
     at_once: int
-    attempt: int = 0
-    stands: bool = False
+    attempt: int = 0  # the number of its last attempt, if it was in the queue before
+    stands: bool = False  # whether it stands in the line of its array, as nothing else keeps it
 
 
 class _Array(msgspec.Struct):
@@ -103,21 +73,12 @@ class _Array(msgspec.Struct):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What follows from all that has happened.
+    """What follows from all that has happened."""
 
-    Attributes
-    ----------
-    let_in : list of (int, int)
-        Jobs that go into the queue, and the numbers of their last attempts.
-    hopeless : list of (int, str)
-        Jobs that wait for what can happen no more, and why. They are to be ended.
-    kept : list of (int, str)
-        Jobs that stay where they are, and why.
-    """
-
-    let_in: list[tuple[int, int]]
+    let_in: list[tuple[int, int]]  # jobs that go into the queue, and the numbers of their last attempts
+    # Jobs that wait for what can happen no more, and why. They are to be ended.
     hopeless: list[tuple[int, str]]
-    kept: list[tuple[int, str]]
+    kept: list[tuple[int, str]]  # jobs that stay where they are, and why
 
 
 class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,8 +93,6 @@ class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Eligibility:
     """The jobs that are kept from the queue.
 
-    Notes
-    -----
     It is told of every job that comes (`add`), starts, is taken out of the queue, and is over. After each instant, and
     after whatever follows from that, `settle` says what is to be done; what comes of that is told as well.
 
@@ -178,17 +137,9 @@ class Eligibility:
         return job_id in self._wishes
 
     def add(self, job_id: int, request: JobRequest, past: dict[int, Past]) -> bool:
-        """Take in a job that was handed in.
+        """Take in a job that was handed in; return whether it goes into the queue at once.
 
-        Parameters
-        ----------
-        past : dict from int to Past
-            Of the jobs that it waits for.
-
-        Returns
-        -------
-        bool
-            Whether it goes into the queue at once; if not, `settle` says what becomes of it.
+        If not, `settle` says what becomes of it. ``past`` is of the jobs that it waits for.
         """
         key, at_once = _array_of(request)
         if not (request.hold or request.after or at_once):
@@ -224,13 +175,7 @@ class Eligibility:
             self._doubtful.add(job_id)
 
     def taken_out(self, job_id: int, request: JobRequest, attempt: int) -> None:
-        """Take in a job that has left the queue, because its user wants it held.
-
-        Parameters
-        ----------
-        attempt : int
-            The number of its last attempt.
-        """
+        """Take in a job that has left the queue after this attempt, because its user wants it held."""
         key, at_once = _array_of(request)
         self._leave(key)
         self._kept[job_id] = _Kept([], key, at_once, attempt)
@@ -248,13 +193,7 @@ class Eligibility:
         return wished
 
     def over(self, past: Past, request: JobRequest) -> None:
-        """Take note that a job has ended, was refused, or cancelled while it was kept.
-
-        Parameters
-        ----------
-        request : JobRequest
-            What was asked for with it.
-        """
+        """Take note that a job has ended, was refused, or cancelled while it was kept."""
         job_id = past.job_id
         self._wishes.discard(job_id)
         self._hopeless.pop(job_id, None)
@@ -365,13 +304,7 @@ class Eligibility:
 
 
 def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
-    """Return what is wrong with what a job is to wait for, in one line, or None.
-
-    Parameters
-    ----------
-    past : dict from int to Past
-        Of the jobs that are known.
-    """
+    """Return what is wrong with what a job is to wait for, in one line, or None."""
     for after in request.after:
         found = past.get(after.job_id)
         if found is None:

@@ -123,17 +123,7 @@ Forecaster = Callable[[], Forecast]
 def forecast_at(
     site: str, said: SiteReason, now_ms: int, job_id: int | None, width: int, length_ms: int, state: State = "waiting"
 ) -> Forecast:
-    """Return the forecast of a job that is, or would be, at one site, from what is said of it there.
-
-    Parameters
-    ----------
-    site : str
-        The name of the site.
-    job_id : int or None
-        None for a quote.
-    width, length_ms : int
-        Of the job: its nodes, and how long it may run.
-    """
+    """Return the forecast of a job that is, or would be, at one site, from what is said of it there."""
     return Forecast(
         job_id=job_id,
         now_ms=now_ms,
@@ -148,13 +138,7 @@ def forecast_at(
 
 
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
-    """Return what is known of a job that is not in a queue.
-
-    Parameters
-    ----------
-    kept : str
-        Why it is kept from the queue, if it is.
-    """
+    """Return what is known of a job that is not in a queue, and why it is kept from that, if it is."""
     return Forecast(
         job_id=record.job_id,
         now_ms=now_ms,

@@ -297,50 +297,28 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
-    """Tell a site what a job of the grid runs, ahead of the request for its nodes.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    request : JobRequest
-    limit_ms : int
-        How long it may run as it was placed.
-    first_rank, size : int
-        The number of this site's first rank, and how many ranks the whole job has.
-    sites : tuple of str
-        All its sites; rank 0 is on the first.
-    """
+    """Tell a site what a job of the grid runs, ahead of the request for its nodes."""
 
     job_id: int
     attempt: int
     request: JobRequest
-    limit_ms: int
+    limit_ms: int  # how long it may run as it was placed
+    # The number of this site's first rank, and how many ranks the whole job has.
     first_rank: int
     size: int
-    sites: tuple[str, ...]
+    sites: tuple[str, ...]  # all its sites; rank 0 is on the first
 
 
 class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
-    """Tell the grid how a fragment ended, ahead of the message that it has.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    reason : str
-        Why it ended as it did, in one line.
-    exit_codes : tuple of (int, int or None, int or None)
-        Of each rank that did not end well: its number, its exit code and the signal that ended it; 20 at most.
-    used : Used
-    machines : tuple of str
-        The machines that have its output.
-    """
+    """Tell the grid how a fragment ended, ahead of the message that it has."""
 
     job_id: int
     attempt: int
-    reason: str
+    reason: str  # why it ended as it did, in one line
+    # Of each rank that did not end well: its number, its exit code and the signal that ended it; 20 at most.
     exit_codes: tuple[tuple[int, int | None, int | None], ...]
     used: Used
-    machines: tuple[str, ...]
+    machines: tuple[str, ...]  # the machines that have its output
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
@@ -422,13 +400,7 @@ class RecordEnded(msgspec.Struct, frozen=True, tag="RecordEnded"):
 
 
 def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
-    """Return what a core knows of a job.
-
-    Parameters
-    ----------
-    users : dict from str to int
-        The numbers of users; a new one gets the next.
-    """
+    """Return what a core knows of a job; a new user gets the next number."""
     return Job(
         job_id=job_id,
         width=request.nodes,

@@ -131,75 +131,39 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class RankReport(msgspec.Struct, frozen=True):
-    """What became of a rank.
-
-    Attributes
-    ----------
-    rank : int
-    pid : int
-        Also the number of its session and process group.
-    start_ticks : int
-        When its process started, in clock ticks since the machine did; with `pid` it names one process for good.
-    exit_code : int, optional
-        If it has exited.
-    signal : int, optional
-        If a signal ended it.
-    kept_bytes, dropped_bytes : int
-        Output that is in its files, and output that is not because the limit was reached or the disk was full.
-    output_problem : str
-        Why output is missing; empty if none is.
-    usage : Used
-    """
+    """What became of a rank."""
 
     rank: int
-    pid: int
+    pid: int  # also the number of its session and process group
+    # When its process started, in clock ticks since the machine did; with `pid` it names one process for good.
     start_ticks: int
-    exit_code: int | None = None
-    signal: int | None = None
+    exit_code: int | None = None  # if it has exited
+    signal: int | None = None  # if a signal ended it
+    # Output that is in its files, and output that is not because the limit was reached or the disk was full.
     kept_bytes: int = 0
     dropped_bytes: int = 0
-    output_problem: str = ""
+    output_problem: str = ""  # why output is missing; empty if none is
     usage: Used = Used()
 
 
 class FragmentState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder of a fragment says of it (``state.msgpack``).
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    phase : str
-        ``waiting`` for the agreed instant, ``running``, ``ending`` (told to end), ``ended``.
-    boot_id : str
-        The start of the machine in which the numbers of processes below mean something.
-    token : str
-        The value of ``GRIDWEAVE_FRAGMENT`` in the environment of its processes.
-    shim_pid, shim_start_ticks : int
-        The process that supervises it; 0 if there never was one.
-    started_ms, ended_ms : int, optional
-        Unix time in ms.
-    outcome : str, optional
-        See `Outcome`; ``None`` until it has ended.
-    reason : str
-        Why it ended as it did, in one line.
-    ranks : tuple of RankReport
-    usage : Used
-        Of the whole fragment, also of processes that no rank can be found for.
-    """
+    """What the folder of a fragment says of it (``state.msgpack``)."""
 
     job_id: int
     attempt: int
-    phase: Phase
-    boot_id: str
-    token: str = ""
+    phase: Phase  # ``waiting`` for the agreed instant, ``running``, ``ending`` (told to end), ``ended``
+    boot_id: str  # the start of the machine in which the numbers of processes below mean something
+    token: str = ""  # the value of ``GRIDWEAVE_FRAGMENT`` in the environment of its processes
+    # The process that supervises it; 0 if there never was one.
     shim_pid: int = 0
     shim_start_ticks: int = 0
+    # Unix time in ms.
     started_ms: int | None = None
     ended_ms: int | None = None
-    outcome: Outcome | None = None
-    reason: str = ""
+    outcome: Outcome | None = None  # see `Outcome`; ``None`` until it has ended
+    reason: str = ""  # why it ended as it did, in one line
     ranks: tuple[RankReport, ...] = ()
-    usage: Used = Used()
+    usage: Used = Used()  # of the whole fragment, also of processes that no rank can be found for
 
 
 class FragmentStarted(msgspec.Struct, frozen=True, tag="FragmentStarted"):
@@ -227,12 +191,7 @@ FragmentEvent = FragmentStarted | FragmentEnded
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:
-    """Return what several processes used together.
-
-    Returns
-    -------
-    Used
-        Sums; the wall time is that of the longest.
+    """Return what several processes used together: sums, and the wall time of the longest.
 
     Examples
     --------
@@ -251,11 +210,6 @@ def total_usage(parts: tuple[Used, ...]) -> Used:
 def launch_problem(launch: Launch) -> str | None:
     """Return what is wrong with a launch that no machine could run, in one line, or ``None``.
 
-    Returns
-    -------
-    str or None
-        What is wrong and what would be right.
-
     Examples
     --------
     >>> launch_problem(Launch(job_id=1, attempt=0, ranks=(Rank(0),), argv=("true",), environment={"A=B": "c"}))
@@ -265,7 +219,6 @@ def launch_problem(launch: Launch) -> str | None:
 
 
 def _command_problem(launch: Launch) -> str | None:
-    """Say what is wrong with what is to be run and where."""
     if launch.call is not None:
         if launch.argv:
             return "both a command and a callable are given; a job is one of them"
@@ -285,7 +238,6 @@ def _command_problem(launch: Launch) -> str | None:
 
 
 def _environment_problem(launch: Launch) -> str | None:
-    """Say what is wrong with the environment."""
     for name, value in launch.environment.items():
         wrong = "is empty" if not name else "holds '='" if "=" in name else "holds NUL" if "\0" in name else ""
         if wrong:
@@ -296,7 +248,6 @@ def _environment_problem(launch: Launch) -> str | None:
 
 
 def _number_problem(launch: Launch) -> str | None:
-    """Say what is wrong with ranks, limits and times."""
     size = launch.size if launch.size is not None else len(launch.ranks)
     numbers = [rank.rank for rank in launch.ranks]
     if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= size:

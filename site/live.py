@@ -53,23 +53,13 @@ from gridweave.site.state import CoreState, with_parts
 
 
 class Expected(msgspec.Struct):
-    """An attempt of the grid from its description until it has left the site.
-
-    Attributes
-    ----------
-    described : DescribeJob
-    is_asked : bool
-        Whether its nodes were asked for.
-    meeting : str
-        Where its ranks meet, as the grid has said with the commitment; empty: not on other sites, or not known.
-    port : Port
-        That its ranks on all sites meet at, from the request to the start.
-    """
+    """An attempt of the grid from its description until it has left the site."""
 
     described: DescribeJob
-    is_asked: bool = False
+    is_asked: bool = False  # whether its nodes were asked for
+    # Where its ranks meet, as the grid has said with the commitment; empty: not on other sites, or not known.
     meeting: str = ""
-    port: Port = NO_PORT
+    port: Port = NO_PORT  # that its ranks on all sites meet at, from the request to the start
 
 
 D = TypeVar("D")
@@ -121,24 +111,9 @@ class LiveSite:
         self._inner: list[ContractEvent] = []
 
     def handle(self, now_ms: int, *events: LiveSiteEvent) -> list[LiveSiteCommand]:
-        """Take in what has happened and return what is to be done.
+        """Take in what has happened and return what is to be done, in the order in which it is to be carried out.
 
-        Parameters
-        ----------
-        now_ms : int
-            The instant; never earlier than in the call before.
-        *events
-            None is a wakeup.
-
-        Returns
-        -------
-        list of LiveSiteCommand
-            In the order in which they are to be carried out.
-
-        Raises
-        ------
-        InputError
-            If time went backwards; nothing has changed then.
+        No event is a wakeup. If time went backwards nothing has changed.
         """
         self.core.site.check(now_ms)
         self._now_ms, self._inner = now_ms, []
@@ -172,13 +147,7 @@ class LiveSite:
         return found
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
-        """Return when a job would start that were handed in now; nothing changes by that.
-
-        Parameters
-        ----------
-        for_grid : bool
-            Whether the grid would delegate it here, which may have no more than the owner gives.
-        """
+        """Return when a job would start that were handed in now, or delegated by the grid; nothing changes by that."""
         now_ms = max(now_ms, self._now_ms)
         reason = request_problem(request)
         if reason is not None:
@@ -251,7 +220,6 @@ class LiveSite:
                 self._inner.append(event)
 
     def _why_never(self, job: Job) -> str | None:
-        """Return why a job can never run here, or None."""
         return why_impossible(job) or self.core.site.why_never(job)
 
     def _wish(self, wish: Wish, record: JobRecord) -> None:

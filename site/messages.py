@@ -40,17 +40,10 @@ from gridweave.site.launch import Launch, Outcome, RankReport, Used
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, tag="JobSubmitted", gc=False):
-    """A user, or the grid, has submitted a job to this site.
-
-    Attributes
-    ----------
-    job : Job
-    now_or_never : bool
-        Whether the job is refused rather than queued if it does not start in this very pass.
-    """
+    """A user, or the grid, has submitted a job to this site."""
 
     job: Job
-    now_or_never: bool = False
+    now_or_never: bool = False  # whether the job is refused rather than queued if it does not start in this very pass
 
 
 class JobFinished(msgspec.Struct, frozen=True, tag="JobFinished", gc=False):
@@ -98,33 +91,19 @@ Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | Reser
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
-    """Start a job, now, on these nodes.
-
-    Attributes
-    ----------
-    job_id : int
-    nodes : tuple of (int, int)
-    threads : tuple of (int, int)
-        The hardware threads that it has, counted through node by node, where nodes are shared; empty if all are its.
-    """
+    """Start a job, now, on these nodes."""
 
     job_id: int
     nodes: NodeIntervals
+    # The hardware threads that it has, counted through node by node, where nodes are shared; empty if all are its.
     threads: NodeIntervals = ()
 
 
 class ChangeRate(msgspec.Struct, frozen=True, tag="ChangeRate", gc=False):
-    """Expect a running job to go on at another rate, as who shares its nodes has changed.
-
-    Attributes
-    ----------
-    job_id : int
-    rate : int
-        In units of `gridweave.site.kernels.work.RATE_ONE`; that is also the rate at which every job starts.
-    """
+    """Expect a running job to go on at another rate, as who shares its nodes has changed."""
 
     job_id: int
-    rate: int
+    rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; that is also the rate at which every job starts
 
 
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False):
@@ -174,58 +153,33 @@ Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation |
 
 
 class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
-    """Ask when these nodes could be had for so long, if asked for now.
-
-    Attributes
-    ----------
-    quote_id : int
-    width : int
-    length_ms : int
-    resources : Resources, optional
-        What the job needs beside nodes: a site whose nodes are shared then says whether it could share some.
-    """
+    """Ask when these nodes could be had for so long, if asked for now."""
 
     quote_id: int
     width: int
     length_ms: int
+    # What the job needs beside nodes: a site whose nodes are shared then says whether it could share some.
     resources: Resources | None = None
 
 
 class ReserveNodes(msgspec.Struct, frozen=True, tag="ReserveNodes", gc=False):
-    """Ask for nodes for a fragment of a job, now or never.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    width : int
-        Nodes of the fragment.
-    length_ms : int
-        How long it will run at most, from its start on.
-    start_ms : int, optional
-        The agreed start. Until then the nodes wait to be committed; their lease ends with that instant. None: it is the
-        only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
-    """
+    """Ask for nodes for a fragment of a job, now or never."""
 
     job_id: int
     attempt: int
-    width: int
-    length_ms: int
+    width: int  # nodes of the fragment
+    length_ms: int  # how long it will run at most, from its start on
+    # The agreed start. Until then the nodes wait to be committed; their lease ends with that instant. None: it is the
+    # only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
     start_ms: int | None = None
 
 
 class CommitNodes(msgspec.Struct, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
-    """Start the fragment at the agreed instant: all sites have reserved their nodes.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    rendezvous : str
-        ``host:port`` at which the ranks of a live job find each other.
-    """
+    """Start the fragment at the agreed instant: all sites have reserved their nodes."""
 
     job_id: int
     attempt: int
-    rendezvous: str = ""
+    rendezvous: str = ""  # ``host:port`` at which the ranks of a live job find each other
 
 
 class ReleaseNodes(msgspec.Struct, frozen=True, tag="ReleaseNodes", gc=False):
@@ -236,18 +190,11 @@ class ReleaseNodes(msgspec.Struct, frozen=True, tag="ReleaseNodes", gc=False):
 
 
 class EnqueueJob(msgspec.Struct, frozen=True, tag="EnqueueJob", gc=False):
-    """Delegate a job to the site's own queue.
-
-    Attributes
-    ----------
-    job : Job
-    attempt : int
-    lease_until_ms : int
-        If the job still waits after that instant, and the lease has not been renewed, the site withdraws it by itself.
-    """
+    """Delegate a job to the site's own queue."""
 
     job: Job
     attempt: int
+    # If the job still waits after that instant, and the lease has not been renewed, the site withdraws it by itself.
     lease_until_ms: int
 
 
@@ -294,39 +241,22 @@ Request = (
 
 
 class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
-    """When the nodes could be had.
-
-    Attributes
-    ----------
-    quote_id : int
-    free : int
-        Nodes that the grid may have now, one node each for this length.
-    start_ms : int or None
-        The earliest start, by estimates; None if there is none, for the given reason.
-    reason : str
-    slowdown : float, optional
-        The job could start now on nodes that others use, and would take so many times as long.
-    """
+    """When the nodes could be had."""
 
     quote_id: int
-    free: int
-    start_ms: int | None
+    free: int  # nodes that the grid may have now, one node each for this length
+    start_ms: int | None  # the earliest start, by estimates; None if there is none, for the given reason
     reason: str = ""
+    # The job could start now on nodes that others use, and would take so many times as long.
     slowdown: float | None = None
 
 
 class Reserved(msgspec.Struct, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
-    """The nodes are reserved, until the agreed start at most.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    rendezvous : str
-        ``host:port`` at which the ranks of a live job could find each other, if the first of them is here.
-    """
+    """The nodes are reserved, until the agreed start at most."""
 
     job_id: int
     attempt: int
+    # ``host:port`` at which the ranks of a live job could find each other, if the first of them is here.
     rendezvous: str = ""
 
 
@@ -368,56 +298,32 @@ class Started(msgspec.Struct, frozen=True, tag="Started", gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="Ended", gc=False):
-    """A fragment, or a delegated job, has left its nodes.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    end_ms : int
-    outcome : str
-        ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
-        limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed.
-    """
+    """A fragment, or a delegated job, has left its nodes."""
 
     job_id: int
     attempt: int
     end_ms: int
+    # ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
+    # limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed.
     outcome: str
 
 
 class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
-    """What the grid may have of the site has changed by what is not the grid's.
+    """What the grid may have of the site has changed by what is not the grid's."""
 
-    Attributes
-    ----------
-    others : int
-        Of the nodes that the owner lets the grid have, those that it cannot have now even if it held none; below 0
-        where jobs of the grid share nodes, and so take fewer than they are wide.
-    free : int
-        Nodes that a job of the grid may have now.
-    """
-
+    # Of the nodes that the owner lets the grid have, those that it cannot have now even if it held none; below 0 where
+    # jobs of the grid share nodes, and so take fewer than they are wide.
     others: int
-    free: int
+    free: int  # nodes that a job of the grid may have now
 
 
 class RunsLate(msgspec.Struct, frozen=True, tag="RunsLate", gc=False):
-    """A fragment still runs at its end by estimate, as something slows its job; said again whenever its rate changes.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    left : int
-        Of its work by its estimate (`gridweave.site.kernels.work`), as of ``since_ms``.
-    rate : int
-        At which it has been done since then, in units of `gridweave.site.kernels.work.RATE_ONE`.
-    since_ms : int
-    """
+    """A fragment still runs at its end by estimate, as something slows it; said again whenever its rate changes."""
 
     job_id: int
     attempt: int
-    left: int
-    rate: int
+    left: int  # of its work by its estimate (`gridweave.site.kernels.work`), as of ``since_ms``
+    rate: int  # at which it has been done since then, in units of `gridweave.site.kernels.work.RATE_ONE`
     since_ms: int
 
 
@@ -431,15 +337,9 @@ class ToGrid(msgspec.Struct, frozen=True, tag="ToGrid", gc=False):
 
 
 class SiteShut(msgspec.Struct, frozen=True, tag="SiteShut", gc=False):
-    """The site can start nothing for now: it takes in nothing new for the grid until `SiteOpened`.
+    """The site can start nothing for now: it takes in nothing new for the grid until `SiteOpened`."""
 
-    Attributes
-    ----------
-    reason : str
-        In one line; the grid is told it.
-    """
-
-    reason: str
+    reason: str  # in one line; the grid is told it
 
 
 class SiteOpened(msgspec.Struct, frozen=True, tag="SiteOpened", gc=False):
@@ -454,21 +354,13 @@ class FragmentsMet(msgspec.Struct, frozen=True, tag="FragmentsMet", gc=False):
 
 
 class RateMeasured(msgspec.Struct, frozen=True, tag="RateMeasured", gc=False):
-    """The fragments of a job go on at another rate: what they send each other has other links, or more company there.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    rate : int
-        In units of `gridweave.site.kernels.work.RATE_ONE`; 0 if they stand still.
-    left : int, optional
-        Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
-        something else, as from fetching data to working.
-    """
+    """The fragments of a job go on at another rate: what they send has other links, or more company there."""
 
     job_id: int
     attempt: int
-    rate: int
+    rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; 0 if they stand still
+    # Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
+    # something else, as from fetching data to working.
     left: int | None = None
 
 
@@ -513,39 +405,20 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserSubmitted(msgspec.Struct, frozen=True, tag="UserSubmitted"):
-    """A user has handed in a job, to a site or to the grid.
-
-    Attributes
-    ----------
-    key : str
-    request : JobRequest
-    origin : str
-        Who asked, and with which request; it is told in the story.
-    past : tuple of Past
-        What the journal knows of the jobs that it waits for and that are over.
-    """
+    """A user has handed in a job, to a site or to the grid."""
 
     key: str
     request: JobRequest
-    origin: str = ""
-    past: tuple[Past, ...] = ()
+    origin: str = ""  # who asked, and with which request; it is told in the story
+    past: tuple[Past, ...] = ()  # what the journal knows of the jobs that it waits for and that are over
 
 
 class Wish(msgspec.Struct, frozen=True, tag="Wish"):
-    """A user wants something of jobs: of a site's own, or of the grid's.
+    """A user wants something of jobs: of a site's own, or of the grid's."""
 
-    Attributes
-    ----------
-    kind : str
-        See `WishKind`.
-    job_ids : tuple of int
-    origin : str
-        Who asked, and with which request; it is told in the stories.
-    """
-
-    kind: WishKind
+    kind: WishKind  # see `WishKind`
     job_ids: tuple[int, ...]
-    origin: str = ""
+    origin: str = ""  # who asked, and with which request; it is told in the stories
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="RunStarted"):
@@ -557,29 +430,16 @@ class RunStarted(msgspec.Struct, frozen=True, tag="RunStarted"):
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
-    """A machine runs nothing of a job any more.
-
-    Attributes
-    ----------
-    machine : str
-    job_id, attempt : int
-    outcome : str
-        ``lost``: nobody knows how that came.
-    reason : str
-    ranks : tuple of RankReport
-    used : Used
-    has_run : bool
-        Whether it may have run; if not, it certainly has not.
-    """
+    """A machine runs nothing of a job any more."""
 
     machine: str
     job_id: int
     attempt: int
-    outcome: Outcome
+    outcome: Outcome  # ``lost``: nobody knows how that came
     reason: str = ""
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
-    has_run: bool = True
+    has_run: bool = True  # whether it may have run; if not, it certainly has not
 
 
 class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
@@ -598,17 +458,10 @@ class MachineReady(msgspec.Struct, frozen=True, tag="MachineReady"):
 
 
 class MachineJoined(msgspec.Struct, frozen=True, tag="MachineJoined"):
-    """A machine is there, for the first time or again; it is asked what it still knows (`ConfirmRun`).
-
-    Attributes
-    ----------
-    machine : str
-    host : str
-        By which other machines reach it.
-    """
+    """A machine is there, for the first time or again; it is asked what it still knows (`ConfirmRun`)."""
 
     machine: str
-    host: str
+    host: str  # by which other machines reach it
 
 
 class MachineForgotten(msgspec.Struct, frozen=True, tag="MachineForgotten"):
@@ -618,21 +471,13 @@ class MachineForgotten(msgspec.Struct, frozen=True, tag="MachineForgotten"):
 
 
 class Probed(msgspec.Struct, frozen=True, tag="Probed"):
-    """A site has measured the way to another.
-
-    Attributes
-    ----------
-    origin, target : str
-    at_ms : int
-    round_trips_ms : tuple of float
-    there_bps, back_bps : float
-        0 if that was not measured.
-    """
+    """A site has measured the way to another."""
 
     origin: str
     target: str
     at_ms: int
     round_trips_ms: tuple[float, ...]
+    # 0 if that was not measured.
     there_bps: float = 0.0
     back_bps: float = 0.0
 
@@ -657,20 +502,11 @@ SiteMessage = Answer | FragmentReport
 
 
 class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
-    """Have a machine run its part of a job; all times are the site's.
-
-    Attributes
-    ----------
-    machine : str
-    launch : Launch
-        The hardware threads of its ranks are counted from 0 on each node.
-    slots : tuple of int
-        The node of that machine, from 0, that each rank runs on.
-    """
+    """Have a machine run its part of a job; all times are the site's."""
 
     machine: str
-    launch: Launch
-    slots: tuple[int, ...]
+    launch: Launch  # the hardware threads of its ranks are counted from 0 on each node
+    slots: tuple[int, ...]  # the node of that machine, from 0, that each rank runs on
 
 
 class ConfirmRun(msgspec.Struct, frozen=True, tag="ConfirmRun"):

@@ -64,30 +64,10 @@ class ShareState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GridShare:
     """The nodes that jobs of the grid have and wait for, beside what the owner gives.
 
-    Parameters
-    ----------
-    site_nodes : int
-        Of the site.
-    cap : int
-        How many of them jobs of the grid may hold at one time.
-    shares_nodes : bool
-        Whether several jobs may be on a node.
-
-    Attributes
-    ----------
-    cap : int
-    is_whole : bool
-        Whether that is the whole site.
-    overlaps : bool
-        Whether jobs of the grid may have more nodes, added up, than there are.
-    draining : bool
-        Whether the site takes in nothing new for the grid, as somebody wished.
-    shut : str
-        Why it can take in nothing new for the grid; empty if it can.
-    nodes, waiting : int
-        That jobs of the grid hold or wait for, and those of them that they wait for.
-    outside : dict from int to Job
-        Delegated jobs that the share does not let into the queue of the site yet.
+    They may hold as many as the ``cap`` at one time; where that is the whole site and several jobs may be on a node,
+    the share `overlaps`: they may have more nodes, added up, than there are. `nodes` are those that they hold or wait
+    for, `waiting` those of them that they wait for, and `outside` the delegated jobs that are not let into the queue of
+    the site yet.
     """
 
     def __init__(self, site_nodes: int, cap: int, *, shares_nodes: bool) -> None:
@@ -133,11 +113,6 @@ class GridShare:
         """Return how many of the nodes of the share the grid could not have now even if it held none.
 
         Below 0 where the grid's own jobs share nodes: then they take fewer than they are wide.
-
-        Parameters
-        ----------
-        free : int
-            Nodes of the site that nobody has.
         """
         held = self.nodes - self.waiting
         if self.draining or self.shut:

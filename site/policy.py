@@ -133,13 +133,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     def applies_to(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Return whether a job, or each of several, falls under the limit.
-
-        Parameters
-        ----------
-        user : array_like of int, optional
-            If it is not known, a limit for one user does not apply.
-        """
+        """Return whether a job, or each of several, falls under the limit; one for a user needs to know that."""
         wide = np.asarray(width) > self.wider_than
         long = np.asarray(estimate_ms) > self.longer_than_ms
         whose = self.user is None or (user is not None and np.asarray(user) == self.user)
@@ -233,15 +227,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.discipline == "queue" and (self.backfill != "slack" or self.slack == 0)
 
     def kernel_arguments(self, plan: Plan | None, limits: LimitArrays | None) -> DisciplineArrays:
-        """Return what the kernels of this policy's discipline work with.
-
-        Parameters
-        ----------
-        plan : Plan or None
-            None unless this policy `makes_plan`.
-        limits : LimitArrays or None
-            As from `limit_arrays`.
-        """
+        """Return what the kernels of this policy's discipline work with; there is a plan if it `makes_plan`."""
         backfills = self.backfill != "none"
         if plan is None:
             slack = float(self.slack) if self.backfill == "slack" else 0.0
@@ -251,29 +237,12 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return DisciplineArrays(None, None, Planning(plan, limits, backfills))
 
     def profile_totals(self, nodes: int) -> npt.NDArray[np.int64]:
-        """Return what each availability profile of a plan has when nothing runs.
-
-        Parameters
-        ----------
-        nodes : int
-            Nodes of the site.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (1 + limits with a cap,)
-            The nodes, then what each limit with a cap lets such jobs have together.
-        """
+        """Return what each availability profile of a plan has when nothing runs: the nodes, then each cap."""
         caps = [limit.max_nodes or limit.max_jobs or 0 for limit in self.limits if limit.window is None]
         return np.array([nodes, *caps], np.int64)
 
     def limit_arrays(self, *, week_offset_ms: int = 0) -> LimitArrays | None:
-        """Return the limits as compiled code reads them; None for a queue, which keeps none.
-
-        Parameters
-        ----------
-        week_offset_ms : int
-            Local time of instant zero, from Monday 00:00.
-        """
+        """Return the limits as compiled code reads them; None for a queue, which keeps none."""
         if self.discipline != "planning":
             return None
         windows = [
@@ -294,29 +263,14 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def limit_masks(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
     ) -> npt.NDArray[np.int64]:
-        """Return which limits apply to a job, or to each of several, as bit masks.
-
-        Returns
-        -------
-        numpy.ndarray of int64
-        """
+        """Return which limits apply to a job, or to each of several, as bit masks."""
         masks = np.zeros(np.shape(width), np.int64)
         for k, limit in enumerate(self.limits):
             masks |= np.int64(1 << k) * limit.applies_to(width=width, estimate_ms=estimate_ms, user=user)
         return masks
 
     def why_never(self, nodes: int, *, width: int, limits: int) -> str | None:
-        """Return why a job could never start on a site, or None if it could.
-
-        Parameters
-        ----------
-        nodes : int
-            Nodes of the site.
-        width : int
-            Of the job.
-        limits : int
-            The limits that apply to it, as a bit mask.
-        """
+        """Return why a job under these limits, a bit mask, could never start on a site, or None if it could."""
         if width > nodes:
             return f"it needs {width} nodes and the site has {nodes}"
         for k, limit in enumerate(self.limits):

@@ -154,30 +154,14 @@ MOST_CODES = 20
 
 
 class Piece(msgspec.Struct):
-    """What one machine runs of a job.
-
-    Attributes
-    ----------
-    launch : Launch
-    slots : tuple of int
-        As in `StartRun`.
-    has_started : bool
-        Whether the machine has said that it runs, or that it has ended.
-    has_run : bool
-        Whether it may have run.
-    in_doubt : bool
-        Whether the machine was away, and may know nothing of it any more.
-    delayed : str
-        Why the machine could not start it yet; empty if it has not said so.
-    end : RunEnded, optional
-    """
+    """What one machine runs of a job."""
 
     launch: Launch
-    slots: tuple[int, ...]
-    has_started: bool = False
-    has_run: bool = False
-    in_doubt: bool = False
-    delayed: str = ""
+    slots: tuple[int, ...]  # as in `StartRun`
+    has_started: bool = False  # whether the machine has said that it runs, or that it has ended
+    has_run: bool = False  # whether it may have run
+    in_doubt: bool = False  # whether the machine was away, and may know nothing of it any more
+    delayed: str = ""  # why the machine could not start it yet; empty if it has not said so
     end: RunEnded | None = None
 
     @property
@@ -187,36 +171,19 @@ class Piece(msgspec.Struct):
 
 
 class Run(msgspec.Struct):
-    """An attempt of a job on this site, from its start until no machine runs anything of it.
-
-    Attributes
-    ----------
-    job_id, attempt : int
-    request : JobRequest
-    width : int
-        Its nodes on this site.
-    pieces : dict from str to Piece
-        By machine, in the order of the ranks.
-    ending : str
-        Why its machines were told to end it; empty if they were not.
-    killed : str
-        ``limit`` or ``cancelled`` if the site wanted it to end; ``lost`` if that was to begin it anew elsewhere.
-    why_killed : str
-        Why, in one line.
-    port : Port
-        At which its ranks meet.
-    """
+    """An attempt of a job on this site, from its start until no machine runs anything of it."""
 
     job_id: int
     attempt: int
     request: JobRequest
-    width: int
+    width: int  # its nodes on this site
     start_ms: int
-    pieces: dict[str, Piece]
-    ending: str = ""
+    pieces: dict[str, Piece]  # by machine, in the order of the ranks
+    ending: str = ""  # why its machines were told to end it; empty if they were not
+    # ``limit`` or ``cancelled`` if the site wanted it to end; ``lost`` if that was to begin it anew elsewhere.
     killed: str = ""
-    why_killed: str = ""
-    port: Port = NO_PORT
+    why_killed: str = ""  # why, in one line
+    port: Port = NO_PORT  # at which its ranks meet
 
     @property
     def has_started(self) -> bool:
@@ -292,19 +259,9 @@ def repeated_orders(runs: Iterable[Run], machines: Collection[str]) -> Iterator[
 def make_run(
     settings: SiteSettings, start: StartJob, described: DescribeJob, threads_per_node: int, now_ms: int
 ) -> Run:
-    """Work out what each machine has to run.
+    """Work out what each machine has to run; the nodes are those of the first machine, then those of the next.
 
-    Parameters
-    ----------
-    settings : SiteSettings
-        The nodes of the site are those of its first machine, then those of the next.
-    threads_per_node : int
-        How `StartJob.threads` counts.
-
-    Returns
-    -------
-    Run
-        Ranks go up with the nodes. Where nodes are shared, a rank has its hardware threads, counted from 0 on its node.
+    Ranks go up with the nodes. Where nodes are shared, a rank has its hardware threads, counted from 0 on its node.
     """
     nodes = [node for low, high in start.nodes for node in range(low, high)]
     lanes = _lanes(start.threads, threads_per_node)
@@ -368,19 +325,10 @@ class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Runs:
-    """What the machines of a site run, and those that can start nothing.
+    """The jobs that the machines of a site run, and the machines that can start nothing.
 
-    Parameters
-    ----------
-    settings : SiteSettings
-    book : JobBook
-        Of the site: what happens to its jobs is noted there, and what machines are to do is added to its commands.
-
-    Attributes
-    ----------
-    ports : Ports
-    over : dict from int to Run
-        What has ended at this instant, by job.
+    What happens to jobs is noted in the book of the site, and what machines are to do is added to its commands. `over`
+    has what has ended at this instant, by job.
     """
 
     def __init__(self, settings: SiteSettings, book: JobBook) -> None:
@@ -466,7 +414,6 @@ class Runs:
                 self._end_pieces(run, run.why_delayed)
 
     def _end_pieces(self, run: Run, reason: str) -> None:
-        """Have all machines end what they run of a job."""
         if not run.ending:
             run.ending = reason
             for machine, piece in run.pieces.items():

@@ -53,20 +53,11 @@ def with_parts(kind: Any, *parts: HasState) -> Any:
 
 
 class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array, or a column of one.
+    """An array, or a column of one."""
 
-    Attributes
-    ----------
-    dtype : str
-        As numpy writes it, with the order of bytes: ``<i8``.
-    shape : tuple of int
-    data : bytes
-        In the order of C.
-    """
-
-    dtype: str
+    dtype: str  # as numpy writes it, with the order of bytes: ``<i8``
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes  # in the order of C
 
 
 Arrays = dict[str, ArrayState]
@@ -74,21 +65,13 @@ Arrays = dict[str, ArrayState]
 
 
 class GeneratorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a generator of chance stands.
+    """Where a generator of chance stands."""
 
-    Attributes
-    ----------
-    kind : str
-        ``PCG64``, or another of the same numbers.
-    state, increment : str
-        Of 128 bits, as hexadecimal digits.
-    has_uint32, uinteger : int
-        The half of a number that was not given out yet.
-    """
-
-    kind: str
+    kind: str  # ``PCG64``, or another of the same numbers
+    # Of 128 bits, as hexadecimal digits.
     state: str
     increment: str
+    # The half of a number that was not given out yet.
     has_uint32: int
     uinteger: int
 
@@ -114,18 +97,7 @@ def _array_state(array: npt.NDArray[Any]) -> ArrayState:
 
 
 def restored_arrays(fresh: A, kept: Arrays) -> A:
-    """Return the arrays that `arrays_state` was given.
-
-    Parameters
-    ----------
-    fresh : named tuple
-        Of a fresh core: what was not kept is as here. The sizes are those of the arrays that were kept.
-
-    Raises
-    ------
-    InputError
-        If an array or column is not known, or does not fit.
-    """
+    """Return the arrays that `arrays_state` was given, in their sizes; what was not kept is as in a fresh core."""
     left = dict(kept)
     try:
         arrays = _filled(fresh, left, "")
@@ -184,13 +156,7 @@ def generator_state(rng: Generator) -> GeneratorState:
 
 
 def restore_generator(rng: Generator, kept: GeneratorState) -> None:
-    """Have a generator go on where another of its kind stood.
-
-    Raises
-    ------
-    InputError
-        If it is of another kind.
-    """
+    """Have a generator go on where another of its kind stood."""
     try:
         rng.bit_generator.state = {
             "bit_generator": kept.kind,
@@ -209,13 +175,7 @@ def kind_of(core: HasState) -> str:
 
 
 def dump_state(core: HasState) -> bytes:
-    """Return the state of a core as bytes.
-
-    Raises
-    ------
-    InputError
-        If it holds what is no plain data.
-    """
+    """Return the state of a core as bytes."""
     try:
         return zlib.compress(_ENCODER.encode(core.state()), _LEVEL)
     except (TypeError, ValueError, OverflowError) as error:
@@ -223,13 +183,7 @@ def dump_state(core: HasState) -> bytes:
 
 
 def read_state(core: HasState, data: bytes) -> Any:
-    """Return the state that `dump_state` has made bytes of, for a fresh core to take in (``restore``).
-
-    Raises
-    ------
-    InputError
-        If it is none of such a core, or of a version that is not known here.
-    """
+    """Return the state that `dump_state` has made bytes of, for a fresh core to take in (``restore``)."""
     try:
         return msgspec.msgpack.decode(zlib.decompress(data), type=core.state_type)
     except zlib.error as error:

@@ -18,17 +18,7 @@ _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> int:
     """Return a time span such as ``90``, ``10m``, ``1h30m``, ``2d``, ``10:00`` or ``2-00:00:00`` in ms.
 
-    Parameters
-    ----------
-    option : str
-        What the time is for, as the user knows it.
-    bare : str
-        The unit of a number without one.
-
-    Raises
-    ------
-    OptionError
-        If it is none, or too long for any job.
+    A number without a unit is in ``bare`` units.
 
     Examples
     --------
@@ -79,11 +69,6 @@ def span_text(span_ms: int) -> str:
 
 def rough_span_text(span_ms: int) -> str:
     """Return a time span in its largest unit and the next one, rounded to that.
-
-    Parameters
-    ----------
-    span_ms : int
-        From 0 up.
 
     Examples
     --------

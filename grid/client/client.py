@@ -188,7 +188,6 @@ class JobHandle:
                 yield line
 
     async def _failure(self, record: JobRecord) -> JobFailedError:
-        """Return the error of a job that has not ended well."""
         rank, code, signal = record.exit_codes[0] if record.exit_codes else (0, None, None)
         tail = b""
         if record.start_ms is not None:
@@ -258,7 +257,6 @@ class Results:
         return len(requests)
 
     def _request(self, item: Any) -> JobRequest:
-        """Return the job of an item."""
         try:
             msgspec.json.encode(item)
         except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -691,5 +689,4 @@ class Client:
 
 
 def _in_path(name: str) -> str:
-    """Return a name as a part of a path."""
     return quote(name, safe="")

@@ -232,7 +232,6 @@ def _check_secret(connection: Connection) -> None:
 
 
 def _environment_layer(environment: Mapping[str, str]) -> _Layer:
-    """Return what the environment says."""
     layer = _Layer(
         url=environment.get(URL_VARIABLE) or None,
         token=environment.get(TOKEN_VARIABLE) or None,
@@ -250,24 +249,14 @@ def _over(upper: _Layer, lower: _Layer) -> _Layer:
 
 
 def _layer_of(grid: LocalGridState | None) -> _Layer:
-    """Return how a grid of this machine is reached."""
     return _Layer() if grid is None else _Layer(url=grid.url, token=grid.token, ca=grid.cert or None)
 
 
 def grid_here(name: str | None = None) -> LocalGridState | None:
     """Return a grid that `gridweave up` has started here: that of a name, else ``default``, else the only one.
 
-    Returns
-    -------
-    LocalGridState or None
-        None if none runs, and no name is given.
-
-    Raises
-    ------
-    UnavailableError
-        If the one of this name does not run.
-    OptionError
-        If it cannot be told which one is meant.
+    Without a name, None if none runs. UnavailableError if the one of this name does not run, OptionError if there are
+    several.
     """
     if name is not None:
         grid = running_grid(name)

@@ -89,13 +89,7 @@ def job_request(
 
 
 def checked(request: JobRequest) -> JobRequest:
-    """Return a request with the name of who asks.
-
-    Raises
-    ------
-    InputError
-        If no site could run it; the message is one line.
-    """
+    """Return a request with the name of who asks; InputError if no site could run it."""
     if problem := request_problem(request):
         raise InputError(problem)
     return request if request.user else msgspec.structs.replace(request, user=login_name())
@@ -126,10 +120,7 @@ def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
 def callable_name(function: Callable[..., Any] | str) -> str:
     """Return ``module:function`` of a function that the machines can import as well.
 
-    Raises
-    ------
-    InputError
-        If they could not: a lambda, a function within a function, one of a script or a notebook.
+    InputError if they could not: a lambda, a function within a function, one of a script or a notebook.
 
     Examples
     --------
@@ -163,7 +154,6 @@ def _program(
     ranks: Where,
     if_lost: Literal["requeue", "fail"],
 ) -> Program:
-    """Return the program, if it is not one already."""
     if isinstance(what, Program):
         return what
     if not isinstance(what, Call) and (isinstance(what, str) or not all(isinstance(text, str) for text in what)):

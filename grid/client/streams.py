@@ -30,10 +30,7 @@ _EVENT = msgspec.json.Decoder(JobEvent)
 class EventLines:
     r"""The lines of a stream of server-sent events, made into what they say (HTML standard, section 9.2).
 
-    Attributes
-    ----------
-    last_id : str
-        The number of the last event, by which the stream is taken up again; empty: none was said.
+    `last_id` is the number of the last event, by which the stream is taken up again.
 
     Examples
     --------
@@ -77,21 +74,8 @@ async def events(
 ) -> AsyncGenerator[JobEvent, None]:
     """Yield what happens to jobs, each event once and in order, whatever happens to the connection; without end.
 
-    Parameters
-    ----------
-    after : int, optional
-        The number of the last event that is known; None: only what happens from now on.
-    jobs, kinds : tuple
-        Only events of these jobs, of these kinds; empty: all.
-    user : str, optional
-        Only events of this user's jobs.
-    connected : callable
-        Told whenever the stream has been opened, and whenever it was cut off.
-
-    Raises
-    ------
-    UnavailableError
-        If the gateway is away for longer than the client's patience.
+    It begins after an event (None: from now on). `connected` is told whenever the stream has been opened or cut off.
+    UnavailableError if the gateway is away for longer than the client's patience.
     """
     query = [("kind", kind) for kind in kinds] + [("job", str(job)) for job in jobs]
     query += [("user", user)] if user is not None else []
@@ -128,18 +112,7 @@ def _decoded(data: bytes) -> JobEvent:
 async def output(
     transport: Transport, job_id: int, *, rank: int, stream: Stream, offset: int = 0, follow: bool = False
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what a rank has written, each byte once; with `follow` until its job has ended.
-
-    Parameters
-    ----------
-    offset : int
-        Of the first byte that is wanted.
-
-    Raises
-    ------
-    NotFoundError
-        If there is no such job, or it is another user's.
-    """
+    """Yield what a rank has written from an offset on, each byte once; with `follow` until its job has ended."""
     path = f"/v1/jobs/{job_id}/output"
     cuts = 0
     while True:
@@ -191,16 +164,9 @@ Connected = Callable[[bool], None]
 class EndWatch:
     """Tells when jobs have ended.
 
-    Parameters
-    ----------
-    follow : callable
-        Returns the stream of events, and tells its argument whenever it was opened or cut off.
-    record : callable
-        Returns what is known of a job.
-    first_poll_s, longest_poll_s : float
-        Between two questions while there is no stream; each is half as long again as the one before.
-    with_stream_s : float
-        Between two questions while there is one, and it tells of the job.
+    `follow` returns the stream of events, and tells its argument whenever it was opened or cut off. While there is none
+    the record of a job is asked for after `first_poll_s`, and each time half as long again, up to `longest_poll_s`;
+    while there is one that tells of it, every `with_stream_s`.
     """
 
     def __init__(

@@ -64,15 +64,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pauses:
-    """The pauses between tries.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator, optional
-        From which chance is drawn; a fresh one if left out.
-    sleep : callable, optional
-        What waits.
-    """
+    """The pauses between tries; chance is drawn from a fresh generator if none is given."""
 
     def __init__(
         self, patience: Patience, rng: np.random.Generator | None = None, sleep: Sleep = asyncio.sleep
@@ -125,16 +117,9 @@ Query = Mapping[str, str] | list[tuple[str, str]]
 
 
 class TryAgain(Exception):  # noqa: N818 - it never leaves this module
-    """What went wrong may go well at another try.
+    """What went wrong may go well at another try, after `after_s` at least; `error` is raised if there is none.
 
-    Parameters
-    ----------
-    error : GridweaveError
-        What to raise if there is none.
-    after_s : float
-        So long to wait at least.
-    was_reached : bool
-        Whether the gateway may have heard the request.
+    `was_reached`: the gateway may have heard the request.
     """
 
     def __init__(self, error: GridweaveError, *, after_s: float = 0.0, was_reached: bool = True) -> None:
@@ -143,13 +128,7 @@ class TryAgain(Exception):  # noqa: N818 - it never leaves this module
 
 
 class Transport:
-    """The way to a gateway; made within a running event loop.
-
-    Raises
-    ------
-    OptionError
-        If the file of trusted certificates cannot be used.
-    """
+    """The way to a gateway; made within a running event loop."""
 
     def __init__(self, connection: Connection, pauses: Pauses) -> None:
         self.connection, self.pauses, self.patience = connection, pauses, pauses.patience
@@ -177,26 +156,10 @@ class Transport:
         body: msgspec.Struct | None = None,
         is_repeatable: bool = True,
     ) -> T:
-        """Ask the gateway, again and again if need be.
+        """Ask the gateway, again and again if need be, and return its answer.
 
-        Parameters
-        ----------
-        answer : type
-            What comes back.
-        is_repeatable : bool
-            Whether the gateway may hear it more than once.
-
-        Returns
-        -------
-        object
-            Of that type.
-
-        Raises
-        ------
-        RefusedError, NotAllowedError
-            If the gateway says so.
-        UnavailableError
-            If there was no answer in time; what was asked for may have been done all the same.
+        UnavailableError if there was none in time; what was asked for may have been done all the same. What is not
+        repeatable is not asked again once the gateway may have heard it.
         """
         data = msgspec.msgpack.encode(body) if body is not None else None
 
@@ -216,13 +179,7 @@ class Transport:
     async def stream(
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a stream of whatever length; what cuts it later is one of `CUT`, to be mended by who reads it.
-
-        Raises
-        ------
-        RefusedError, NotAllowedError, UnavailableError
-            As for `call`.
-        """
+        """Open a stream of whatever length; what cuts it later is one of `CUT`, to be mended by who reads it."""
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.patience.try_s, sock_read=self.patience.silence_s)
 
         async def once() -> aiohttp.ClientResponse:
@@ -304,7 +261,6 @@ def _trusted(connection: Connection) -> ssl.SSLContext | bool:
 
 
 def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
-    """Return what an answer says."""
     try:
         if kind == MSGPACK:
             return msgspec.msgpack.decode(data, type=answer)

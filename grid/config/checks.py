@@ -25,18 +25,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def site_policy(site: Site, grid: PolicyTable) -> Policy:
-    """Return how a site schedules by itself.
-
-    Parameters
-    ----------
-    grid : PolicyTable
-        For what the site leaves open.
-
-    Raises
-    ------
-    OptionError
-        If its options are not known, or do not go together.
-    """
+    """Return how a site schedules by itself; what it leaves open is as for the grid."""
     usual = {"order": grid.order, "backfill": grid.backfill}
     return read_policy(site.discipline, site.nodes, site.options, usual)
 
@@ -49,15 +38,7 @@ def owner_policy(site: Site) -> OwnerPolicy:
 def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPolicy:
     """Return the policy of a grid.
 
-    Parameters
-    ----------
-    report : FileReport, optional
-        Is told of each value that is refused, which then has its default; without it the first one is an error.
-
-    Raises
-    ------
-    OptionError
-        If a value is refused, and there is no report.
+    A value that is refused is told to the report, and has its default then; without a report it is an OptionError.
     """
     values: dict[str, Any] = {name: getattr(table, name) for name in GridPolicy.__struct_fields__}
     rows = table.max_fragments
@@ -70,22 +51,7 @@ def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPol
 
 
 def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: FileReport | None = None) -> T:
-    """Return what a table says as the struct that is used, which checks its values itself.
-
-    Parameters
-    ----------
-    kind : type
-        The struct, with the fields of the table.
-    place : tuple of str
-        Where the table stands.
-    report : FileReport, optional
-        Is told of each value that is refused, which then has its default; without it the first one is an error.
-
-    Raises
-    ------
-    OptionError
-        If a value is refused, and there is no report.
-    """
+    """Return what a table says as the struct that is used, which checks its values itself; see `grid_policy`."""
     return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
 
 
@@ -104,15 +70,7 @@ def _made(kind: type[T], values: dict[str, Any], place: tuple[str, ...], report:
 
 
 def check_sites(sites: Sequence[object], report: FileReport) -> None:
-    """Check sites, as far as they could be read.
-
-    Parameters
-    ----------
-    sites : sequence of Site or UNSET
-        UNSET stands for one that could not be read.
-    report : FileReport
-        Is told of every problem.
-    """
+    """Check sites, as far as they could be read: UNSET stands for one that could not be."""
     if not sites and not report.stands_at(("sites",)):
         report.add(("sites",), "is empty; a grid has at least one site")
     seen: set[str] = set()
@@ -150,13 +108,7 @@ def _table_with(option: str) -> list[str]:
 
 
 def check_fragments(table: PolicyTable, report: FileReport) -> None:
-    """Check how the table of fragments is named.
-
-    Parameters
-    ----------
-    report : FileReport
-        Is told of every problem.
-    """
+    """Check how the table of fragments is named."""
     rows = table.max_fragments
     if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
         report.add(
@@ -168,11 +120,7 @@ def check_fragments(table: PolicyTable, report: FileReport) -> None:
 def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None, report: FileReport) -> None:
     """Check what is said of the links between sites, where there is a network and where there is none.
 
-    Parameters
-    ----------
-    sites : sequence of Site or UNSET
-    report : FileReport
-        Is told of every problem. The links themselves are looked at where they are read.
+    The links themselves are looked at where they are read.
     """
     if grid.split not in SITES_OF_SPLITS:
         report.add(("grid", "split"), f"{grid.split!r} is not known; one of {', '.join(SITES_OF_SPLITS)}")

@@ -33,20 +33,10 @@ KEYS_OF_A_FILE = ("nodes", "links", "generator", "bandwidth", "bandwidth_bps", "
 
 
 def find_topology(name: str, folder: Path | None = None) -> Path:
-    """Return the file of a network.
+    """Return the file of a network, by its path or name; InputError tells how to get one that is not there.
 
-    Parameters
-    ----------
-    name : str
-        As a scenario names it: a path, or the name of a file that is looked for beside the scenario, in the working
-        directory, in ``$GRIDWEAVE_TOPOLOGIES``, in the user's cache folder, and among those that ship.
-    folder : pathlib.Path, optional
-        Of the scenario.
-
-    Raises
-    ------
-    InputError
-        If there is none; the message tells how to get it.
+    A name is looked for beside the scenario, in the working directory, in ``$GRIDWEAVE_TOPOLOGIES``, in the user's
+    cache folder, and among those that ship.
     """
     own = beside(folder, name)
     try:
@@ -79,13 +69,7 @@ def shipped_topologies() -> list[str]:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file of a network.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, or is no text.
-    """
+    """Return the text of a file of a network."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -102,17 +86,8 @@ def text_of(path: Path) -> str:
 def with_source_of(table: NetTable, text: str) -> NetTable:
     """Return a table with the network out of a file in TOML in the place of the file's name.
 
-    Parameters
-    ----------
-    table : NetTable
-        Its own ``detour`` and bandwidth go before those of the file.
-    text : str
-        With a table ``[net]``, of which it has only the keys `KEYS_OF_A_FILE`.
-
-    Raises
-    ------
-    InputError
-        With all that is wrong with the file, divided by semicolons.
+    Its own ``detour`` and bandwidth go before those of the file, which has only the keys `KEYS_OF_A_FILE`. InputError
+    has all that is wrong with that, divided by semicolons.
     """
     try:
         raw: dict[str, Any] = tomllib.loads(text)
@@ -140,7 +115,6 @@ class _Lines:
         self.lines: list[str] = []
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path."""
         name = ".".join(str(key) for key in path if not isinstance(key, int))
         self.lines.append(f"{name}: {text}" if name else text)
 
@@ -156,20 +130,7 @@ def _shipped() -> Path:
 
 
 def beside(folder: Path | None, name: str) -> Path | None:
-    """Return the file of a name in another file's folder, which goes before one in the working directory.
-
-    Parameters
-    ----------
-    folder : pathlib.Path or None
-        None if that came from no file.
-    name : str
-        As that file names it.
-
-    Returns
-    -------
-    pathlib.Path or None
-        None if there is no such file.
-    """
+    """Return the file of a name in another file's folder, which goes before one in the working directory."""
     try:
         return folder / name if folder is not None and (folder / name).is_file() else None
     except (OSError, ValueError):
@@ -178,18 +139,10 @@ def beside(folder: Path | None, name: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadNetwork:
-    """A network that has been read.
+    """A network that has been read."""
 
-    Attributes
-    ----------
-    table : NetTable
-        With the sites attached.
-    topology : Topology
-        Its sites are those of the file, in the same order.
-    """
-
-    table: NetTable
-    topology: Topology
+    table: NetTable  # with the sites attached
+    topology: Topology  # its sites are those of the file, in the same order
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -200,23 +153,9 @@ class ReadNetwork:
 def read_network(
     sites: Sequence[object], net: NetTable | None, name: str, folder: Path | None, report: FileReport
 ) -> ReadNetwork | None:
-    """Read the network between some sites.
+    """Read the network between some sites; None if there is none, or there is no telling what was meant.
 
-    Parameters
-    ----------
-    sites : sequence of Site or UNSET
-        UNSET stands for one that could not be read.
-    name : str
-        What the network is called if it has no name of its own.
-    folder : pathlib.Path or None
-        Beside which its file may be.
-    report : FileReport
-        Is told of all that is wrong.
-
-    Returns
-    -------
-    ReadNetwork or None
-        None if there is none, or there is no telling what was meant.
+    A site that could not be read is UNSET. `name` is what the network is called if it has no name of its own.
     """
     from gridweave.netmodel.reading import build_topology
 
@@ -248,7 +187,6 @@ class _Listener:
         self.is_whole = report.is_clean(("net", "links"))
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path within ``[net]``."""
         text = text.removeprefix(f"{self.name}: ")
         if not path and not self.is_whole:
             return  # it is in pieces since links are missing that could not be read

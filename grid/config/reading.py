@@ -44,26 +44,13 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class ReadGrid:
-    """A GRID.toml, or a file of serve, that has been read and found good.
-
-    Attributes
-    ----------
-    file : GridFile, ServedGrid or ServedSite
-    network : ReadNetwork or None
-        The links between the sites.
-    text : str
-        What the file says.
-    source : str
-        Where it is; for people.
-    base : str
-        The folder from which paths in it count; empty: none.
-    """
+    """A GRID.toml, or a file of serve, that has been read and found good."""
 
     file: GridFile | ServedGrid | ServedSite
-    network: ReadNetwork | None
-    text: str
-    source: str
-    base: str
+    network: ReadNetwork | None  # the links between the sites
+    text: str  # what the file says
+    source: str  # where it is; for people
+    base: str  # the folder from which paths in it count; empty: none
 
     @property
     def sites(self) -> list[LiveSiteTable]:
@@ -111,13 +98,7 @@ def default_text() -> str:
 
 
 def example_text(kind: str) -> str:
-    """Return a file of serve to begin with.
-
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    """
+    """Return a file of serve to begin with."""
     return _shipped(f"serve_{kind}.toml")
 
 
@@ -126,19 +107,9 @@ def _shipped(name: str) -> str:
 
 
 def read_grid(path: str | Path | None) -> ReadGrid:
-    """Read a GRID.toml, and check all of it.
+    """Read a GRID.toml, and check all of it; None: the one that ships.
 
-    Parameters
-    ----------
-    path : str, pathlib.Path or None
-        None: the one that ships.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong, each with file, line and field.
-    InputError
-        If there is no such file.
+    ScenarioError has all that is wrong, each with file, line and field.
 
     Examples
     --------
@@ -152,49 +123,18 @@ def read_grid(path: str | Path | None) -> ReadGrid:
 
 
 def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
-    """Read a GRID.toml from its text.
-
-    Parameters
-    ----------
-    source : str
-        What errors call it.
-    base : str
-        The folder from which paths in it count; empty: none.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
-    """
+    """Read a GRID.toml from its text; errors call it `source`, and paths in it count from the folder `base`."""
     raw, report = parse_toml(source, text)
     return _read(raw, GridFile, report, text, base)
 
 
 def read_service(path: str | Path) -> ReadGrid:
-    """Read a file of serve, and check all of it.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong, each with file, line and field.
-    InputError
-        If there is no such file.
-    """
+    """Read a file of serve, and check all of it, as `read_grid`."""
     return service_of_text(*_file_text(path, "`gridweave serve --example site` prints one"))
 
 
 def service_of_text(text: str, source: str, base: str) -> ReadGrid:
-    """Read a file of serve from its text.
-
-    Parameters
-    ----------
-    source, base : str
-        As for `grid_of_text`.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
+    """Read a file of serve from its text, as `grid_of_text`.
 
     Examples
     --------
@@ -227,7 +167,6 @@ class _OfOneSite(FileReport):
     """A report of a file with one site: what is said of the first of ``[[sites]]`` is of ``[site]``."""
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path."""
         super().add(("site", *path[2:]) if path[:1] == ("sites",) else path, text)
 
 
@@ -249,7 +188,6 @@ def _read(
     text: str,
     base: str,
 ) -> ReadGrid:
-    """Read a file and check all of it."""
     for (table, key), said in kind.refused.items():
         # That no data is moved goes without saying, and may be said.
         if key in (there := _table(raw, table)) and (key, there.pop(key)) != ("data", "none"):
@@ -280,7 +218,6 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
-    """Check the sites and how the grid schedules."""
     check_sites(sites, report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
@@ -292,7 +229,6 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
 
 
 def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport) -> None:
-    """Check what is said of the links between the sites."""
     if not report.is_clean(("sites",)):
         return
     check_links(sites, file.grid, file.net, report)

@@ -39,17 +39,9 @@ _SCALAR = re.compile(r"[^,\]}\n#]*")
 
 
 def locate_keys(text: str) -> dict[KeyPath, int]:
-    r"""Return the line of every key, table and array element of a TOML document.
+    r"""Return the line (from 1) of every key, table and array element of a document that `tomllib` reads.
 
-    Parameters
-    ----------
-    text : str
-        A document that `tomllib` reads.
-
-    Returns
-    -------
-    dict from tuple to int
-        Path to line, from 1. A table's line is that of its header, or of the first key that speaks of it.
+    A table's line is that of its header, or of the first key that speaks of it.
 
     Examples
     --------
@@ -172,24 +164,12 @@ class _Locator:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """One thing that is wrong with a file.
+    """One thing that is wrong with a file."""
 
-    Attributes
-    ----------
-    source : str
-        The file, or ``--set``.
-    line : int or None
-        Line of the file, from 1.
-    field : str
-        Dotted keys; empty where it is not about one key.
-    text : str
-        What is wrong, and what would be right.
-    """
-
-    source: str
-    line: int | None
-    field: str
-    text: str
+    source: str  # the file, or ``--set``
+    line: int | None  # line of the file, from 1
+    field: str  # dotted keys; empty where it is not about one key
+    text: str  # what is wrong, and what would be right
 
     def __str__(self) -> str:
         where = self.source + (f":{self.line}" if self.line is not None else "")
@@ -200,23 +180,12 @@ class FileProblem:
 
 @dataclass(slots=True)
 class FileReport:
-    """What is wrong with one file so far.
+    """What is wrong with one file so far."""
 
-    Attributes
-    ----------
-    source : str
-        The file, or what else it came from.
-    lines : mapping from path to int
-        Where its keys stand; empty if it is no file.
-    typed : dict from path to str
-        Keys that ``--set`` gave, as they were typed.
-    problems : dict from FileProblem to path
-        In the order in which they were found, none twice.
-    """
-
-    source: str
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    typed: dict[KeyPath, str] = field(default_factory=dict)
+    source: str  # the file, or what else it came from
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)  # where its keys stand; empty if it is no file
+    typed: dict[KeyPath, str] = field(default_factory=dict)  # keys that ``--set`` gave, as they were typed
+    # In the order in which they were found, none twice.
     problems: dict[FileProblem, KeyPath] = field(default_factory=dict)
 
     def add(self, path: KeyPath, text: str) -> None:
@@ -242,13 +211,7 @@ class FileReport:
         return path in self.problems.values()
 
     def raise_if_any(self) -> None:
-        """End here if anything is wrong.
-
-        Raises
-        ------
-        ScenarioError
-            With all problems, in the order of their lines.
-        """
+        """Raise ScenarioError with all problems, in the order of their lines, if there are any."""
         if self.problems:
             in_file = [problem for problem in self.problems if problem.source != "--set"]
             typed = [problem for problem in self.problems if problem.source == "--set"]
@@ -257,17 +220,10 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """Those who check a table report through this: their paths begin at the table.
-
-    Attributes
-    ----------
-    report : FileReport
-    place : tuple
-        Where the table stands.
-    """
+    """Those who check a table report through this: their paths begin at the table."""
 
     report: FileReport
-    place: KeyPath
+    place: KeyPath  # where the table stands
 
     def add(self, path: KeyPath, text: str) -> None:
         """Note a problem with the key at a path within the table."""
@@ -275,15 +231,7 @@ class Below:
 
 
 def text_of_file(path: Path) -> str:
-    """Return the text of a file in TOML.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is too large.
-    ScenarioError
-        If it is no text.
-    """
+    """Return the text of a file in TOML."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -299,23 +247,7 @@ def text_of_file(path: Path) -> str:
 
 
 def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
-    """Read a document.
-
-    Parameters
-    ----------
-    name : str
-        Of the file, for errors.
-
-    Returns
-    -------
-    dict, FileReport
-        What it says, and a report that knows where its keys stand.
-
-    Raises
-    ------
-    ScenarioError
-        If it is no TOML.
-    """
+    """Read a document; return what it says, and a report that knows where its keys stand."""
     text = text.replace("\r\n", "\n")
     try:
         return tomllib.loads(text), FileReport(name, locate_keys(text))
@@ -344,23 +276,9 @@ _QUOTED = re.compile(r"`([^`]*)`")
 
 
 def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report: FileReport) -> Any:
-    """Read a table into a struct.
+    """Read a table into a struct, and report every key that is unknown, missing or of the wrong type.
 
-    Parameters
-    ----------
-    raw : object
-        What was written.
-    kind : type of msgspec.Struct
-        What is to come of it.
-    path : tuple
-        Where it stands.
-    report : FileReport
-        Is told of every key that is unknown, missing or of the wrong type.
-
-    Returns
-    -------
-    Struct or UNSET
-        A key that could not be read has its default; without a default there is no struct.
+    A key that could not be read has its default; if it has none, the answer is UNSET.
     """
     if not isinstance(raw, dict):
         report.add(path, f"is {_named(raw)}; a table with keys is needed")
@@ -447,15 +365,8 @@ def _named(raw: object) -> str:
 def convert_whole(raw: dict[str, Any], kind: type[msgspec.Struct], report: FileReport, lost: dict[str, Any]) -> Any:
     """Read a whole document into a struct, as far as that goes.
 
-    Parameters
-    ----------
-    lost : dict
-        What is taken in the place of a key that must be there, and is not, or cannot be read.
-
-    Raises
-    ------
-    ScenarioError
-        If not even so anything can be made of it.
+    `lost` has what is taken in the place of a key that must be there, and is not, or cannot be read. ScenarioError if
+    not even so anything can be made of it.
     """
     found = convert_table(raw, kind, (), report)
     if found is BROKEN:

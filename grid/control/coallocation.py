@@ -169,7 +169,6 @@ class CoAllocator:
         return self._ask_all(job, number, fragments, length_ms, now_ms + self.margin_ms)
 
     def _ask_all(self, job: Job, number: int, fragments: Fragments, length_ms: int, start_ms: int) -> list[GridCommand]:
-        """Ask for the nodes of a job on several sites."""
         missing = {site for site, _ in fragments}
         attempt = Attempt(job, number, fragments, length_ms, start_ms, ASKED, missing)
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt

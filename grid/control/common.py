@@ -29,30 +29,14 @@ from gridweave.site.state import CoreState, GeneratorState, generator_state, res
 
 
 class ControlOptions(NamedTuple):
-    """What a level of control is made for, beside the nodes and the policy.
+    """What a level of control is made for, beside the nodes and the policy."""
 
-    Attributes
-    ----------
-    rng : numpy.random.Generator or None
-        For the selection ``random``, one draw per submitted job.
-    margin_ms : int
-        How far ahead the start of a job on several sites is agreed.
-    retry_ms : int
-        After how long a site that refused, or was silent, is asked again though nothing was heard of it.
-    lease_ms : int
-        How long a delegated job may wait at a site that hears nothing of the grid.
-    network : GridNetwork or None
-        The links between the sites.
-    names : tuple of str
-        Of the sites, for forecasts.
-    """
-
-    rng: Generator | None
-    margin_ms: int
-    retry_ms: int
-    lease_ms: int
-    network: GridNetwork | None
-    names: tuple[str, ...]
+    rng: Generator | None  # for the selection ``random``, one draw per submitted job
+    margin_ms: int  # how far ahead the start of a job on several sites is agreed
+    retry_ms: int  # after how long a site that refused, or was silent, is asked again though nothing was heard of it
+    lease_ms: int  # how long a delegated job may wait at a site that hears nothing of the grid
+    network: GridNetwork | None  # the links between the sites
+    names: tuple[str, ...]  # of the sites, for forecasts
 
 
 class ControlState(CoreState, frozen=True, kw_only=True):
@@ -62,13 +46,7 @@ class ControlState(CoreState, frozen=True, kw_only=True):
 
 
 class Control(ABC):
-    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999).
-
-    Parameters
-    ----------
-    nodes : sequence of int
-        Nodes of each site.
-    """
+    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         self.policy = policy
@@ -241,7 +219,6 @@ class DelegatingControl(Control):
         return self._end(delegation)
 
     def _end(self, delegation: Delegation) -> list[GridCommand]:
-        """Ask for the end of a job that a site has."""
         return [ToSite(delegation.site, CancelJob(delegation.job.job_id, delegation.number))]
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:

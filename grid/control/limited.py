@@ -322,7 +322,6 @@ class LimitedControl(DelegatingControl):
         return self._ask_all(now_ms, delegation)
 
     def _split_changed(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
-        """Take note of what has become of a co-allocation."""
         delegation = self._jobs[change.attempt.job.job_id]
         if change.kind == MOVED:
             return []

@@ -48,18 +48,7 @@ class GridNetwork:
     _models: dict[tuple[float, ...], NetworkModel] = field(default_factory=dict, repr=False)
 
     def model_with(self, factors: tuple[float, ...]) -> NetworkModel:
-        """Return the network when each cable has this part of its bandwidth; each state is worked out once.
-
-        Parameters
-        ----------
-        factors : tuple of float
-            One for each cable; 0 for one that is down.
-
-        Raises
-        ------
-        InputError
-            If they are not as many as the cables, or not parts.
-        """
+        """Return the network when each cable has this part of its bandwidth (0: none); each is worked out once."""
         model = self._models.get(factors)
         if model is None:
             cables = int(self.model.topology.cable.max(initial=-1)) + 1
@@ -76,15 +65,7 @@ class GridNetwork:
 
 
 def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
-    """Return what the grid queue knows of a network, with room for jobs that say nothing yet.
-
-    Parameters
-    ----------
-    slots : int
-        Jobs that may wait or run at one time.
-    widest : int
-        Nodes of the widest job.
-    """
+    """Return what the grid queue knows of a network, with room for jobs that say nothing yet."""
     sites = len(network.model.topology.sites)
     return GridLinks(
         paths=network.model.arrays,
@@ -127,18 +108,7 @@ class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class KnownLinks:
     """The links as a meta-scheduler knows them now, and what each of its jobs sends over them.
 
-    Parameters
-    ----------
-    network : GridNetwork
-    slots : int
-        Jobs that may wait or run at one time.
-    widest : int
-        Nodes of the widest job.
-
-    Attributes
-    ----------
-    arrays : GridLinks
-        As kernels read them; other ones after a change of the links, or when there is room for more jobs.
+    `arrays` are for kernels: other ones after a change of the links, or when there is room for more jobs.
     """
 
     def __init__(self, network: GridNetwork, *, slots: int, widest: int) -> None:

@@ -26,17 +26,7 @@ SLOT = np.int64(0)
 class OneJob:
     """Arrays with a single slot, in which one job after the other is placed; nothing is kept in them.
 
-    Parameters
-    ----------
-    nodes : sequence of int
-        Nodes of each site.
-    network : GridNetwork, optional
-        The links between the sites.
-
-    Attributes
-    ----------
-    moves_data : bool
-        Whether what jobs read and write keeps the sites that they run on.
+    `moves_data`: what jobs read and write keeps the sites that they run on.
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
@@ -51,14 +41,8 @@ class OneJob:
     def choose_site(self, job: Job, draw: float, fitting: Sequence[int], free: Mapping[int, int]) -> int | None:
         """Return the site that the selection takes, among those on which the job fits; None if there are none.
 
-        Parameters
-        ----------
-        draw : float
-            What chance the job has, in [0, 1), for the selection ``random``.
-        fitting : sequence of int
-            Sites that have the nodes.
-        free : mapping of int to int
-            Free nodes by site, by which the sites are compared; none where a site is not named.
+        `free` has the nodes by which the sites are compared; `draw` is the job's chance in [0, 1), for the selection
+        ``random``.
         """
         self._enter(job)
         self._state.draw[SLOT] = draw
@@ -93,17 +77,7 @@ class OneJob:
     def split(
         self, job: Job, sensitivity: float, free: Mapping[int, int], sends: Sends, submit_ms: int, now_ms: int
     ) -> tuple[Fragments, int] | None:
-        """Return the fragments of a split over free nodes, and how long the job takes then; None if there is none.
-
-        Parameters
-        ----------
-        sensitivity : float
-            By which the overhead of a split is multiplied, if that is a number.
-        sends : Sends
-            Over the links, if there are any.
-        submit_ms, now_ms : int
-            When the job was submitted, and when it is to start.
-        """
+        """Return the fragments of a split over free nodes, and how long the job takes then; None if there is none."""
         self._enter(job)
         self._state.sensitivity[SLOT] = sensitivity
         self._state.jobs["submit_ms"][SLOT] = submit_ms

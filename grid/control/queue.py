@@ -71,19 +71,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class GridQueue:
     """The waiting and the running jobs of the grid in arrays, and the kernels that decide on them.
 
-    Parameters
-    ----------
-    nodes : sequence of int
-        Nodes of each site.
-    network : GridNetwork, optional
-        The links between the sites.
-
-    Attributes
-    ----------
-    reserves_starts : bool
-        Whether every waiting job is given a start, rather than the head alone.
-    n_waiting : int
-        How many jobs wait.
+    `reserves_starts`: every waiting job is given a start, rather than the head alone.
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
@@ -233,11 +221,8 @@ class GridQueue:
     def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, PlacedJob] | None:
         """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when expected.
 
-        Parameters
-        ----------
-        moves_splits : bool
-            Whether a job on several sites ends later than reserved, since its start is agreed ahead: then nothing is
-            firm that is reserved behind one.
+        `moves_splits`: a job on several sites ends later than reserved, since its start is agreed ahead; then nothing
+        is firm that is reserved behind one.
         """
         reserved = self.reserved(job_id)
         if self._plan is None or reserved is None or self._plan.counters["stale"][0] != FRESH:
@@ -428,7 +413,6 @@ class GridQueue:
         self._name_numbers()
 
     def _grow(self) -> None:
-        """Move into arrays of twice the size."""
         old = self._state
         slots = self._slots.double()
         # The fragments have room of their own: `_compact` sees to that.
@@ -470,7 +454,6 @@ class GridQueue:
         assert set(self._late) <= set(self._slots.of), "a job is late that is not here"
 
     def _check_plan(self, plan: ReservedStarts, waiting: list[int]) -> None:
-        """Raise AssertionError if the reservations contradict themselves."""
         reserved = [slot for slot in waiting if self._state.jobs["promised_ms"][slot] != UNPLACED_MS]
         rows = plan.row[reserved].tolist()
         spare = plan.spare[: int(plan.counters["n_spare"][0])].tolist()

@@ -15,17 +15,7 @@ from gridweave.site.times import rough_span_text, when_text
 def delegated_forecast(
     now_ms: int, delegation: Delegation, nodes: Sequence[int], retry_ms: int, names: Sequence[str]
 ) -> Forecast:
-    """Return how it stands with a job under limited control.
-
-    Parameters
-    ----------
-    nodes : sequence of int
-        Of each site.
-    retry_ms : int
-        When the sites are asked again for jobs that found no place.
-    names : sequence of str
-        Of the sites.
-    """
+    """Return how it stands with a job under limited control; without a place it is asked for again at `retry_ms`."""
     job = delegation.job
     rows = tuple(_quoted(now_ms, delegation, site, size, names) for site, size in enumerate(nodes))
     known = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows)
@@ -81,18 +71,8 @@ def sent_forecast(
 ) -> Forecast:
     """Return how it stands with a job without control.
 
-    Parameters
-    ----------
-    site : int or None
-        The one that it was sent to; None if all have refused it.
-    nodes : sequence of int
-        Of each site.
-    loads : sequence of int or None
-        For how long each site is busy with what it was sent; None for one that has refused.
-    retry_ms : int
-        When it is sent again, if all have refused it.
-    names : sequence of str
-        Of the sites.
+    `site` is None if all have refused it, which is then sent again at `retry_ms`. `loads` is for how long each site is
+    busy with what it was sent; None for one that has refused.
     """
     rows = _loaded(job, nodes, loads, names)
     if site is None:
@@ -121,16 +101,7 @@ def unasked_quote(
 ) -> Forecast:
     """Return what can be said of a job that was not handed in, and that no site has been asked about.
 
-    Parameters
-    ----------
-    nodes : sequence of int
-        Of each site.
-    refusal : str or None
-        Why it would be refused.
-    names : sequence of str
-        Of the sites.
-    loads : sequence of int or None, optional
-        As for `sent_forecast`, without control; None under limited control.
+    `refusal` is why it would be refused; `loads` is as for `sent_forecast`, and None under limited control.
     """
     if refusal is not None:
         return Forecast(now_ms=now_ms, state="refused", reason=refusal)
@@ -162,18 +133,10 @@ def _loaded(
 
 
 def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
-    """Return a forecast with what a site says of the job.
+    """Return a forecast with what a site says of the job, that waits there or would.
 
-    Parameters
-    ----------
-    answer : Forecast
-        Of the site alone: of a job that waits there, or would.
-
-    Returns
-    -------
-    Forecast
-        With the site's own start and reason, if the job waits in its queue; if it is a quote, with the site that could
-        start the job first, of those that have answered.
+    It has the site's own start and reason, if the job waits in its queue; if it is a quote, the site that could start
+    the job first, of those that have answered.
     """
     said = answer.sites[0] if answer.sites else SiteReason(start_ms=answer.start_ms, reason=answer.reason)
     rows = tuple(

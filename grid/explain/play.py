@@ -65,13 +65,7 @@ class Copy(Protocol):
 
 
 def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> Forecast:
-    """Return how it stands with a job that has been placed.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of the sites.
-    """
+    """Return how it stands with a job that has been placed."""
     places = named(attempt.fragments, names)
     missing = attempt.missing if attempt.state == ASKED else ()
     asked = [names[site] for site, _ in attempt.fragments if site in missing]
@@ -98,17 +92,7 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
 def waiting_forecast(
     control: Copy, now_ms: int, job_id: int, names: Sequence[str], *, most_steps: int = MOST_STEPS
 ) -> Forecast:
-    """Return when a waiting job starts.
-
-    Parameters
-    ----------
-    control : Copy
-        It is used up.
-    names : sequence of str
-        Of the sites.
-    most_steps : int
-        So many instants are played at most.
-    """
+    """Return when a waiting job starts, by playing a control that is used up by it."""
     _expect_ends(control.queue, now_ms)
     standing = Standing(control.queue, control.policy, control.closed, now_ms, job_id, names)
     firm = _firmly_reserved(control, now_ms, job_id)
@@ -132,19 +116,7 @@ def quoted_forecast(
     *,
     most_steps: int = MOST_STEPS,
 ) -> Forecast:
-    """Return when a job would start that were submitted now.
-
-    Parameters
-    ----------
-    control : Copy
-        It is used up.
-    job : Job
-        Its id is that of no other.
-    names : sequence of str
-        Of the sites.
-    most_steps : int
-        So many instants are played at most.
-    """
+    """Return when a job would start that were submitted now; the control is used up by that."""
     for command in control.submit(now_ms, job, sensitivity, sends):
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
@@ -203,7 +175,6 @@ def _play(control: Copy, standing: Standing, now_ms: int, most_steps: int) -> Fo
 
 
 def _end_jobs(control: Copy, now_ms: int) -> None:
-    """Have all jobs end that are expected to end by now."""
     for job_id in control.queue.ending(now_ms):
         attempt = control.attempts[job_id]
         for site, _ in attempt.fragments:

@@ -53,16 +53,8 @@ class _Alone(NamedTuple):
 class Standing:
     """A waiting job, and all that is said of it as things are now; when it starts is found by play.
 
-    Parameters
-    ----------
-    queue : GridQueue
-        No running job is past its expected end.
-    closed : mapping of int to (int, int)
-        The sites that are not asked for now: since when, and until when.
-    names : sequence of str
-        Of the sites.
-    is_quote : bool
-        Whether the job was not handed in.
+    In the queue no running job is past its expected end. `closed` are the sites that are not asked for now: since when,
+    and until when.
     """
 
     def __init__(
@@ -119,13 +111,7 @@ class Standing:
     def placed(
         self, start_ms: int, fragments: Fragments, length_ms: int, *, is_reserved_only: bool = False
     ) -> Forecast:
-        """Return the forecast if a start was found.
-
-        Parameters
-        ----------
-        is_reserved_only : bool
-            Whether it is what is reserved now, and what becomes of that lies too far ahead.
-        """
+        """Return the forecast if a start was found; `is_reserved_only` if what becomes of that lies too far ahead."""
         places = named(fragments, self._names)
         reason = f"{self._reason}; it starts {when_text(start_ms, self._now_ms)} on {places_text(places)}"
         if is_reserved_only:
@@ -157,7 +143,6 @@ class Standing:
     # -- the job ------------------------------------------------------------------------------------------------------
 
     def _why(self) -> str:
-        """Return what keeps the job from starting now."""
         need, length = f"it needs {nodes_text(self._job.width)}", rough_span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
             return f"its start is reserved: {need} for {length}, which no earlier gap has"
@@ -313,7 +298,6 @@ class Standing:
         return "no split is possible: its parts would have no way to each other"
 
     def _split_found(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
-        """Return the split that the job gets."""
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
         reason = f"it is split over {places_text(places)}: it takes {self._lengths(length_ms)}"
         if gain_ms is not None and gain_ms > 0:
@@ -321,7 +305,6 @@ class Standing:
         return self._worded(reason, start_ms, places, length_ms, gain_ms)
 
     def _split_possible(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
-        """Return the split that could start soonest."""
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
         waits = self._policy.adaptive and gain_ms is not None and gain_ms <= 0
         if not waits and start_ms == self._now_ms and not self._ahead:
@@ -374,7 +357,6 @@ class Standing:
 
 
 def _ends(job_ids: Sequence[int]) -> str:
-    """Return that some jobs end."""
     if len(job_ids) == 1:
         return f"job {job_ids[0]} ends"
     if len(job_ids) <= 3:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import hmac
 import os
@@ -16,7 +17,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,7 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from gridweave.errors import GridweaveError, InputError, OptionError
-from gridweave.grid.api import MadeToken, NewToken, Role, TokenInfo
+from gridweave.grid.api import MadeToken, Role, TokenInfo
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import is_loopback
 from gridweave.site.journal.store import checked_url, explained
@@ -79,27 +80,9 @@ def _unix_ms() -> int:
 
 
 class TokenStore:
-    """The tokens of a grid, in SQLite or PostgreSQL; several processes may use the same place.
+    """The tokens of a grid, in SQLite or PostgreSQL, by a path or a URL; several processes may use the same place.
 
     A secret has 256 random bits: nobody finds it by trying, so that a plain hash of it is as good as a slow one.
-
-    Parameters
-    ----------
-    place : str or pathlib.Path
-        A path, or a URL (``postgresql://USER@HOST/DATABASE``).
-    create : bool
-        Whether a file that is not there is made.
-    now_ms : callable
-        The clock.
-    random_bytes : callable
-        Returns so many bytes that nobody can guess.
-
-    Raises
-    ------
-    InputError
-        If the place cannot be used.
-    UnavailableError
-        If it cannot be reached now; as every method.
     """
 
     def __init__(
@@ -147,18 +130,7 @@ class TokenStore:
             raise explained(error, self.where) from error
 
     def create(self, user: str, role: Role, *, days: float | None = None) -> MadeToken:
-        """Make a token; its secret is seen only here.
-
-        Parameters
-        ----------
-        days : float, optional
-            How long it can be used; None: until it is revoked.
-
-        Raises
-        ------
-        OptionError
-            If one of these makes no sense.
-        """
+        """Make a token that can be used for some days, or until it is revoked; its secret is seen only here."""
         if not 1 <= len(user) <= 100 or not user.isprintable():
             raise OptionError("user", f"{user!r:.120} is no name; 1 to 100 characters that can be printed")
         if role not in ROLES:
@@ -176,18 +148,7 @@ class TokenStore:
         return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
 
     def adopt(self, token: str, user: str, role: Role) -> TokenInfo:
-        """Take in a token that was made elsewhere; it takes the place of the one that was taken in before.
-
-        Parameters
-        ----------
-        token : str
-            Any text of 32 characters or more that nobody can guess.
-
-        Raises
-        ------
-        OptionError
-            If it is too short, or cannot be sent.
-        """
+        """Take in a token that was made elsewhere; it takes the place of the one that was taken in before."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not all("!" <= letter <= "~" for letter in token):
             right = f"{LEAST_LENGTH} to {_MOST_LENGTH} characters of ASCII without blanks: openssl rand -hex 32"
             raise OptionError("token", f"can be none; {right}")
@@ -199,13 +160,7 @@ class TokenStore:
         return info
 
     def find(self, token: str) -> TokenInfo | None:
-        """Return what a token stands for; None if it is none, or can be used no more.
-
-        Parameters
-        ----------
-        token : str
-            As its user sends it.
-        """
+        """Return what a token stands for; None if it is none, or can be used no more."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH:
             return None
         parts = token.split("_", 2)
@@ -267,18 +222,13 @@ def _info(row: Row[Any]) -> TokenInfo:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who makes a request.
+    """Who makes a request."""
 
-    Attributes
-    ----------
-    info : TokenInfo
-        Their token. Where there are none its id and user are empty, and the role is ``operate``.
-    """
-
-    info: TokenInfo
+    info: TokenInfo  # their token. Where there are none its id and user are empty, and the role is ``operate``.
 
     @property
     def user(self) -> str:
@@ -315,28 +265,14 @@ class AsyncTokens:
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
 
-    async def _do(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-    async def find(self, token: str) -> TokenInfo | None:
-        """Return what a token stands for; None if it cannot be used."""
-        return await self._do(self._store.find, token)
+    async def do(self, method: Callable[Concatenate[TokenStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a method of the store does."""
+        work = functools.partial(method, self._store, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def usable(self) -> frozenset[str]:
         """Return the ids of all that can be used."""
-        return await self._do(self._store.usable)
-
-    async def list(self) -> list[TokenInfo]:
-        """Return all that can be used."""
-        return await self._do(self._store.list)
-
-    async def create(self, new: NewToken) -> MadeToken:
-        """Make one."""
-        return await self._do(lambda: self._store.create(new.user, new.role, days=new.days))
-
-    async def revoke(self, token_id: str) -> bool:
-        """Have one be usable no more; return whether it was."""
-        return await self._do(self._store.revoke, token_id)
+        return await self.do(TokenStore.usable)
 
     def close(self) -> None:
         """Let go of the store."""
@@ -345,18 +281,7 @@ class AsyncTokens:
 
 
 async def identify(request: web.BaseRequest, tokens: AsyncTokens | None) -> Identity:
-    """Return who makes a request.
-
-    Parameters
-    ----------
-    tokens : AsyncTokens or None
-        None: everybody on this machine is an operator.
-
-    Raises
-    ------
-    RefusalError
-        If the token is missing, or cannot be used.
-    """
+    """Return who makes a request; where there are no tokens everybody on this machine is an operator."""
     if tokens is None:
         return EVERYBODY
     header = request.headers.get("Authorization", "")
@@ -364,7 +289,7 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None) -> Iden
     if scheme.lower() != "bearer" or not token.strip():
         raise _unauthenticated("send Authorization: Bearer TOKEN; an operator makes one: gridweave token create")
     try:
-        info = await tokens.find(token.strip())
+        info = await tokens.do(TokenStore.find, token.strip())
     except GridweaveError:
         raise RefusalError("tokens-unavailable", "try again; the gateway's log says more", retry_after_s=2.0) from None
     if info is None:
@@ -379,11 +304,7 @@ def _unauthenticated(detail: str) -> RefusalError:
 def check_browser(request: web.BaseRequest) -> None:
     """Keep pages of other origins out where a request needs no token: a browser on this machine makes it for them.
 
-    Raises
-    ------
-    RefusalError
-        If the request is not to this machine by a name of it (a page may have its own name lead here), or a browser
-        makes it for a page of another origin.
+    The request must be to this machine by a name of it, since a page may have its own name lead here.
     """
     host = request.headers.get("Host", "")
     if not is_loopback(_name(host)):

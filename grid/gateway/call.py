@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from aiohttp import web
 
@@ -41,40 +41,20 @@ class Parts:
 
 @dataclass(slots=True)
 class GatewayCall:
-    """A request on its way through the gateway.
-
-    Attributes
-    ----------
-    parts : Parts
-    request : aiohttp.web.BaseRequest
-    request_id : str
-    identity : Identity
-    route : HttpRoute, optional
-    target : str
-        What stands for the braces in the path of the route.
-    query, body : msgspec.Struct
-        Of the types that the route names.
-    data, form : bytes, str
-        The body as it came, for routes that read it themselves.
-    held : HeldBytes, optional
-    answer_form : str
-        One of the forms that the route offers.
-    jobs, bytes_out : int
-        For the log.
-    """
+    """A request on its way through the gateway."""
 
     parts: Parts
     request: web.BaseRequest
     request_id: str
     identity: Identity = EVERYBODY
     route: HttpRoute | None = None
-    target: str = ""
-    query: Any = None
-    body: Any = None
+    target: str = ""  # what stands for the braces in the path of the route
+    # The body as it came, for routes that read it themselves.
     data: bytes = b""
     form: str = JSON
     held: HeldBytes | None = None
-    answer_form: str = JSON
+    answer_form: str = JSON  # one of the forms that the route offers
+    # For the log.
     jobs: int = 0
     bytes_out: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -90,26 +70,14 @@ class GatewayCall:
         return f"{self.identity.user or 'this machine'}, request {self.request_id}"
 
     def job_id(self) -> int:
-        """Return the number of the job that the path names.
-
-        Raises
-        ------
-        RefusalError
-            If it is none.
-        """
+        """Return the number of the job that the path names, or refuse what is none."""
         text = self.target
         if text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0:
             return int(text)
         raise RefusalError("unknown-job", f"{text!r:.100} is no number of a job")
 
     async def own_job(self) -> JobRecord:
-        """Return what is known of the job that the path names, if whoever asks may see it.
-
-        Raises
-        ------
-        RefusalError
-            If not; others' jobs look like jobs that are not there.
-        """
+        """Return what is known of the job that the path names; others' jobs look like jobs that are not there."""
         job_id = self.job_id()
         for record in await self.backend.records([job_id]):
             if record.job_id == job_id and self.identity.sees(record.request.user):
@@ -123,57 +91,52 @@ def unknown_job(job_id: int) -> RefusalError:
     return RefusalError("unknown-job", f"there is no job {job_id}, or it is another user's")
 
 
-Handler = Callable[[GatewayCall], Awaitable[object]]
+Handler = Callable[..., Awaitable[object]]
+"""Takes the call, and what the URL (``query``) and the body say, if it has parameters of these names; returns what is
+encoded, or a response that is whole or was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRoute:
-    """What is at a path, for one method: by this the gateway answers, and the interface is described.
-
-    Attributes
-    ----------
-    method, path : str
-        The path has at most one part in braces.
-    name : str
-        Of the operation.
-    summary : str
-        In one line.
-    handler : callable
-        Returns what is encoded, or a response that is whole or was sent.
-    role : str, optional
-        Which one is needed at least; None: not even a token.
-    query, body : type, optional
-        Structs of what may be in the URL, and must be in the body.
-    answer : type, optional
-        Of what the handler returns; None: a response of its own.
-    forms : tuple of str
-        What the answer can be.
-    problems : tuple of str
-        Which kinds of refusals are its own, beside those that every route has.
-    reads_body : bool
-        Whether the handler reads the body itself, which may be as large as the settings say.
-    is_stream : bool
-        Whether the answer may go on for long.
-    request_headers, answer_headers : dict from str to str
-        What they mean.
-    """
+    """What is at a path, for one method: by this the gateway answers, and the interface is described."""
 
     method: str
-    path: str
+    path: str  # at most one part is in braces
     name: str
     summary: str
     handler: Handler
-    role: Role | None
-    query: type[Any] | None = None
-    body: type[Any] | None = None
-    answer: type[Any] | None = None
-    forms: tuple[str, ...] = BOTH
-    problems: tuple[str, ...] = ()
-    reads_body: bool = False
-    is_stream: bool = False
+    role: Role | None  # which one is needed at least; None: not even a token
+    # Structs of what may be in the URL, and must be in the body.
+    query: type[Any] | None
+    body: type[Any] | None
+    answer: type[Any] | None  # of what the handler returns; None: a response of its own
+    forms: tuple[str, ...] = BOTH  # what the answer can be
+    problems: tuple[str, ...] = ()  # which kinds of refusals are its own, beside those that every route has
+    reads_body: bool = False  # whether the handler reads the body itself, which may be as large as the settings say
+    is_stream: bool = False  # whether the answer may go on for long
+    # Their names, and what they mean.
     request_headers: tuple[tuple[str, str], ...] = ()
     answer_headers: tuple[tuple[str, str], ...] = ()
 
     def most_bytes(self, settings: GatewaySettings) -> int:
         """Return how large a body may be."""
         return settings.max_body_bytes if self.reads_body else min(settings.max_body_bytes, _MOST_IDS_BYTES)
+
+
+def route(where: str, handler: Handler, role: Role | None = "read", **more: Any) -> HttpRoute:
+    """Return the route of a handler at a method and path; what is not said is told by the handler.
+
+    Its name is that of the operation, the first line of its docstring the summary, and the types of what goes in and
+    comes out are those of its annotations.
+    """
+    method, path = where.split(" ")
+    types = get_type_hints(handler)
+    answer = types["return"]
+    told: dict[str, Any] = {
+        "name": handler.__name__,
+        "summary": (handler.__doc__ or "").partition("\n")[0].removesuffix("."),
+        "query": types.get("query"),
+        "body": types.get("body"),
+        "answer": None if issubclass(answer, web.StreamResponse) else answer,
+    }
+    return HttpRoute(method=method, path=path, handler=handler, role=role, **(told | more))

@@ -30,6 +30,7 @@ from gridweave.grid.api import (
     TokenInfo,
     Tokens,
 )
+from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.call import GatewayCall, unknown_job
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.submission import keeping_problem
@@ -49,36 +50,40 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def sites(call: GatewayCall) -> Sites:
-    """Return how the sites are."""
+    """Show how the sites are."""
     return Sites(sites=await call.backend.sites())
 
 
-def drain(draining: bool) -> Callable[[GatewayCall], Awaitable[Done]]:
-    """Return the handler that has a site take nothing new of the grid, or take it again."""
-
-    async def handler(call: GatewayCall) -> Done:
-        try:
-            await call.backend.drain(call.target, draining)
-        except InputError as error:
-            raise RefusalError("unknown-site", str(error)) from None
-        return Done()
-
-    return handler
+async def drain(call: GatewayCall) -> Done:
+    """Have a site take nothing new of the grid."""
+    return await _drain(call, True)
 
 
-async def queue(call: GatewayCall) -> Queue:
-    """Return the first of the jobs that wait."""
-    query: QueueQuery = call.query
+async def resume(call: GatewayCall) -> Done:
+    """Have a site take jobs of the grid again."""
+    return await _drain(call, False)
+
+
+async def _drain(call: GatewayCall, draining: bool) -> Done:
+    try:
+        await call.backend.drain(call.target, draining)
+    except InputError as error:
+        raise RefusalError("unknown-site", str(error)) from None
+    return Done()
+
+
+async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
+    """Show the jobs that wait, the first first."""
     return await call.backend.queue(query.limit)
 
 
 async def scheduling(call: GatewayCall) -> Scheduling:
-    """Return how the grid schedules."""
+    """Show how the grid schedules."""
     return await call.backend.scheduling()
 
 
 async def whoami(call: GatewayCall) -> TokenInfo:
-    """Return what the token of the request stands for."""
+    """Show what the token of the request stands for."""
     return call.identity.info
 
 
@@ -90,25 +95,24 @@ def _no_tokens() -> RefusalError:
 
 
 async def list_tokens(call: GatewayCall) -> Tokens:
-    """Return all tokens that can be used."""
+    """List the tokens that can be used."""
     if call.parts.tokens is None:
         return Tokens(tokens=[])
-    return Tokens(tokens=await call.parts.tokens.list())
+    return Tokens(tokens=await call.parts.tokens.do(TokenStore.list))
 
 
-async def make_token(call: GatewayCall) -> MadeToken:
-    """Make a token."""
-    new: NewToken = call.body
+async def make_token(call: GatewayCall, body: NewToken) -> MadeToken:
+    """Make a token; it is shown only here."""
     if call.parts.tokens is None:
         raise _no_tokens()
-    return await call.parts.tokens.create(new)
+    return await call.parts.tokens.do(TokenStore.create, body.user, body.role, days=body.days)
 
 
 async def revoke_token(call: GatewayCall) -> Done:
-    """Revoke a token, and end its streams."""
+    """Revoke a token; its streams end at once."""
     if call.parts.tokens is None:
         raise _no_tokens()
-    if not await call.parts.tokens.revoke(call.target):
+    if not await call.parts.tokens.do(TokenStore.revoke, call.target):
         raise RefusalError("unknown-token", f"there is no token {call.target!r:.100} that can be used")
     call.parts.hub.revoked(call.target)
     return Done()
@@ -118,12 +122,12 @@ async def revoke_token(call: GatewayCall) -> Done:
 
 
 async def healthz(call: GatewayCall) -> Health:
-    """Return that the gateway lives."""
+    """Whether the gateway lives."""
     return Health(status="ok", version=__version__)
 
 
 async def readyz(call: GatewayCall) -> web.Response:
-    """Return whether the meta-scheduler answers."""
+    """Whether the meta-scheduler answers; 503 if it does not."""
     health = await call.backend.health()
     return web.Response(
         status=200 if health.status == "ok" else 503,
@@ -133,7 +137,7 @@ async def readyz(call: GatewayCall) -> web.Response:
 
 
 async def metrics(call: GatewayCall) -> web.Response:
-    """Return the numbers for Prometheus."""
+    """Numbers for Prometheus."""
     found: Queue | None = None
     seen: list[SiteInfo] = []
     try:
@@ -145,9 +149,11 @@ async def metrics(call: GatewayCall) -> web.Response:
     return web.Response(body=call.parts.metrics.text(), headers={"Content-Type": METRICS_FORM})
 
 
-async def list_jobs(call: GatewayCall) -> JobPage:
-    """Return a page of jobs, of their user's own unless an operator asks."""
-    query: JobQuery = call.query
+async def list_jobs(call: GatewayCall, query: JobQuery) -> JobPage:
+    """List jobs, the newest first.
+
+    They are those of their user unless an operator asks.
+    """
     if not call.identity.is_operator:
         if query.user not in (None, call.identity.user):
             return JobPage(jobs=[])
@@ -157,19 +163,19 @@ async def list_jobs(call: GatewayCall) -> JobPage:
     return page
 
 
-async def show(call: GatewayCall) -> JobRecord:
-    """Return what is known of a job."""
+async def show_job(call: GatewayCall) -> JobRecord:
+    """Show what is known of a job."""
     return await call.own_job()
 
 
 async def story(call: GatewayCall) -> Story:
-    """Return what happened to a job."""
+    """Tell all that happened to a job."""
     record = await call.own_job()
     return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
 
 
 async def forecast(call: GatewayCall) -> Forecast:
-    """Return when a job starts, and why it waits."""
+    """Explain when a job starts, and why it waits."""
     record = await call.own_job()
     found = await call.backend.forecast(record.job_id)
     if found is None:
@@ -177,9 +183,8 @@ async def forecast(call: GatewayCall) -> Forecast:
     return found
 
 
-async def quote(call: GatewayCall) -> Forecast:
-    """Return when such a job would start."""
-    body: QuoteJob = call.body
+async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
+    """Ask when a job would start, and where; nothing is handed in."""
     request = body.request
     if not call.identity.is_operator:
         request = msgspec.structs.replace(request, user=call.identity.user)
@@ -199,11 +204,10 @@ def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
     return handler
 
 
-def wish_many(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
+def wish_many(kind: WishKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]]:
     """Return the handler that does what a user wants of the jobs in the body; others' are passed over."""
 
-    async def handler(call: GatewayCall) -> Done:
-        body: JobIds = call.body
+    async def handler(call: GatewayCall, body: JobIds) -> Done:
         most = call.parts.settings.max_jobs
         if len(body.job_ids) > most:
             raise RefusalError("too-many-jobs", f"{len(body.job_ids)} jobs; at most {most} in one request")

@@ -34,21 +34,11 @@ T = TypeVar("T")
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events somebody wants to see.
+    """Which events somebody wants to see."""
 
-    Attributes
-    ----------
-    user : str, optional
-        Only of jobs of this user.
-    jobs : frozenset of int
-        Only of these; empty: of all.
-    kinds : frozenset of str
-        Only of these kinds; empty: of all.
-    """
-
-    user: str | None = None
-    jobs: frozenset[int] = frozenset()
-    kinds: frozenset[str] = frozenset()
+    user: str | None = None  # only of jobs of this user
+    jobs: frozenset[int] = frozenset()  # only of these; empty: of all
+    kinds: frozenset[str] = frozenset()  # only of these kinds; empty: of all
 
     def takes(self, seen: JobEvent) -> bool:
         """Return whether an event is one of those."""
@@ -83,15 +73,7 @@ class Chunk:
 
 
 class Watcher:
-    """One who watches: the hub puts chunks in, and its connection takes them out.
-
-    Parameters
-    ----------
-    token_id : str
-        By which it may; empty: by none.
-    after : int
-        It has all up to this event.
-    """
+    """One who watches, by a token if there are any: the hub puts chunks in, and its connection takes them out."""
 
     def __init__(self, wanted: Filter, token_id: str, after: int) -> None:
         self.wanted = wanted
@@ -142,16 +124,9 @@ class Watcher:
 
 
 class EventHub:
-    """Asks the grid what happens, and tells all who watch.
+    """Asks the grid what happens, and tells all who watch; who has more than `backlog` events waiting is dropped.
 
-    Parameters
-    ----------
-    usable : callable, optional
-        Returns the ids of the tokens that can be used; None: there are none.
-    backlog : int
-        So many events may wait for a watcher.
-    check_s : float
-        How often tokens are looked after when nothing happens.
+    `usable` returns the ids of the tokens that can be used, which is looked at every `check_s` if nothing happens.
     """
 
     def __init__(
@@ -257,7 +232,6 @@ class EventHub:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _deliver(self, batch: JobEvents) -> None:
-        """Tell all of what happened."""
         before, events = self.last, [seen for seen in batch.events if seen.number > self.last]
         if batch.last <= before:
             return
@@ -313,18 +287,10 @@ class EventHub:
     async def watch(
         self, wanted: Filter, token_id: str, after: int | None, idle_s: float
     ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
-        """Yield what happens after an event, in order, and nothing twice.
+        """Yield what happens after an event (None: from now on), in order, and nothing twice.
 
-        Parameters
-        ----------
-        after : int, optional
-            None: what happens from now on.
-
-        Yields
-        ------
-        Chunk or StreamEnd or int
-            A number: of the last event that was looked at, when all from before is told, and whenever there was nothing
-            for such a time. After a `StreamEnd` nothing comes.
+        A number is that of the last event that was looked at: it comes when all from before is told, and whenever there
+        was nothing for `idle_s`. After a `StreamEnd` nothing comes.
         """
         watcher = Watcher(wanted, token_id, -1 if after is None else after)
         try:
@@ -376,15 +342,7 @@ class EventHub:
             yield Chunk(missed), watcher.given
 
     async def check_after(self, after: int) -> None:
-        """See to it that an event could have been the last one that somebody saw.
-
-        Raises
-        ------
-        RefusalError
-            If it is still to come.
-        UnavailableError
-            If the grid does not answer.
-        """
+        """Refuse an event as the last one that somebody saw if it is still to come."""
         if after > self.last:
             last = (await self._backend.events(-1, 0.0)).last
             if after > last:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
 import msgspec
 
@@ -13,20 +14,13 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.api import MOST_LISTED, JobEvent, JobQuery
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.site.job import OPEN, OVER, Accepted, Declined
+from gridweave.site.job import OPEN, OVER, Accepted, Declined, JobRecord
 
 _MOST_KNOWN = 10_000
 
 
 class Rates:
     """How fast each client may make requests: a bucket of tokens each, filled steadily.
-
-    Parameters
-    ----------
-    per_s, burst : float
-        How fast a bucket is filled, and how much it holds.
-    now_s : callable
-        A clock that never goes back.
 
     Examples
     --------
@@ -57,7 +51,6 @@ class Rates:
         return 0.0
 
     def _forget_full(self, now_s: float) -> None:
-        """Forget the buckets that are full again."""
         self._buckets = {
             client: (level, at_s)
             for client, (level, at_s) in self._buckets.items()
@@ -66,15 +59,7 @@ class Rates:
 
 
 class Slots:
-    """How many of something each user has at once.
-
-    Parameters
-    ----------
-    kind : str
-        Of the refusal if there are more.
-    what : str
-        In words.
-    """
+    """How many of something each user has at once; more are refused."""
 
     def __init__(self, most: int, kind: str, what: str) -> None:
         self._most = most
@@ -84,12 +69,7 @@ class Slots:
 
     @contextlib.contextmanager
     def one(self, user: str) -> Iterator[None]:
-        """Have one more, until the end of the block.
-
-        Raises
-        ------
-        RefusalError
-        """
+        """Have one more until the end of the block, or refuse."""
         if self._taken[user] >= self._most:
             problem = f"{self._taken[user]} {self._what} are open; wait until one is over, or end one"
             raise RefusalError(self._kind, problem, retry_after_s=1.0)
@@ -123,12 +103,7 @@ class Memory:
             self.held -= mine.held
 
     def take(self, count: int) -> None:
-        """Hold more bytes.
-
-        Raises
-        ------
-        RefusalError
-        """
+        """Hold more bytes, or refuse if all requests together hold too many."""
         if self.held + count > self._most:
             raise RefusalError(
                 "busy", "the bodies of other requests fill the memory that there is for them", retry_after_s=1.0
@@ -144,13 +119,7 @@ class HeldBytes:
         self.held = 0
 
     def take(self, count: int) -> None:
-        """Hold more bytes.
-
-        Raises
-        ------
-        RefusalError
-            If all requests together hold too many.
-        """
+        """Hold more bytes, as `Memory.take`."""
         self._memory.take(count)
         self.held += count
 
@@ -162,13 +131,7 @@ _PATIENCE_S = 10.0
 
 
 class OpenJobs:
-    """The jobs of the grid that are not over, by user: read at the start, and kept by what happens since then.
-
-    Parameters
-    ----------
-    most : int
-        So many a user may have.
-    """
+    """The jobs of the grid that are not over, by user: read at the start, and kept by what happens since then."""
 
     def __init__(self, backend: Backend, most: int) -> None:
         self._backend = backend
@@ -189,28 +152,16 @@ class OpenJobs:
     async def load(self) -> None:
         """Read which jobs are open; the events from before that are to be heard too."""
         newest = (await self._backend.jobs(JobQuery(limit=1))).jobs
-        query = JobQuery(state=OPEN, limit=MOST_LISTED)
         found: dict[int, str] = {}
-        below: int | None = None
-        while True:
-            page = await self._backend.jobs(_with_below(query, below))
-            found |= {record.job_id: record.request.user for record in page.jobs}
-            below = page.below
-            if below is None or not page.jobs:
-                break
+        async for page in _pages(self._backend, JobQuery(state=OPEN, limit=MOST_LISTED)):
+            found |= {record.job_id: record.request.user for record in page}
         self._users = found
         self._counts = Counter(found.values())
         self._newest = max([*found, *(record.job_id for record in newest)], default=0)
         self._is_known.set()
 
     async def known(self) -> None:
-        """Return when it is known which jobs are open: soon after the start, if the grid answers.
-
-        Raises
-        ------
-        UnavailableError
-            If it does not.
-        """
+        """Return once it is known which jobs are open: soon after the start, if the grid answers."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._is_known.wait()
@@ -255,30 +206,20 @@ class OpenJobs:
         return self._counts[user]
 
     @contextlib.contextmanager
-    def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Admission]:
-        """Let jobs be handed in to the grid, if no user has too many then.
-
-        Parameters
-        ----------
-        jobs : sequence of (str, str)
-            The key and the user of each.
-
-        Raises
-        ------
-        RefusalError
-        """
+    def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Callable[[Sequence[Accepted | Declined]], None]]:
+        """Let jobs (a key and a user each) be handed in, if no user has too many then; yield what hears the answers."""
         assert self._is_known.is_set(), "it is waited for before"
         new = Counter(user for key, user in jobs if key not in self._keys and key not in self._older_keys)
         for user, count in sorted(new.items()):
             check_count(user, count, self._counts[user] + self._coming[user], self._most)
         self._coming += new
         try:
-            yield Admission(self, jobs)
+            yield functools.partial(self._taken_in, jobs)
         finally:
             self._coming -= new
 
-    def taken_in(self, jobs: Sequence[tuple[str, str]], answers: Sequence[Accepted | Declined]) -> None:
-        """Count those of the jobs that were taken in; made by `Admission`."""
+    def _taken_in(self, jobs: Sequence[tuple[str, str]], answers: Sequence[Accepted | Declined]) -> None:
+        """Count those of the jobs that were taken in."""
         for (key, user), answer in zip(jobs, answers, strict=True):
             if isinstance(answer, Accepted):
                 self._keys.add(key)
@@ -304,25 +245,8 @@ class OpenJobs:
                 del self._counts[user]
 
 
-class Admission:
-    """Jobs that may be handed in; made by `OpenJobs.admitting`."""
-
-    def __init__(self, open_jobs: OpenJobs, jobs: Sequence[tuple[str, str]]) -> None:
-        self._open_jobs = open_jobs
-        self._jobs = jobs
-
-    def answered(self, answers: Sequence[Accepted | Declined]) -> None:
-        """Say what became of them, in their order."""
-        self._open_jobs.taken_in(self._jobs, answers)
-
-
 def check_count(user: str, new: int, are_open: int, most: int) -> None:
-    """See to it that a user has not too many jobs.
-
-    Raises
-    ------
-    RefusalError
-    """
+    """Refuse new jobs of a user who would have too many."""
     if are_open + new > most:
         problem = f"{user or 'nobody'} has {are_open} jobs that are not over, and hands in {new} more; at most {most}"
         raise RefusalError("too-many-open-jobs", f"{problem}: wait until some have ended, or cancel some")
@@ -330,17 +254,19 @@ def check_count(user: str, new: int, are_open: int, most: int) -> None:
 
 async def open_at_site(backend: Backend, site: str, user: str, most: int) -> int:
     """Return how many jobs a user has handed in to a site and are not over; counted no further than to `most`."""
-    query = JobQuery(own=site, user=user, state=OPEN, limit=MOST_LISTED)
     count = 0
-    below: int | None = None
-    while count < most:
-        page = await backend.jobs(_with_below(query, below))
-        count += len(page.jobs)
-        below = page.below
-        if below is None or not page.jobs:
+    async for page in _pages(backend, JobQuery(own=site, user=user, state=OPEN, limit=MOST_LISTED)):
+        count += len(page)
+        if count >= most:
             break
     return count
 
 
-def _with_below(query: JobQuery, below: int | None) -> JobQuery:
-    return msgspec.structs.replace(query, below=below)
+async def _pages(backend: Backend, query: JobQuery) -> AsyncGenerator[list[JobRecord], None]:
+    """Yield all jobs that are asked for, page after page."""
+    page = await backend.jobs(query)
+    while page.jobs:
+        yield page.jobs
+        if page.below is None:
+            return
+        page = await backend.jobs(msgspec.structs.replace(query, below=page.below))

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from gridweave.grid.gateway.call import GatewayCall, HttpRoute
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
 from gridweave.grid.gateway.limits import Slots
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import read_body
@@ -42,19 +42,8 @@ Answer = Callable[[str, str, str, bytes], Awaitable[bytes]]
 class LinkDoor:
     """Where the other ends of links knock.
 
-    Parameters
-    ----------
-    accepts : mapping from str to Secrets
-        By the sites whose links they are, what is expected of the other end.
-    answer : callable, optional
-        None: nothing can be asked here.
-    wants_certificate : bool
-        Whether the other end must have shown a certificate that is trusted.
-
-    Attributes
-    ----------
-    heard_ms : dict from str to int
-        When the other end of each link was heard last, in Unix time.
+    `accepts` has by site what is expected of its other end; without `answer` nothing can be asked here. `heard_ms` is
+    when each end was heard last, in Unix time.
     """
 
     def __init__(
@@ -80,32 +69,20 @@ class LinkDoor:
         return self.heard_ms.get(site, 0) / 1000
 
     def route(self, call: GatewayCall) -> HttpRoute:
-        """Return what a request is for.
-
-        Raises
-        ------
-        RefusalError
-            If there is no such thing.
-        """
+        """Return what a request is for."""
         path, method = call.request.path, call.request.method
         if path == PACKET_PATH:
-            route = _PACKET
+            found = _PACKET
         elif self._answer is not None and path.startswith(f"{CALL_PATH}/"):
-            route = _CALL
+            found = _CALL
         else:
             raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; docs/link.md tells what there is")
         if method != "POST":
             raise RefusalError("wrong-method", f"{method!r:.50} at {path!r:.200}; POST", headers={"Allow": "POST"})
-        return route
+        return found
 
     async def handle(self, call: GatewayCall) -> web.Response:
-        """Answer a request of the other end.
-
-        Raises
-        ------
-        RefusalError
-            If it is not who it says, or of another version, or cannot be understood.
-        """
+        """Answer a request of the other end."""
         call.route = self.route(call)
         site = self._identify(call)
         call.target = site
@@ -158,17 +135,12 @@ def _certificate(request: web.BaseRequest) -> bool:
     return tls is not None and bool(tls.getpeercert())
 
 
-async def _never(call: GatewayCall) -> object:
+async def _never(call: GatewayCall) -> web.Response:
     raise AssertionError("a link is not answered by the table of routes")
 
 
-_PACKET, _CALL = (
-    HttpRoute(method="POST", path=path, name=name, summary=summary, handler=_never, role=None)
-    for path, name, summary in (
-        (PACKET_PATH, "link_packet", "A packet of a link"),
-        (f"{CALL_PATH}/{{method}}", "link_call", "A question over a link"),
-    )
-)
+_PACKET = route(f"POST {PACKET_PATH}", _never, None, name="link_packet")
+_CALL = route(f"POST {CALL_PATH}/{{method}}", _never, None, name="link_call")
 
 
 def is_of_link(path: str) -> bool:

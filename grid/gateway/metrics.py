@@ -22,13 +22,7 @@ _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5
 
 
 class GatewayMetrics:
-    """The numbers of one gateway, in a registry of their own.
-
-    Parameters
-    ----------
-    watchers, streams : callable
-        Return how many there are.
-    """
+    """The numbers of one gateway, in a registry of their own."""
 
     def __init__(self, *, watchers: Callable[[], int], streams: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
@@ -63,17 +57,7 @@ class GatewayMetrics:
         gauge("gridweave_streams", "Streams of events and output.").set_function(streams)
 
     def watch_links(self, links: Mapping[str, Link], sites: Sequence[str], heard_s: Callable[[str], float]) -> None:
-        """Count what goes over links.
-
-        Parameters
-        ----------
-        links : mapping from str to Link
-            By site; those whose other ends this gateway's own process calls.
-        sites : sequence of str
-            The sites of the links that end here.
-        heard_s : callable
-            Returns when the other end of a site's link was heard last, in Unix time; 0: not yet.
-        """
+        """Count what goes over the links of this process, and when each site whose link ends here was heard."""
         requests = Counter(
             "gridweave_link_requests",
             "Requests to the other ends of links.",
@@ -105,15 +89,7 @@ class GatewayMetrics:
             heard.labels(site).set_function(functools.partial(heard_s, site))
 
     def answered(self, route: str, method: str, status: int, seconds: float | None) -> None:
-        """Count a request.
-
-        Parameters
-        ----------
-        route : str
-            Its name in the table of routes; empty: none.
-        seconds : float, optional
-            None for a stream.
-        """
+        """Count a request, by the name of its route (empty: none) and with its time (None: it was a stream)."""
         self._requests.labels(route or "none", method if route else "none", str(status)).inc()
         if seconds is not None:
             self._seconds.labels(route or "none").observe(seconds)
@@ -132,13 +108,7 @@ class GatewayMetrics:
         self._backend_errors.inc()
 
     def looked(self, queue: Queue | None, sites: Sequence[SiteInfo]) -> None:
-        """Take in how the grid is.
-
-        Parameters
-        ----------
-        queue : Queue or None
-            None: it does not answer.
-        """
+        """Take in how the grid is; without a queue it does not answer."""
         self._up.set(queue is not None)
         if queue is not None:
             for state in ("waiting", "held", "starting", "running"):
@@ -166,40 +136,23 @@ _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 class LoggedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What is known of a request in the end.
-
-    Attributes
-    ----------
-    time : str
-    id : str
-        The id of the request, as in the story of the jobs that it handed in.
-    user, token : str
-        The token by its id.
-    method, route, target : str
-        The route by its name; the target is the job, site or token in its path.
-    status : int
-        499: the client went away before the answer.
-    duration_ms : float
-    bytes_in, bytes_out : int
-    jobs : int
-        How many it was about.
-    problem : str
-        The kind of refusal.
-    """
+    """What is known of a request in the end."""
 
     time: str
-    id: str
+    id: str  # the id of the request, as in the story of the jobs that it handed in
+    # The token by its id.
     user: str = ""
     token: str = ""
+    # The route by its name; the target is the job, site or token in its path.
     method: str
     route: str = ""
     target: str = ""
-    status: int
+    status: int  # 499: the client went away before the answer
     duration_ms: float
     bytes_in: int = 0
     bytes_out: int = 0
-    jobs: int = 0
-    problem: str = ""
+    jobs: int = 0  # how many it was about
+    problem: str = ""  # the kind of refusal
 
 
 def time_text(now_ms: int) -> str:

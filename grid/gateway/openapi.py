@@ -22,13 +22,7 @@ _WITH_BODY = ("malformed-body", "slow-body", "body-too-large", "unsupported-medi
 
 
 def describe(routes: Sequence[HttpRoute], *, with_tokens: bool) -> dict[str, Any]:
-    """Return the description of some routes.
-
-    Parameters
-    ----------
-    with_tokens : bool
-        Whether the gateway asks for tokens.
-    """
+    """Return the description of some routes."""
     types = {kind for route in routes for kind in (route.query, route.body, route.answer) if kind is not None} | {
         Problem,
         JobEvent,
@@ -146,7 +140,6 @@ def _responses(route: HttpRoute, by_type: dict[type[Any], Any]) -> dict[str, Any
 
 
 def _kinds(route: HttpRoute) -> Iterable[str]:
-    """Return which refusals a route may give."""
     found = [*_ALWAYS, *route.problems]
     if route.role is not None:
         found += _WITH_TOKEN

@@ -52,19 +52,7 @@ KINDS: dict[str, Kind] = {
 
 
 class RefusalError(Exception):
-    """A request is refused.
-
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    detail : str
-        What was wrong here, and what would be right.
-    retry_after_s : float, optional
-        After which time the same may succeed.
-    headers : mapping of str to str, optional
-        Of the answer.
-    """
+    """A request is refused: `detail` says what was wrong, and what would be right; `kind` is one of `KINDS`."""
 
     def __init__(
         self,

@@ -45,23 +45,8 @@ _WENT_AWAY = 499
 class Gateway:
     """A gateway in front of a live grid.
 
-    Parameters
-    ----------
-    link : LinkDoor, optional
-        Where the other ends of links knock; None: there are none.
-    links : mapping from str to Link, optional
-        By which this process calls the other ends; they are counted.
-    now_ms, now_s : callable
-        The clock of tokens and logs, and one that never goes back.
-    random_bytes : callable
-        Returns so many bytes that nobody can guess.
-
-    Raises
-    ------
-    OptionError
-        If a setting cannot be used.
-    InputError, UnavailableError
-        If the tokens cannot be read.
+    `link` is where the other ends of links knock; `links` are those by which this process calls them, to be counted.
+    `now_ms` is the clock of tokens and logs, `now_s` one that never goes back.
     """
 
     def __init__(
@@ -100,13 +85,7 @@ class Gateway:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen; the grid need not answer yet.
-
-        Raises
-        ------
-        OptionError
-            If there is no such address, or something listens there.
-        """
+        """Listen; the grid need not answer yet."""
         server = _Server(self, handler_cancellation=True, keepalive_timeout=self.settings.idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=self.settings.stop_s)
         await self._runner.setup()
@@ -174,13 +153,10 @@ class Gateway:
             self._log(call, status, problem, self._now_s() - begin_s)
 
     async def _answer(self, call: GatewayCall) -> web.StreamResponse:
-        """Return the answer to a request, or raise why it has none."""
         try:
             return await self._dispatch(call)
         except RefusalError:
             raise
-        except OptionError as error:
-            raise RefusalError("invalid-request", str(error)) from None
         except InputError as error:
             raise RefusalError("invalid-request", str(error)) from None
         except UnavailableError as error:
@@ -213,21 +189,20 @@ class Gateway:
         if form is None:
             raise RefusalError("not-acceptable", f"Accept names none of {', '.join(route.forms)}")
         call.answer_form = form
-        if route.query is not None:
-            call.query = parameters(request.query, route.query)
+        given = {} if route.query is None else {"query": parameters(request.query, route.query)}
         if route.is_stream:
-            return await self._respond(call, route)
+            return await self._respond(call, route, given)
         with parts.at_once.one(call.identity.user), parts.memory.holding() as held:
             if route.body is not None:
                 call.form = body_form(request.headers.get("Content-Type", ""))
                 most = route.most_bytes(self.settings)
                 call.data = await read_body(request, most, self.settings.body_timeout_s, held)
                 if not route.reads_body:
-                    call.body = decode(call.data, call.form, route.body)
-            return await self._respond(call, route)
+                    given["body"] = decode(call.data, call.form, route.body)
+            return await self._respond(call, route, given)
 
-    async def _respond(self, call: GatewayCall, route: HttpRoute) -> web.StreamResponse:
-        answer = await route.handler(call)
+    async def _respond(self, call: GatewayCall, route: HttpRoute, given: dict[str, Any]) -> web.StreamResponse:
+        answer = await route.handler(call, **given)
         if not isinstance(answer, web.StreamResponse):
             answer = web.Response(body=encode(answer, call.answer_form), content_type=call.answer_form)
         return self._finished(call, answer)
@@ -250,7 +225,6 @@ class Gateway:
             raise RefusalError("too-many-requests", problem, retry_after_s=wait_s)
 
     def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:
-        """Return the answer to a request that is refused."""
         if call.request.writer.output_size > 0:
             # Something has been sent already; a client sees by the missing end that it is not all.
             _cut(call.request)
@@ -264,13 +238,7 @@ class Gateway:
         return response
 
     def bad_http(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
-        """Return the answer to what is no request, or to one that the gateway failed at.
-
-        Parameters
-        ----------
-        status : int
-            That aiohttp would give.
-        """
+        """Return the answer to what is no request, or to one that the gateway failed at."""
         call = GatewayCall(parts=self._parts, request=request, request_id=self._request_id(request))
         call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
         if status == 400:
@@ -320,7 +288,6 @@ def _parts(
     now_s: Callable[[], float],
     random_bytes: Callable[[int], bytes],
 ) -> Parts:
-    """Return what the handlers of a gateway share."""
     tokens: AsyncTokens | None = None
     if settings.tokens is not None:
         tokens = AsyncTokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
@@ -360,8 +327,6 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One connection."""
-
     __slots__ = ("_gateway",)
 
     def __init__(self, server: _Server, gateway: Gateway, options: dict[str, Any]) -> None:

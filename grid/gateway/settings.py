@@ -111,11 +111,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 def is_loopback(host: str) -> bool:
     """Return whether a host is this machine, seen from itself.
 
-    Parameters
-    ----------
-    host : str
-        A name or an address, without a port.
-
     Examples
     --------
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("localhost.evil.org")
@@ -130,18 +125,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Certificate:
-    """A certificate and its key, in files.
-
-    Parameters
-    ----------
-    client_ca : str, optional
-        A file of certificates; whoever connects may show one that is signed by one of them.
-
-    Raises
-    ------
-    OptionError
-        If one cannot be used.
-    """
+    """A certificate and its key in files; whoever connects may show one that is signed by one of `client_ca`."""
 
     def __init__(self, cert: str, key: str, client_ca: str | None = None) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
@@ -195,13 +179,7 @@ class Certificate:
         return self._state() != self._seen
 
     def reload(self) -> None:
-        """Read the files again, for connections that come from now on.
-
-        Raises
-        ------
-        OptionError
-            If they cannot be used; the old ones go on then.
-        """
+        """Read the files again, for connections that come from now on; the old ones go on if that fails."""
         self._seen = self._state()  # what is wrong with them is told once
         self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         self._loaded(self.context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from typing import Annotated, Literal
 
 import msgspec
@@ -31,56 +32,33 @@ _MOST_NUMBER = 2**62
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which events are asked for.
+    """Which events are asked for."""
 
-    Attributes
-    ----------
-    after : int, optional
-        Those after this one; left out: those from now on.
-    job, kind : tuple
-        Only of these jobs, of these kinds.
-    user : str, optional
-        Only of jobs of this user.
-    format : str
-        Of the frames of a WebSocket.
-    """
-
+    # Those after this one; left out: those from now on.
     after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] | None = None
+    # Only of these jobs, of these kinds.
     job: Annotated[tuple[JobId, ...], Meta(max_length=1_000)] = ()
     kind: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
-    user: str | None = None
-    format: Literal["json", "msgpack"] = "json"
+    user: str | None = None  # only of jobs of this user
+    format: Literal["json", "msgpack"] = "json"  # of the frames of a WebSocket
 
 
 class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which part of what a rank has written is asked for.
-
-    Attributes
-    ----------
-    rank : int
-    stream : str
-        Standard output, standard error, or what a callable has returned.
-    offset : int
-        Of the first byte.
-    limit : int
-        So many bytes at most; with `follow` of no effect.
-    follow : bool
-        Whether what is written later is sent, too, until the job has ended.
-    """
+    """Which part of what a rank has written is asked for."""
 
     rank: Annotated[int, Meta(ge=0, le=10**7)] = 0
-    stream: Literal["out", "err", "result"] = "out"
-    offset: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
+    stream: Literal["out", "err", "result"] = "out"  # standard output, standard error, or what a callable has returned
+    offset: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0  # of the first byte
+    # So many bytes at most; with `follow` of no effect.
     limit: Annotated[int, Meta(ge=1, le=MOST_OUTPUT_BYTES)] = MOST_OUTPUT_BYTES
-    follow: bool = False
+    follow: bool = False  # whether what is written later is sent, too, until the job has ended
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-async def _wanted(call: GatewayCall) -> tuple[Filter, int | None]:
+async def _wanted(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | None]:
     """Return which events a request may and wants to see, and after which one."""
-    query: EventQuery = call.query
     after = query.after
     heard = call.request.headers.get("Last-Event-ID")
     if heard:
@@ -110,9 +88,9 @@ async def _check_own(call: GatewayCall, job_ids: tuple[int, ...]) -> None:
                 raise unknown_job(job_id)
 
 
-async def events(call: GatewayCall) -> web.StreamResponse:
-    """Send what happens as server-sent events."""
-    wanted, after = await _wanted(call)
+async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
+    """Watch jobs: server-sent events, one JobEvent each."""
+    wanted, after = await _wanted(call, query)
     with call.parts.streams.one(call.identity.user):
         response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
         await response.prepare(call.request)
@@ -151,12 +129,12 @@ def _cut(call: GatewayCall) -> None:
         call.request.transport.abort()
 
 
-async def events_ws(call: GatewayCall) -> web.StreamResponse:
-    """Send what happens over a WebSocket."""
+async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
+    """Watch jobs over a WebSocket: one JobEvent in each frame."""
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
         problem = "this is a WebSocket; upgrade to one, or take /v1/events"
         raise RefusalError("invalid-request", problem, errors=[FieldProblem(where="Upgrade", detail="is missing")])
-    wanted, after = await _wanted(call)
+    wanted, after = await _wanted(call, query)
     with call.parts.streams.one(call.identity.user):
         socket = web.WebSocketResponse(
             heartbeat=call.parts.settings.comment_s, max_msg_size=1024, compress=False, timeout=5.0
@@ -166,7 +144,9 @@ async def events_ws(call: GatewayCall) -> web.StreamResponse:
             await socket.prepare(call.request)
         except web.HTTPException as error:
             raise RefusalError("invalid-request", f"this is no handshake of a WebSocket: {error.text}") from None
-        sending = asyncio.create_task(_send_frames(call, socket, wanted, after))
+        settings = call.parts.settings
+        watching = call.parts.hub.watch(wanted, call.identity.token_id, after, settings.comment_s)
+        sending = asyncio.create_task(_send_frames(call, socket, watching, query.format))
         try:
             await _until_closed(socket, sending)
         finally:
@@ -194,17 +174,19 @@ async def _until_closed(socket: web.WebSocketResponse, sending: asyncio.Task[Non
             return
 
 
-async def _send_frames(call: GatewayCall, socket: web.WebSocketResponse, wanted: Filter, after: int | None) -> None:
-    query: EventQuery = call.query
-    settings = call.parts.settings
-    watching = call.parts.hub.watch(wanted, call.identity.token_id, after, settings.comment_s)
+async def _send_frames(
+    call: GatewayCall,
+    socket: web.WebSocketResponse,
+    watching: AsyncGenerator[Chunk | StreamEnd | int, None],
+    form: Literal["json", "msgpack"],
+) -> None:
     async with contextlib.aclosing(watching):
         async for told in watching:
             if isinstance(told, StreamEnd):
                 await _close(socket, told)
                 return
             if isinstance(told, Chunk):
-                await _send_chunk(call, socket, told, query.format)
+                await _send_chunk(call, socket, told, form)
 
 
 async def _send_chunk(
@@ -235,28 +217,28 @@ async def _close(socket: web.WebSocketResponse, end: StreamEnd) -> None:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-async def output(call: GatewayCall) -> web.StreamResponse:
-    """Send a part of what a rank has written, or all that it writes."""
-    query: OutputQuery = call.query
+async def output(call: GatewayCall, query: OutputQuery) -> web.StreamResponse:
+    """Read what a rank of a job has written, or follow it."""
     record = await call.own_job()
-    part = await _output_part(call, record.job_id, query.offset)
+    part = await _output_part(call, record.job_id, query, query.offset)
     headers = {OFFSET_HEADER: str(part.offset), "Content-Type": call.answer_form}
     if query.follow:
         with call.parts.streams.one(call.identity.user):
-            return await _follow(call, record.job_id, part, headers)
+            return await _follow(call, record.job_id, query, part, headers)
     headers[LAST_HEADER] = str(int(part.is_last))
     return web.Response(body=part.data, headers=headers)
 
 
-async def _output_part(call: GatewayCall, job_id: int, offset: int) -> OutputPart:
-    query: OutputQuery = call.query
+async def _output_part(call: GatewayCall, job_id: int, query: OutputQuery, offset: int) -> OutputPart:
     part = await call.backend.output(job_id, query.rank, query.stream, offset, query.limit)
     if part is None:
         raise unknown_job(job_id)
     return part
 
 
-async def _follow(call: GatewayCall, job_id: int, part: OutputPart, headers: dict[str, str]) -> web.StreamResponse:
+async def _follow(
+    call: GatewayCall, job_id: int, query: OutputQuery, part: OutputPart, headers: dict[str, str]
+) -> web.StreamResponse:
     """Send a part and all that follows; a stream that is cut off before the last part has no proper end."""
     response = web.StreamResponse(headers={**call.headers, **headers, "X-Accel-Buffering": "no"})
     response.enable_chunked_encoding()
@@ -275,7 +257,7 @@ async def _follow(call: GatewayCall, job_id: int, part: OutputPart, headers: dic
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
         try:
             await _check_wanted(call)
-            part = await _output_part(call, job_id, part.offset + len(part.data))
+            part = await _output_part(call, job_id, query, part.offset + len(part.data))
             heard_s = loop.time()
         except UnavailableError:
             part = msgspec.structs.replace(part, data=b"", offset=part.offset + len(part.data))
@@ -288,13 +270,7 @@ async def _follow(call: GatewayCall, job_id: int, part: OutputPart, headers: dic
 
 
 async def _check_wanted(call: GatewayCall) -> None:
-    """See to it that a stream is to go on.
-
-    Raises
-    ------
-    RefusalError
-        If its token can be used no more, or the gateway stops.
-    """
+    """Refuse to go on with a stream whose token can be used no more, or when the gateway stops."""
     tokens = call.parts.tokens
     if tokens is not None and call.identity.token_id not in await tokens.usable():
         raise RefusalError("unauthenticated", "the token can be used no more")

@@ -54,7 +54,7 @@ class _RawJobs(msgspec.Struct):
 
 
 async def submit(call: GatewayCall) -> Submitted:
-    """Hand in jobs."""
+    """Hand in jobs; they are durable when the answer comes."""
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)
@@ -82,9 +82,9 @@ async def _hand_in(
     users = [(key, request.user) for key, request in jobs]
     if site is None:
         await parts.open_jobs.known()
-        with parts.open_jobs.admitting(users) as admission:
+        with parts.open_jobs.admitting(users) as answered:
             answers = await parts.backend.submit(jobs, site=None, origin=call.origin)
-            admission.answered(answers)
+            answered(answers)
         return answers
     for user in sorted({user for _, user in users}):
         new = sum(other == user for _, other in users)

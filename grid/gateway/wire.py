@@ -34,14 +34,7 @@ T = TypeVar("T")
 
 
 def accepted(header: str, offered: Sequence[str]) -> str | None:
-    """Return which of the forms that are offered a client wants most; None: none of them.
-
-    Parameters
-    ----------
-    header : str
-        ``Accept``; empty: anything.
-    offered : sequence of str
-        The first one is given where the client does not mind.
+    """Return which of the forms that are offered a client wants most: the first one where it does not mind, or None.
 
     Examples
     --------
@@ -72,18 +65,7 @@ def _covers(wanted: str, form: str) -> bool:
 
 
 def body_form(header: str) -> str:
-    """Return whether a body is JSON or MessagePack.
-
-    Parameters
-    ----------
-    header : str
-        ``Content-Type``.
-
-    Raises
-    ------
-    RefusalError
-        If it is neither.
-    """
+    """Return whether a body is JSON or MessagePack, by its ``Content-Type``."""
     name, *parameters = (piece.strip().lower() for piece in header.split(";"))
     name = _ALIASES.get(name, name)
     charset = next((text.partition("=")[2].strip('"') for text in parameters if text.startswith("charset=")), "utf-8")
@@ -94,22 +76,7 @@ def body_form(header: str) -> str:
 
 
 async def read_body(request: web.BaseRequest, most: int, timeout_s: float, held: HeldBytes) -> bytes:
-    """Return the body of a request.
-
-    Parameters
-    ----------
-    most : int
-        So many bytes it may have.
-    timeout_s : float
-        In which it must have come.
-    held : HeldBytes
-        What this request may keep; given back by whoever made it.
-
-    Raises
-    ------
-    RefusalError
-        If it is too large, comes too slowly, or is compressed: a few bytes could become very many.
-    """
+    """Return the body of a request, if it is not too large, too slow, or compressed: a few bytes could become many."""
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding != "identity":
         raise RefusalError("unsupported-media-type", f"Content-Encoding is {encoding!r:.100}; send the body as it is")
@@ -147,20 +114,7 @@ async def _expect(request: web.BaseRequest) -> None:
 
 
 def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "") -> T:
-    """Return what a body, or a part of it, says.
-
-    Parameters
-    ----------
-    form : str
-        `JSON` or `MSGPACK`.
-    where : str
-        Of which part this is the body.
-
-    Raises
-    ------
-    RefusalError
-        If it cannot be read, or is not of that type.
-    """
+    """Return what a body says, or the part of one that stands at `where`."""
     try:
         return msgspec.json.decode(data, type=kind) if form == JSON else msgspec.msgpack.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -174,12 +128,7 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
 
 
 def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProblem:
-    """Return what is wrong where, by what msgspec says.
-
-    Parameters
-    ----------
-    within : str
-        Of which part it speaks.
+    """Return what is wrong where, by what msgspec says of a part of a request.
 
     Examples
     --------
@@ -195,18 +144,7 @@ def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProb
 
 
 def parameters(query: Any, kind: type[T]) -> T:
-    """Return what the part of a URL behind ``?`` says.
-
-    Parameters
-    ----------
-    kind : type of msgspec.Struct
-        Parameters that may be repeated are tuples there.
-
-    Raises
-    ------
-    RefusalError
-        If there is one that is unknown, or has a value that is none.
-    """
+    """Return what the part of a URL behind ``?`` says; parameters that may be repeated are tuples in `kind`."""
     repeatable = {field.name for field in msgspec.structs.fields(kind) if isinstance(field.default, tuple)}  # type: ignore[arg-type]
     found: dict[str, Any] = {}
     for name in dict.fromkeys(query):
@@ -243,24 +181,12 @@ def _is_text(text: str) -> bool:
 
 
 def encode(value: object, form: str) -> bytes:
-    """Return an answer as it goes over the wire.
-
-    Parameters
-    ----------
-    form : str
-        `JSON` or `MSGPACK`.
-    """
+    """Return an answer as it goes over the wire."""
     return msgspec.json.encode(value) if form == JSON else msgspec.msgpack.encode(value)
 
 
 def problem_response(problem: Problem, accept: str, headers: dict[str, str]) -> web.Response:
-    """Return the answer that tells of a problem, whatever the client accepts.
-
-    Parameters
-    ----------
-    accept : str
-        The header.
-    """
+    """Return the answer that tells of a problem, whatever the client accepts."""
     form = accepted(accept, BOTH) or JSON
     if problem.retry_after_s is not None:
         headers = headers | {"Retry-After": str(max(1, math.ceil(problem.retry_after_s)))}

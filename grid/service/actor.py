@@ -20,18 +20,8 @@ if TYPE_CHECKING:
 class MetaActor(DrivenActor["GridDesk"]):
     """The meta-scheduler as an actor: a thin shell around its `GridDriver`.
 
-    Parameters
-    ----------
-    journal : str
-        Path or URL of its journal.
-    namespace : str
-        Of the actors of the grid.
-    machines : tuple of tuple of str
-        The machines of each site, in site order.
-    calls : Calls, optional
-        By which it reaches its sites; those of actors on Ray, if left out.
-    password_file : str
-        Of the file with the password of the journal's database; empty: there is none.
+    It reaches its sites by `calls`; those of actors on Ray, if left out. `machines` are those of each site, in site
+    order.
     """
 
     def __init__(

@@ -77,7 +77,6 @@ class LiveBackend:
         self._last: dict[str, SiteInfo] = {}
 
     async def _ask(self, actor: str, method: str, kind: type[T], *arguments: object, timeout_s: float = CALL_S) -> T:
-        """Ask something at a desk."""
         data = await self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
         known: Any = kind
         try:
@@ -95,20 +94,13 @@ class LiveBackend:
         return self._names
 
     async def _site(self, name: str) -> str:
-        """Return the actor of a site.
-
-        Raises
-        ------
-        InputError
-            If there is no such site.
-        """
+        """Return the actor of a site."""
         names = [site.name for site in await self._sites()]
         if name not in names:
             raise InputError(f"there is no site {name!r:.100}; the grid has {', '.join(names)}")
         return site_actor(name)
 
     async def _owner(self, job_id: int) -> str:
-        """Return the site whose own user's a job is."""
         return (await self._sites())[job_id // OWN_IDS - 1].name
 
     async def _desk_of(self, job_id: int) -> str | None:
@@ -224,15 +216,7 @@ class LiveBackend:
     # -- output -------------------------------------------------------------------------------------------------------
 
     async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
-        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown.
-
-        Raises
-        ------
-        InputError
-            If the job has no such rank.
-        UnavailableError
-            If its machine does not answer.
-        """
+        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""
         # What is known of the job comes first: if it is over now, nothing more is written.
         record = await self._record(job_id)
         if record is None:
@@ -313,7 +297,6 @@ class LiveBackend:
 
 
 async def _or_none(answer: Awaitable[T]) -> T | None:
-    """Return an answer; None if there is none."""
     try:
         return await answer
     except UnavailableError:
@@ -335,13 +318,7 @@ def _site_of_rank(record: JobRecord, rank: int) -> str:
 
 
 class RayBackend(LiveBackend):
-    """A live grid on the Ray cluster that this process is connected to, found by the names of its actors.
-
-    Parameters
-    ----------
-    namespace : str
-        Of the actors of the grid.
-    """
+    """A live grid on the Ray cluster that this process is connected to, found by the names of its actors."""
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         super().__init__(Handles(namespace))
@@ -385,10 +362,5 @@ class SiteBackend(LiveBackend):
         return await self._ask(self.home, "quote", Forecast, request, False)
 
     async def scheduling(self) -> Scheduling:
-        """Refuse: how the grid schedules is known there.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse: how the grid schedules is known there."""
         raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's how the grid schedules")

@@ -55,11 +55,6 @@ GIVE_UP_S = 10.0
 def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
     """Return the names of all actors of a grid: machines, then sites, then the meta-scheduler.
 
-    Parameters
-    ----------
-    sites : sequence of (str, int)
-        Names, and how many machines each has.
-
     Examples
     --------
     >>> actor_names([("north", 2), ("south", 1)])
@@ -70,15 +65,7 @@ def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def find_actors(namespace: str, sites: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return the actors of a grid that are there, by their names, in the order of `actor_names`.
-
-    Parameters
-    ----------
-    namespace : str
-        Of the grid.
-    sites : sequence of (str, int)
-        As for `actor_names`.
-    """
+    """Return the actors of a grid that are there, by their names, in the order of `actor_names`."""
     import ray
 
     found = {}
@@ -89,13 +76,9 @@ def find_actors(namespace: str, sites: Sequence[tuple[str, int]]) -> dict[str, A
 
 
 def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-    """End actors, and what they run, unless that is to go on.
+    """End actors, and what they run, unless that is to go on: the machines first, then the others.
 
-    Parameters
-    ----------
-    timeout_s : float
-        How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
-        journal is whole at every instant.
+    What does not answer in time is ended all the same: its journal is whole at every instant.
     """
     import ray
 
@@ -124,29 +107,15 @@ Answer = Accepted | Declined
 
 
 class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A site as it is to be started.
-
-    Attributes
-    ----------
-    name : str
-    nodes : int
-    machines : int
-        On how many Ray nodes; the nodes are divided among them as evenly as possible.
-    virtual : bool
-        Whether nodes are only counted; otherwise the cores of a machine are divided among its nodes.
-    policy : SitePolicy or SharedNodes
-    owner : OwnerPolicy
-    journal : str
-        URL of its journal; empty: a file in its folder.
-    """
+    """A site as it is to be started."""
 
     name: str
     nodes: int
-    machines: int = 1
-    virtual: bool = True
+    machines: int = 1  # on how many Ray nodes; the nodes are divided among them as evenly as possible
+    virtual: bool = True  # whether nodes are only counted; otherwise the cores of a machine are divided among its nodes
     policy: Policy = SitePolicy()
     owner: OwnerPolicy = OwnerPolicy()
-    journal: str = ""
+    journal: str = ""  # URL of its journal; empty: a file in its folder
 
     def __post_init__(self) -> None:
         if not 1 <= self.machines <= self.nodes:
@@ -154,50 +123,27 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A grid as it is to be started.
+    """A grid as it is to be started."""
 
-    Attributes
-    ----------
-    folder : str
-        Where journals, jobs and their output are, on every machine.
-    sites : tuple of SitePlan
-    policy : GridPolicy
-    namespace : str
-        Of its actors.
-    labelled : bool
-        Whether the Ray nodes carry labels that say which site they belong to; otherwise all is put anywhere.
-    journal : str
-        URL of the meta-scheduler's journal; empty: a file in the folder.
-    seed, margin_ms, retry_ms, lease_ms, network
-        As for `GridSettings`.
-    probes : ProbePlan, optional
-        How often the ways between sites are measured; None: never.
-    rendezvous_ms : int
-        As for `SiteSettings`.
-    first_port : int
-        From which on ports are kept for the ranks of jobs to meet at; grids on the same machine have others each.
-    grid_labels : dict from str to str
-        What a Ray node must have for the meta-scheduler to be there.
-    grid_host : str
-        The IP address of the machine that it must be on; empty: any.
-    """
-
-    folder: str
+    folder: str  # where journals, jobs and their output are, on every machine
     sites: tuple[SitePlan, ...]
     policy: GridPolicy
-    namespace: str = NAMESPACE
+    namespace: str = NAMESPACE  # of its actors
+    # Whether the Ray nodes carry labels that say which site they belong to; otherwise all is put anywhere.
     labelled: bool = True
-    journal: str = ""
+    journal: str = ""  # URL of the meta-scheduler's journal; empty: a file in the folder
+    # As for `GridSettings`.
     seed: int = 0
     margin_ms: int = 500
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
-    probes: ProbePlan | None = None
-    rendezvous_ms: int = 30_000
+    probes: ProbePlan | None = None  # how often the ways between sites are measured; None: never
+    rendezvous_ms: int = 30_000  # as for `SiteSettings`
+    # From which on ports are kept for the ranks of jobs to meet at; grids on the same machine have others each.
     first_port: int = FIRST_PORT
-    grid_labels: dict[str, str] = {}
-    grid_host: str = ""
+    grid_labels: dict[str, str] = {}  # what a Ray node must have for the meta-scheduler to be there
+    grid_host: str = ""  # the IP address of the machine that it must be on; empty: any
 
     def settings(self) -> GridSettings:
         """Return what its meta-scheduler is made of."""
@@ -232,14 +178,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningActors:
-    """Actors that run on Ray, of a grid or of a site alone.
-
-    Attributes
-    ----------
-    actors : dict from str to actor handle
-    made : set of str
-        The names of those that did not run before.
-    """
+    """Actors that run on Ray, of a grid or of a site alone; those in `made` did not run before."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -269,11 +208,7 @@ class RunningActors:
     def wait_for(self, names: Sequence[str], timeout_s: float) -> None:
         """Wait until actors can be called; if one cannot, end those that were made here.
 
-        Raises
-        ------
-        UnavailableError
-        InputError
-            If the journal of one is of another plan, or is none.
+        InputError if the journal of one is of another plan, or is none.
         """
         import ray
 
@@ -303,26 +238,14 @@ class RunningActors:
         raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
     def wait(self, timeout_s: float = START_S) -> None:
-        """Wait until all actors can be called; if one cannot, end those that were made here.
-
-        Raises
-        ------
-        UnavailableError
-        """
+        """Wait until all actors can be called; if one cannot, end those that were made here."""
         machines = [name for name in self.actors if name.startswith("agent:")]
         # These compile nothing: one that is not there soon has no node to be on.
         self.wait_for(machines, timeout_s)
         self.wait_for([name for name in self.actors if name not in machines], max(timeout_s, COMPILE_S))
 
     def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-        """End the actors, and what they run, unless that is to go on.
-
-        Parameters
-        ----------
-        timeout_s : float
-            How long to wait for the machines, and then for the others. What does not answer is ended all the same: its
-            journal is whole at every instant.
-        """
+        """End the actors, as `stop_actors`."""
         stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
         self.actors = {}
 
@@ -339,10 +262,7 @@ class RunningGrid(RunningActors):
     ) -> list[Accepted | Declined]:
         """Hand in jobs, to the grid or to a site as one of its own users; return what became of each.
 
-        Raises
-        ------
-        UnavailableError
-            If there was no answer; the same keys may be handed in again.
+        UnavailableError if there was no answer; the same keys may be handed in again.
         """
         import ray
 
@@ -366,17 +286,7 @@ class RunningGrid(RunningActors):
 def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any] = NodeAgent) -> RunningGrid:
     """Start the actors of a grid on the Ray cluster that this process is connected to; those that run stay.
 
-    Parameters
-    ----------
-    timeout_s : float
-        How long to wait until all can be called.
-    machine : type
-        What is to be the agent of a machine.
-
-    Raises
-    ------
-    UnavailableError
-        If an actor is not ready in time: no node has its label, or its journal is not to be had.
+    UnavailableError if one is not ready in time: no node has its label, or its journal is not to be had.
     """
     grid = make_grid(plan, machine=machine)
     grid.wait(timeout_s)
@@ -398,19 +308,12 @@ def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the actors of sites are made.
+    """Where the actors of sites are made."""
 
-    Attributes
-    ----------
-    folder, labelled
-        As for `GridPlan`.
-    host : str
-        By which name other sites reach a machine; empty: that which Ray has.
-    """
-
+    # As for `GridPlan`.
     folder: str
     labelled: bool = True
-    host: str = ""
+    host: str = ""  # by which name other sites reach a machine; empty: that which Ray has
 
 
 def make_site(
@@ -423,19 +326,7 @@ def make_site(
     probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]] = (None, ()),
     **options: Any,
 ) -> None:
-    """Make the actors of a site: those of its machines, and its own.
-
-    Parameters
-    ----------
-    found : RunningActors
-        Gets them.
-    machine : type
-        What is to be the agent of a machine.
-    probing : tuple
-        As of `GridPlan.probing`.
-    **options
-        Of `SiteActor`.
-    """
+    """Make the actors of a site: those of its machines, and its own, with the options of `SiteActor`."""
     folder = Path(place.folder) / site.name
     for each in settings.machines:
         probes = probing if each is settings.machines[0] else (None, ())
@@ -457,13 +348,7 @@ def _labels(labelled: bool, site: SitePlan, machine: str) -> dict[str, str]:
 
 
 def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
-    """Return the machines of a site, each with its nodes and ports of its own.
-
-    Parameters
-    ----------
-    first_port : int
-        From which on ports are kept, `PORTS_EACH` for each machine.
-    """
+    """Return the machines of a site, each with its nodes and ports of its own."""
     machines = []
     for machine in range(site.machines):
         nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
@@ -474,15 +359,7 @@ def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
 
 
 def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
-    """Return the grid that is to be started.
-
-    Parameters
-    ----------
-    folder, namespace, labelled, first_port
-        As for `GridPlan`.
-    secret : bytes
-        By which the sites know each other when they probe.
-    """
+    """Return the grid that is to be started; by the secret the sites know each other when they probe."""
     table = read.grid
     times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms")
     return GridPlan(

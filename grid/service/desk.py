@@ -15,15 +15,7 @@ from gridweave.site.service.desk import Desk, queued
 
 
 class GridDesk(Desk[GridDriver]):
-    """What is asked of the meta-scheduler.
-
-    Parameters
-    ----------
-    driver : GridDriver
-        It has taken no turn yet.
-    machines : sequence of tuple of str
-        The machines of each site, in site order; empty: not known.
-    """
+    """What is asked of the meta-scheduler; the machines of its sites may not be known."""
 
     methods = (*Desk.methods, "about", "queue", "forecast", "quote", "scheduling")
 

@@ -34,25 +34,15 @@ from gridweave.site.service.driver import Driver, Send
 
 
 class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What the grid decides by of the links between its sites.
+    """What the grid decides by of the links between its sites."""
 
-    Attributes
-    ----------
-    links : str
-        A digest of the links.
-    routes : str
-    k, segment_bytes : int
-        As for `gridweave.netmodel.routing.find_paths`.
-    earliest_end : bool
-    staging, exact_up_to : int
-        As for `gridweave.grid.control.links.GridNetwork`.
-    """
-
-    links: str
+    links: str  # a digest of the links
     routes: str
+    # As for `gridweave.netmodel.routing.find_paths`.
     k: int
     segment_bytes: int
     earliest_end: bool
+    # As for `gridweave.grid.control.links.GridNetwork`.
     staging: int
     exact_up_to: int
 
@@ -89,15 +79,7 @@ def identity_of(settings: GridSettings) -> GridIdentity:
 
 
 class GridDriver(Driver[Any]):
-    """Drives a `LiveGrid`.
-
-    Parameters
-    ----------
-    place : str or pathlib.Path
-        Of its journal.
-    to_site : callable
-        Carries a packet to a site, by its name.
-    """
+    """Drives a `LiveGrid`."""
 
     def __init__(self, settings: GridSettings, place: str | Path, clock: Clock, *, to_site: Send) -> None:
         self.settings = settings
@@ -133,12 +115,9 @@ _MOST_ROUNDS = 50
 
 
 def warm_up(settings: GridSettings) -> LiveGrid:
-    """Play some jobs on a grid of its own: some that fill a site, one that waits, one on all sites; and forecast them.
+    """Play and forecast some jobs on a grid of its own: some fill a site, one waits, one is on all sites.
 
-    Returns
-    -------
-    LiveGrid
-        That grid. Nothing is known of it to the one that will work.
+    Nothing of it is known to the one that will work.
     """
     grid = LiveGrid(settings)
     sizes = [nodes for _, nodes in settings.sites]

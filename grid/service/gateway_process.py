@@ -52,18 +52,7 @@ _LOOK_EVERY_S = 0.05
 
 
 def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
-    """See to it that there is an operator's token; return where tokens are kept.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Closed to other users.
-
-    Raises
-    ------
-    OptionError
-        If the file with the operator's token cannot be used.
-    """
+    """See to it that there is an operator's token; return where tokens are kept."""
     place = str(make_private(folder) / TOKENS)
     if not plan.tokens:
         return place
@@ -88,13 +77,7 @@ def _adopt(store: TokenStore, file: str) -> None:
 
 
 def make_token(store: TokenStore, file: Path) -> None:
-    """Make a token for the user of this process that may do everything, unless there is one that still can be used.
-
-    Parameters
-    ----------
-    file : pathlib.Path
-        For the token; closed to other users.
-    """
+    """Make a token for the user of this process that may do everything, unless there is one that still can be used."""
     if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
         return
     write_private(file, store.create(getpass.getuser(), "operate").token + "\n")
@@ -103,17 +86,7 @@ def make_token(store: TokenStore, file: Path) -> None:
 async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:
     """Serve until INT or TERM, or until a work fails; at HUP the certificate is read again.
 
-    Parameters
-    ----------
-    works : sequence of awaitable
-        What goes on besides; one that comes to an end without an error is no reason to end.
-
-    Raises
-    ------
-    GridweaveError
-        Of a work.
-    OptionError
-        If the gateway cannot listen.
+    A work that comes to an end without an error is no reason to end.
     """
     loop = asyncio.get_running_loop()
     is_over = asyncio.Event()
@@ -150,18 +123,6 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
     """Serve a grid on the Ray cluster that this process is connected to, until a signal (INT or TERM) ends it.
 
     When that Ray is gone the process ends with status 3: whoever keeps it going starts one that joins the next.
-
-    Parameters
-    ----------
-    namespace : str
-        Of the actors of the grid.
-    say : callable
-        Told where it listens.
-
-    Raises
-    ------
-    OptionError
-        If a setting cannot be used.
     """
     from gridweave.grid.gateway.server import Gateway
     from gridweave.grid.service.backend import RayBackend
@@ -190,43 +151,20 @@ def log_requests() -> None:
 
 
 class GatewayTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process of a gateway is told by its standard input.
-
-    Attributes
-    ----------
-    settings : GatewaySettings
-    address : str
-        Of Ray.
-    namespace : str
-        Of the actors of the grid.
-    token : str
-        The file for the token of the user who starts it.
-    """
+    """What the process of a gateway is told by its standard input."""
 
     settings: GatewaySettings
     address: str
-    namespace: str
-    token: str
+    namespace: str  # of the actors of the grid
+    token: str  # the file for the token of the user who starts it
 
 
 def start_gateway(
     plan: GatewayTable, state: LocalGridState, folder: Path, ray_token: Path | None
 ) -> tuple[LocalProcess, str]:
-    """Start the gateway of a grid; it looks for the actors by itself.
+    """Start the gateway of a grid; return its process, and the URL at which it will answer.
 
-    Parameters
-    ----------
-    state : LocalGridState
-        Its ``url`` is where it listened before, if it did.
-    folder : pathlib.Path
-        Of the state.
-    ray_token : pathlib.Path, optional
-        The file of the token of Ray.
-
-    Returns
-    -------
-    LocalProcess, str
-        The process, and the URL at which it will answer.
+    It looks for the actors by itself, and listens where it did before (``state.url``), if it can.
     """
     before = int(state.url.rpartition(":")[2]) if state.url else DEFAULT_PORT
     port = free_port(plan.host, before if plan.port is None else plan.port)
@@ -274,13 +212,7 @@ def url_of(settings: GatewaySettings) -> str:
 
 
 def wait_until_ready(url: str, process: LocalProcess, logs: Path) -> None:
-    """Wait until a gateway answers for the grid behind it.
-
-    Raises
-    ------
-    UnavailableError
-        If it ends before, or takes too long.
-    """
+    """Wait until a gateway answers for the grid behind it; UnavailableError if it ends before, or takes too long."""
     until = time.monotonic() + READY_S
     while not answers(url):
         if not process.is_alive:

@@ -76,35 +76,21 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A grid as it is to run on this machine.
-
-    Attributes
-    ----------
-    name : str
-    sites : tuple of LocalSite
-    make_plan : callable
-        Makes its plan of: the folder, the namespace, whether Ray nodes are labelled, the first port for ranks, and the
-        secret by which sites that probe know each other. It may take a while.
-    folder : str
-        Of journals, jobs and output; empty: one below that of its state.
-    gateway : GatewayTable
-    ray_port, first_port, store_bytes : int
-        Of the local Ray; the first two 0: any.
-    address : str, optional
-        Of a Ray cluster that runs, in place of a local one.
-    file, text, base : str
-        The GRID.toml it comes from.
-    """
+    """A grid as it is to run on this machine."""
 
     name: str
     sites: tuple[LocalSite, ...]
+    # Makes its plan of: the folder, the namespace, whether Ray nodes are labelled, the first port for ranks, and the
+    # secret by which sites that probe know each other. It may take a while.
     make_plan: Callable[[str, str, bool, int, bytes], GridPlan]
-    folder: str = ""
+    folder: str = ""  # of journals, jobs and output; empty: one below that of its state
     gateway: GatewayTable = field(default_factory=GatewayTable)
+    # Of the local Ray; the first two 0: any.
     ray_port: int = 0
     first_port: int = 0
     store_bytes: int = STORE_BYTES
-    address: str | None = None
+    address: str | None = None  # of a Ray cluster that runs, in place of a local one
+    # The GRID.toml it comes from.
     file: str = ""
     text: str = ""
     base: str = ""
@@ -120,20 +106,7 @@ class Wanted:
 
 
 def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> Wanted:
-    """Return what is to run of a GRID.toml.
-
-    Parameters
-    ----------
-    name : str, optional
-        Goes before the name in the file.
-    address : str, optional
-        Of a Ray cluster that runs; without it there is a local one.
-
-    Raises
-    ------
-    OptionError
-        If the name can be none.
-    """
+    """Return what is to run of a GRID.toml; `name` goes before the name in the file."""
     file = read.file
     assert isinstance(file, GridFile), "a file of serve is no GRID.toml"
 
@@ -160,44 +133,19 @@ def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None 
 
 @dataclass(kw_only=True)
 class Brought:
-    """What `bring_up` came to.
-
-    Attributes
-    ----------
-    state : LocalGridState
-    was_up : bool
-        Whether some of it ran before.
-    started : list of str
-        What was started now.
-    seconds : dict from str to float
-        How long each phase took.
-    remarks : list of str
-        What people should know.
-    """
+    """What `bring_up` came to."""
 
     state: LocalGridState
-    was_up: bool = False
-    started: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    was_up: bool = False  # whether some of it ran before
+    started: list[str] = field(default_factory=list)  # what was started now
+    seconds: dict[str, float] = field(default_factory=dict)  # how long each phase took
+    remarks: list[str] = field(default_factory=list)  # what people should know
 
 
 def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str | None = None) -> Brought:
-    """Start a grid on this machine, or what is missing of it.
+    """Start a grid on this machine, or what is missing of it; if that fails, nothing is left of what was started.
 
-    Parameters
-    ----------
-    read : callable
-        Returns what is wanted under this name, at this address; while it does, Ray is loaded already.
-    address : str, optional
-        Of a Ray cluster that runs, in place of a local one.
-
-    Raises
-    ------
-    OptionError
-        If a grid of this name runs by another GRID.toml, or elsewhere.
-    UnavailableError
-        If something cannot be started; then nothing is left of what was.
+    `read` returns what is wanted under this name, at this address; while it does, Ray is loaded already.
     """
     with working_on(name) as folder, ended_in_order():
         before = read_grid_state(name)
@@ -265,7 +213,6 @@ class _Work:
         )
 
     def run(self, launcher: Launcher | None) -> None:
-        """Start what does not run."""
         make_private(self._folder / LOGS)
         make_private(Path(self.done.state.folder))
         self._had_jobs = count_running(Path(self.done.state.folder)) > 0
@@ -301,7 +248,6 @@ class _Work:
         self._await_gateway()
 
     def _ray(self, machines: Sequence[RayMachine]) -> OwnRay:
-        """Return the grid's Ray, as it runs."""
         state, wanted = self.done.state, self._wanted
         port = int(state.address.rpartition(":")[2] or 0)
         processes = tuple(one for one in state.processes if one.name != GATEWAY)
@@ -316,7 +262,6 @@ class _Work:
         )
 
     def _ray_changed(self, ray: RayState) -> None:
-        """Write down what has become of Ray."""
         state = self.done.state
         self.done.started += [one.name for one in ray.processes if one not in state.processes]
         gateway = tuple(one for one in state.processes if one.name == GATEWAY)
@@ -443,15 +388,7 @@ class _Work:
 
 
 def kept_secret(folder: Path, name: str) -> str:
-    """Return a random text that stays the same from one start of a grid to the next.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Of the grid's state.
-    name : str
-        Of the file in which it is kept, closed to other users.
-    """
+    """Return a random text that stays the same from one start of a grid to the next, in a file of its folder."""
     path = folder / name
     if not path.exists():
         write_private(path, secrets.token_hex(16))
@@ -490,41 +427,17 @@ def _check_same(state: LocalGridState, wanted: Wanted) -> None:
 
 @dataclass(kw_only=True)
 class TakenDown:
-    """What `take_down` came to.
+    """What `take_down` came to."""
 
-    Attributes
-    ----------
-    ended : list of str
-        What lived, and was ended.
-    jobs : int
-        Parts of jobs that were running on this machine; they go on if that was wished.
-    remarks : list of str
-    """
-
-    ended: list[str] = field(default_factory=list)
-    jobs: int = 0
+    ended: list[str] = field(default_factory=list)  # what lived, and was ended
+    jobs: int = 0  # parts of jobs that were running on this machine; they go on if that was wished
     remarks: list[str] = field(default_factory=list)
 
 
 def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> TakenDown | None:
-    """End what `bring_up` has started; what it found running stays.
+    """End what `bring_up` has started, or return None if nothing of it runs; what it found running stays.
 
-    Parameters
-    ----------
-    keep_jobs : bool
-        Whether the processes of jobs go on; the next `bring_up` finds them again.
-    tell : callable
-        Hears what is going on.
-
-    Returns
-    -------
-    TakenDown or None
-        None if nothing of such a grid runs.
-
-    Raises
-    ------
-    UnavailableError
-        If another process works on it.
+    The processes of jobs that are kept are found again by the next `bring_up`.
     """
     # Where there never was such a grid no folder is made for it.
     if read_grid_state(name) is None:
@@ -560,7 +473,6 @@ def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
 
 
 def _end_actors(state: LocalGridState, keep_jobs: bool, done: TakenDown) -> None:
-    """End the actors on a cluster of others."""
     try:
         knock(state.address)
         with connected(state.address):
@@ -576,13 +488,7 @@ def _end_actors(state: LocalGridState, keep_jobs: bool, done: TakenDown) -> None
 
 
 def open_jobs(folder: Path) -> int:
-    """Return how many jobs a grid that does not run has taken in that are not over, as the journals here say.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Of journals and jobs.
-    """
+    """Return how many jobs a grid that does not run has taken in that are not over, as the journals here say."""
     from sqlalchemy import func, select
 
     from gridweave.site.journal.reader import JournalReader
@@ -603,10 +509,7 @@ def open_jobs(folder: Path) -> int:
 def begin_anew(name: str) -> None:
     """Remove the journals of a grid that does not run, its jobs and their output, and by which GRID.toml it ran.
 
-    Raises
-    ------
-    UnavailableError
-        If it runs, or something cannot be removed.
+    UnavailableError if it runs, or something cannot be removed.
     """
     with working_on(name) as own:
         state = read_grid_state(name)

@@ -55,13 +55,7 @@ _QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY
 
 
 def knock(address: str) -> None:
-    """Find out in a few seconds that nothing listens at an address; Ray would take many minutes.
-
-    Raises
-    ------
-    UnavailableError
-        If nothing listens there.
-    """
+    """Raise UnavailableError in a few seconds if nothing listens at an address; Ray would take many minutes."""
     host, colon, port = address.strip().removeprefix("ray://").rpartition(":")
     if not colon:
         return  # auto, or what Ray knows better
@@ -104,18 +98,9 @@ def watch_node(
 ) -> None:
     """Watch the Ray node by which this process has joined a cluster, until it is gone.
 
-    A process that is connected to Ray does not end with it, nor does it find its way to the Ray in its place.
-
-    Parameters
-    ----------
-    node : str
-        Its id.
-    nodes : callable
-        Returns the nodes of the cluster, as `ray.nodes` does.
-    lost : callable
-        Called when it was not there several times on end, or nobody could tell.
-    pause : callable
-        Waits until it is time to look.
+    A process that is connected to Ray does not end with it, nor does it find its way to the Ray in its place. `lost` is
+    called when the node was not there several times on end, or nobody could tell; `pause` waits until it is time to
+    look.
     """
     missed = 0
     while missed < _MISSES:
@@ -138,13 +123,7 @@ def watch_ray(lost: Callable[[], None]) -> None:
 
 
 def join_problem(where: str, error: Exception) -> UnavailableError:
-    """Return the error for a cluster that cannot be joined or started, in one line.
-
-    Parameters
-    ----------
-    error : Exception
-        One of `RAY_ERRORS`.
-    """
+    """Return the error for a cluster that cannot be joined or started, in one line."""
     told = " ".join(str(error).split()) or type(error).__name__
     return UnavailableError(f"--address: Ray cannot be used on {where}: {told}")
 
@@ -172,18 +151,11 @@ _LONGEST_PATH = 30
 
 
 class RayMachine(msgspec.Struct, frozen=True):
-    """A machine of a site, for which there is to be a Ray node.
-
-    Attributes
-    ----------
-    site, name : str
-    alone : bool
-        Whether it is the only one of its site, and so needs no label of its own.
-    """
+    """A machine of a site, for which there is to be a Ray node."""
 
     site: str
     name: str
-    alone: bool = True
+    alone: bool = True  # whether it is the only one of its site, and so needs no label of its own
 
     @property
     def node(self) -> str:
@@ -197,15 +169,7 @@ class RayMachine(msgspec.Struct, frozen=True):
 
 
 class Launcher:
-    """A process that starts Ray nodes (`gridweave.grid.service.ray_nodes`): it takes a second to be ready.
-
-    Parameters
-    ----------
-    token : pathlib.Path
-        The file of the token of Ray.
-    marker : str
-        For the environment of all that it starts.
-    """
+    """A process that starts Ray nodes (`gridweave.grid.service.ray_nodes`): it takes a second to be ready."""
 
     def __init__(self, token: Path, marker: str) -> None:
         self.problem: str | None = None
@@ -248,46 +212,20 @@ class Launcher:
 
 
 class RayState(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs of a Ray of one's own.
+    """What runs of a Ray of one's own."""
 
-    Attributes
-    ----------
-    boot : str
-        The start of the machine in which it was started.
-    port : int
-        Of its head.
-    temp : str
-        Folder of its sockets and logs.
-    processes : tuple of LocalProcess
-    """
-
-    boot: str = ""
+    boot: str = ""  # the start of the machine in which it was started
     port: int = 0
-    temp: str = ""
+    temp: str = ""  # folder of its sockets and logs
     processes: tuple[LocalProcess, ...] = ()
 
 
 class OwnRay:
     """A Ray of one's own on this machine, as it is to be or as it runs.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        For its token, and for what its processes say beyond Ray's own logs; closed to other users.
-    machines : sequence of RayMachine
-        Those that get a Ray node each; without any there is the head alone.
-    marker : str
-        For the environment of its processes.
-    store_bytes : int
-        Memory of each node for objects.
-    port : int
-        Of its head, when it is started; 0: any that is free.
-    state : RayState
-        What runs of it.
-    changed : callable, optional
-        Told at once of what has become of the state: whoever comes after this process must find all of it.
-    end_with : int
-        The number of a process with which all of it ends; 0: it outlives who starts it.
+    Each of the machines gets a Ray node; without any there is the head alone. `changed` is told at once of what has
+    become of the state: whoever comes after this process must find all of it. All of it ends with the process
+    `end_with`; 0: it outlives who starts it.
     """
 
     def __init__(
@@ -328,18 +266,7 @@ class OwnRay:
             self._changed(self.state)
 
     def start(self, launcher: Launcher | None = None) -> None:
-        """Start what does not run of it; return when it is on its way.
-
-        Parameters
-        ----------
-        launcher : Launcher, optional
-            One that is ready, or nearly so.
-
-        Raises
-        ------
-        UnavailableError
-            If the head does not come up.
-        """
+        """Start what does not run of it; return when it is on its way."""
         head = self.process(HEAD)
         if head is None:
             check_ray()
@@ -378,29 +305,12 @@ class OwnRay:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
-        """Connect this process to it.
-
-        Yields
-        ------
-        module
-            Of Ray.
-
-        Raises
-        ------
-        UnavailableError
-            If that fails.
-        """
+        """Connect this process to it."""
         with _environment_of_this(token_environment(self._folder / RAY_TOKEN)), connected(self.address) as ray:
             yield ray
 
     def wait(self) -> None:
-        """Wait until the nodes of all machines have joined; start anew those that have ended meanwhile.
-
-        Raises
-        ------
-        UnavailableError
-            If one does not join.
-        """
+        """Wait until the nodes of all machines have joined; start anew those that have ended meanwhile."""
         tries: Counter[str] = Counter()
         until = time.monotonic() + _JOIN_S
         while missing := self._not_joined():
@@ -424,13 +334,7 @@ class OwnRay:
         return [one for one in self._machines if not any(one.labels.items() <= labels.items() for labels in there)]
 
     def mend(self) -> None:
-        """Start anew the nodes that have ended.
-
-        Raises
-        ------
-        UnavailableError
-            If the head has: without it nothing of it works.
-        """
+        """Start anew the nodes that have ended; UnavailableError if the head has: without it nothing of it works."""
         if self.process(HEAD) is None:
             raise UnavailableError("the head of Ray has ended; all of it is to be started anew")
         self.start()
@@ -444,17 +348,7 @@ class OwnRay:
         self._change(processes=(), temp="")
 
     def end(self, jobs: Path, reason: str, *, keep_jobs: bool = False) -> int:
-        """End all of it; return how many parts of jobs were running.
-
-        Parameters
-        ----------
-        jobs : pathlib.Path
-            The folder of the grid, or site, that ran on it.
-        reason : str
-            Why, in one line, for the jobs that are ended.
-        keep_jobs : bool
-            Whether the processes of jobs go on; the next one finds them again.
-        """
+        """End all of it, and its jobs unless they are kept; return how many parts of jobs were running."""
         self.end_nodes()
         count = count_running(jobs)
         if not keep_jobs:
@@ -498,7 +392,6 @@ class OwnRay:
         return str(self._folder / LOGS / f"{name.replace(' ', '-').replace('/', '-').lower()}.log")
 
     def _last_words(self, name: str, said: str = "") -> str:
-        """Return the last line that a process has said."""
         with contextlib.suppress(OSError):
             said = said.strip() or Path(self._log(name)).read_text(errors="replace")
         lines = [line for line in said.splitlines() if line.strip()]
@@ -559,13 +452,7 @@ def remove_temp(temp: str) -> None:
 
 
 def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
-    """Return a port at which nothing listens: the one that is wanted, if that is free.
-
-    Parameters
-    ----------
-    wanted : int
-        0: any.
-    """
+    """Return a port at which nothing listens: the one that is wanted, if that is free."""
     for port in dict.fromkeys((wanted, 0)):
         with socket.socket() as one, contextlib.suppress(OSError, OverflowError):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -590,18 +477,7 @@ def _environment_of_this(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """Connect this process to a Ray cluster, quietly.
-
-    Yields
-    ------
-    module
-        Of Ray.
-
-    Raises
-    ------
-    UnavailableError
-        If that fails.
-    """
+    """Connect this process to a Ray cluster, quietly."""
     try:
         with quietly():
             import ray

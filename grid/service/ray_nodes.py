@@ -26,43 +26,21 @@ _LOOK_EVERY_S = 0.02
 
 
 class RayNode(msgspec.Struct, frozen=True):
-    """A Ray node that is to be started.
-
-    Attributes
-    ----------
-    name : str
-    options : tuple of str
-        Of ``ray start``.
-    log : str
-        The file for what it says.
-    """
+    """A Ray node that is to be started."""
 
     name: str
-    options: tuple[str, ...]
-    log: str
+    options: tuple[str, ...]  # of ``ray start``
+    log: str  # the file for what it says
 
 
 class Launching(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be started.
-
-    Attributes
-    ----------
-    host : str
-    port : int
-        Where the head of Ray answers, or will.
-    head : RayNode, optional
-        None: it runs.
-    nodes : tuple of RayNode
-        Those that join it.
-    end_with : int
-        The number of a process with which they end; 0: none.
-    """
+    """What is to be started."""
 
     host: str
-    port: int
-    head: RayNode | None = None
-    nodes: tuple[RayNode, ...] = ()
-    end_with: int = 0
+    port: int  # where the head of Ray answers, or will
+    head: RayNode | None = None  # none: it runs
+    nodes: tuple[RayNode, ...] = ()  # those that join it
+    end_with: int = 0  # the number of a process with which they end; 0: none
 
 
 class Launched(msgspec.Struct, frozen=True):

@@ -73,54 +73,26 @@ logger = logging.getLogger("gridweave.serve")
 
 
 class FarSitePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A site that is elsewhere.
-
-    Attributes
-    ----------
-    end : LinkEnd
-    accepts_file : str
-        Of the secrets that are expected from it.
-    machines : tuple of str
-    """
+    """A site that is elsewhere."""
 
     end: LinkEnd
-    accepts_file: str
+    accepts_file: str  # of the secrets that are expected from it
     machines: tuple[str, ...]
 
 
 class GridService(msgspec.Struct, frozen=True, kw_only=True):
-    """The grid's side as it is to run.
+    """The grid's side as it is to run."""
 
-    Attributes
-    ----------
-    folder : str
-        Of the tokens, and of the journal if that is a file.
-    settings : GridSettings
-    sites : tuple of FarSitePlan
-        In the order of the settings.
-    gateway : GatewayTable
-    journal : str
-        Path or URL.
-    password_file : str
-        Of the password of its database; empty: there is none.
-    """
-
-    folder: str
+    folder: str  # of the tokens, and of the journal if that is a file
     settings: GridSettings
-    sites: tuple[FarSitePlan, ...]
+    sites: tuple[FarSitePlan, ...]  # in the order of the settings
     gateway: GatewayTable
-    journal: str
-    password_file: str = ""
+    journal: str  # path or URL
+    password_file: str = ""  # of the password of its database; empty: there is none
 
 
 def grid_service(read: ReadGrid) -> GridService:
-    """Return the grid's side that is to run.
-
-    Parameters
-    ----------
-    read : ReadGrid
-        Of the grid's side.
-    """
+    """Return the grid's side that is to run."""
     from gridweave.grid.service.cluster import machines_of, plan_of
 
     file = read.file
@@ -154,26 +126,14 @@ def _password_file(path: str | None, read: ReadGrid) -> str:
 
 
 class FarCalls:
-    """Carries calls to the meta-scheduler in this process, and over links to the sites and their machines.
-
-    Parameters
-    ----------
-    links : dict from str to Link
-        By site.
-    """
+    """Carries calls to the meta-scheduler in this process, and over links to the sites and their machines."""
 
     def __init__(self, links: dict[str, Link]) -> None:
         self._links = links
         self.meta: MetaActor | None = None
 
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor by its name, as `gridweave.site.service.calls.Calls`.
-
-        Raises
-        ------
-        UnavailableError
-            If there is no answer.
-        """
+        """Call a method of an actor by its name, as `gridweave.site.service.calls.Calls`."""
         if actor == GRID_ACTOR:
             return await self._call_meta(method, arguments, timeout_s)
         kind, _, place = actor.partition(":")
@@ -201,11 +161,8 @@ class FarCalls:
 def serve_grid(service: GridService, say: Say) -> None:
     """Run the grid's side until INT or TERM.
 
-    Raises
-    ------
-    GridweaveError
-        If it cannot be started, or its journal can never be used. Should its work end by an error, the process ends
-        with status 1: whoever supervises it starts it anew, and the journal knows all.
+    Should its work end by an error, the process ends with status 1: whoever supervises it starts it anew, and the
+    journal knows all.
     """
     log_requests()
     tokens = prepare_tokens(service.gateway, Path(service.folder))
@@ -223,13 +180,7 @@ async def _serve_grid(service: GridService, settings: GatewaySettings, say: Say)
 
 
 class GridSide:
-    """The parts of the grid's side, in the event loop that makes them.
-
-    Raises
-    ------
-    OptionError
-        If a file that is named cannot be used.
-    """
+    """The parts of the grid's side, in the event loop that makes them."""
 
     def __init__(self, service: GridService, settings: GatewaySettings) -> None:
         self.links: dict[str, Link] = {}
@@ -255,13 +206,7 @@ class GridSide:
         self.gateway = Gateway(self.backend, settings, link=door, links=self.links)
 
     async def ready(self, say: Say) -> None:
-        """Return when the journal is open.
-
-        Raises
-        ------
-        GridweaveError
-            If it can never be.
-        """
+        """Return when the journal is open."""
         await self.meta.ready()
         say("the journal is open")
 
@@ -279,54 +224,27 @@ _ACTORS_S = 6.0
 
 
 class SiteService(msgspec.Struct, frozen=True, kw_only=True):
-    """A site as it is to run.
+    """A site as it is to run."""
 
-    Attributes
-    ----------
-    folder : str
-        Of its journal, jobs and output, and of the tokens.
-    plan : SitePlan
-    settings : SiteSettings
-    namespace : str
-        Of its actors.
-    gateway : GatewayTable
-    uplink : LinkEnd, optional
-        The grid; None: it is in none.
-    accepts_file : str
-        Of the secrets that are expected from the grid.
-    host : str
-        By which other sites reach its machine; empty: the address by which it reaches the grid, or, on a cluster that
-        it joins, that which Ray has.
-    password_file : str
-        Of the password of the journal's database; empty: there is none.
-    address : str, optional
-        Of a Ray cluster that runs; None: it gets one of its own.
-    ray_port, store_bytes : int
-        Of its own.
-    """
-
-    folder: str
+    folder: str  # of its journal, jobs and output, and of the tokens
     plan: Any  # a SitePlan; naming it here would load the cores
     settings: SiteSettings
-    namespace: str
+    namespace: str  # of its actors
     gateway: GatewayTable
-    uplink: LinkEnd | None = None
-    accepts_file: str = ""
+    uplink: LinkEnd | None = None  # the grid; None: it is in none
+    accepts_file: str = ""  # of the secrets that are expected from the grid
+    # By which other sites reach its machine; empty: the address by which it reaches the grid, or, on a cluster that it
+    # joins, that which Ray has.
     host: str = ""
-    password_file: str = ""
-    address: str | None = None
+    password_file: str = ""  # of the password of the journal's database; empty: there is none
+    address: str | None = None  # of a Ray cluster that runs; None: it gets one of its own
+    # Of its own.
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
 
 def site_service(read: ReadGrid) -> SiteService:
-    """Return the site that is to run.
-
-    Parameters
-    ----------
-    read : ReadGrid
-        Of a site.
-    """
+    """Return the site that is to run."""
     from gridweave.grid.service.cluster import plan_of
 
     file = read.file
@@ -351,17 +269,9 @@ def site_service(read: ReadGrid) -> SiteService:
 
 
 def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> None:
-    """Run a site until INT or TERM; then all that was started for it ends.
+    """Run a site until INT or TERM; then all that was started for it ends, its jobs too unless they are kept.
 
-    Parameters
-    ----------
-    keep_jobs : bool
-        Whether the processes of jobs go on.
-
-    Raises
-    ------
-    GridweaveError
-        If it cannot be started, or the head of its Ray has ended. Jobs go on then, as after a kill.
+    When the head of its Ray has ended, jobs go on, as after a kill.
     """
     folder = make_private(Path(service.folder))
     with _alone(folder), ended_in_order():
@@ -452,17 +362,9 @@ def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_
 
 
 def own_address(url: str) -> str:
-    """Return the address by which this machine reaches another one; nothing is sent.
+    """Return the address by which this machine reaches a URL; nothing is sent.
 
-    Parameters
-    ----------
-    url : str
-        Of something there. If its name is not known now, or empty, the address of the way to anywhere.
-
-    Returns
-    -------
-    str
-        `LOOPBACK` if there is no way.
+    If its name is not known now, or empty, the address of the way to anywhere; `LOOPBACK` if there is none.
 
     Examples
     --------
@@ -517,13 +419,7 @@ async def _serve_site(service: SiteService, settings: GatewaySettings, say: Say,
 
 
 def make_gateway(service: SiteService, settings: GatewaySettings, calls: Any) -> Gateway:
-    """Return the gateway of a site.
-
-    Parameters
-    ----------
-    calls : Calls
-        To the actors of the site.
-    """
+    """Return the gateway of a site."""
     name = service.settings.name
     machines = [machine.name for machine in service.settings.machines]
 

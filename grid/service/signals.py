@@ -43,17 +43,7 @@ def run_in_order(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine as `asyncio.run` does; SIGTERM and SIGHUP cancel it, as Ctrl-C does.
 
     An exception that is raised where they are heard, as that of `ended_in_order`, would end whichever task has its
-    turn, and the event loop with it.
-
-    Returns
-    -------
-    object
-        What it returns.
-
-    Raises
-    ------
-    SystemExit
-        With 128 + the number of the signal that was heard, when the work has come to its end.
+    turn, and the event loop with it. When the work has come to its end, SystemExit has 128 + the number of the signal.
     """
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)

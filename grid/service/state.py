@@ -49,18 +49,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
 
 
 class LocalProcess(msgspec.Struct, frozen=True):
-    """A process that was started for a grid; it leads a session of its own.
-
-    Attributes
-    ----------
-    name : str
-    pid : int
-    start_ticks : int
-        When it started, in clock ticks since the machine did: a number that was given anew is found out by it.
-    """
+    """A process that was started for a grid; it leads a session of its own."""
 
     name: str
     pid: int
+    # When it started, in clock ticks since the machine did: a number that was given anew is found out by it.
     start_ticks: int
 
     @property
@@ -88,56 +81,25 @@ class LocalSite(msgspec.Struct, frozen=True):
 
 
 class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs of a grid, as far as it was started on this machine.
-
-    Attributes
-    ----------
-    name : str
-    marker : str
-        All of its processes have it in their environment, as ``GRIDWEAVE_LOCAL_GRID``.
-    boot : str
-        The start of the machine in which it was started; after another one none of its processes lives.
-    since_ms : int
-        Unix time at which it was started.
-    folder : str
-        Of journals, jobs and their output.
-    namespace : str
-        Of its actors on Ray.
-    sites : tuple of LocalSite
-    address : str
-        Of Ray.
-    own_ray : bool
-        Whether that was started for it alone.
-    ray_node : str
-        The id of the Ray node by which a cluster of others was joined; it is another after each start of Ray.
-    temp : str
-        Folder of the sockets and logs of its own Ray.
-    processes : tuple of LocalProcess
-    url : str
-        Of the gateway; empty: there is none.
-    tokens : bool
-        Whether the gateway wants one.
-    cert : str
-        The file of its certificate; empty: it speaks plain HTTP.
-    file, text, base : str
-        The GRID.toml that it was started by: its path, what it said, and the folder from which paths in it count.
-    """
+    """What runs of a grid, as far as it was started on this machine."""
 
     name: str
-    marker: str
-    boot: str
-    since_ms: int
-    folder: str
-    namespace: str
+    marker: str  # all of its processes have it in their environment, as ``GRIDWEAVE_LOCAL_GRID``
+    boot: str  # the start of the machine in which it was started; after another one none of its processes lives
+    since_ms: int  # Unix time at which it was started
+    folder: str  # of journals, jobs and their output
+    namespace: str  # of its actors on Ray
     sites: tuple[LocalSite, ...]
     address: str = ""
-    own_ray: bool = True
+    own_ray: bool = True  # whether that was started for it alone
+    # The id of the Ray node by which a cluster of others was joined; it is another after each start of Ray.
     ray_node: str = ""
-    temp: str = ""
+    temp: str = ""  # folder of the sockets and logs of its own Ray
     processes: tuple[LocalProcess, ...] = ()
-    url: str = ""
-    tokens: bool = True
-    cert: str = ""
+    url: str = ""  # of the gateway; empty: there is none
+    tokens: bool = True  # whether the gateway wants one
+    cert: str = ""  # the file of its certificate; empty: it speaks plain HTTP
+    # The GRID.toml that it was started by: its path, what it said, and the folder from which paths in it count.
     file: str = ""
     text: str = ""
     base: str = ""
@@ -174,13 +136,7 @@ def node_of(site: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a grid, if it can be one.
-
-    Raises
-    ------
-    OptionError
-        If it cannot.
-    """
+    """Return the name of a grid, if it can be one."""
     if not _NAME.fullmatch(name):
         raise OptionError("--name", f"{name!r} is no name of a grid; 1 to 40 letters, digits, hyphens and underscores")
     return name
@@ -192,13 +148,7 @@ def state_folder(name: str) -> Path:
 
 
 def make_private(folder: Path) -> Path:
-    """Make a folder that is closed to other users, and those around it.
-
-    Raises
-    ------
-    UnavailableError
-        If it cannot be made.
-    """
+    """Make a folder that is closed to other users, and those around it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -218,13 +168,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return what is written down of a grid, whether it lives or not; None if nothing is.
-
-    Raises
-    ------
-    UnavailableError
-        If it cannot be read.
-    """
+    """Return what is written down of a grid, whether it lives or not; None if nothing is."""
     path = state_folder(name) / STATE
     try:
         return msgspec.json.decode(path.read_bytes(), type=LocalGridState)
@@ -247,22 +191,7 @@ def forget_processes(state: LocalGridState) -> None:
 
 
 def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return the grid of this user that runs on this machine, with the address of its gateway and a token for it.
-
-    Parameters
-    ----------
-    name : str
-        As given to ``gridweave up --name``.
-
-    Returns
-    -------
-    LocalGridState or None
-        None if none runs. Its ``url`` is that of the gateway, its ``token`` that of the user who started it.
-
-    Raises
-    ------
-    OptionError
-        If this can be no name of a grid.
+    """Return the grid of this user that runs on this machine, as `gridweave up --name` calls it; None if none does.
 
     Examples
     --------
@@ -281,18 +210,7 @@ def known_grids() -> list[str]:
 
 @contextlib.contextmanager
 def working_on(name: str) -> Iterator[Path]:
-    """Keep others from starting or ending the same grid meanwhile.
-
-    Yields
-    ------
-    pathlib.Path
-        The folder of its state.
-
-    Raises
-    ------
-    UnavailableError
-        If another process is doing so.
-    """
+    """Keep others from starting or ending the same grid meanwhile; yield the folder of its state."""
     folder = make_private(state_folder(name))
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -321,10 +239,7 @@ JOBS_S = 30.0
 def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM_S) -> None:
     """Have processes end by themselves, and kill those that do not in time, with all of their sessions.
 
-    Parameters
-    ----------
-    processes : sequence of LocalProcess
-        One whose number was given to another process since is left alone.
+    One whose number was given to another process since is left alone.
     """
     leaders = [(process.pid, process.start_ticks) for process in processes]
     # Looked for as long as the leaders live: then it is certain whose the sessions are.
@@ -341,10 +256,7 @@ def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM
 def end_marked(marker: str, *, within: Iterable[int] | None = None) -> int:
     """Kill what has the marker of a grid in its environment, until nothing has; return how many processes it was.
 
-    Parameters
-    ----------
-    within : iterable of int, optional
-        Only what is in these sessions: the processes of jobs are in sessions of their own.
+    `within`: only what is in these sessions; the processes of jobs are in sessions of their own.
     """
     sessions = None if within is None else set(within)
     count = 0
@@ -390,16 +302,9 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
 
 
 def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
-    """End what the agents of machines have left running on this one, and wait for the ends.
+    """End what the agents of machines, who must be gone, have left running on this one, and wait for the ends.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Of the grid: each machine of a site has a folder there. Their agents must be gone.
-    reason : str
-        Why, in one line: the next agents tell it to their sites.
-    patience_s : float
-        For the jobs of each machine.
+    The next agents tell the reason to their sites. `patience_s` is for the jobs of each machine.
     """
     asyncio.run(_end_left(folder, reason, patience_s))
 

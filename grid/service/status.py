@@ -29,55 +29,29 @@ META, SITE, MACHINE = "MetaActor", "SiteActor", "NodeAgent"
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a grid.
-
-    Attributes
-    ----------
-    name : str
-    well : bool
-    pid : int, optional
-        None: there is no such process, or it cannot be told which it is.
-    since_ms : int, optional
-        Unix time at which that process began.
-    detail : str
-        What is to be said of it.
-    """
+    """A part of a grid."""
 
     name: str
     well: bool
-    pid: int | None = None
-    since_ms: int | None = None
-    detail: str = ""
+    pid: int | None = None  # none: there is no such process, or it cannot be told which it is
+    since_ms: int | None = None  # Unix time at which that process began
+    detail: str = ""  # what is to be said of it
 
 
 class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a grid on this machine is.
-
-    Attributes
-    ----------
-    name : str
-    up : bool
-        Whether anything of it runs.
-    url : str
-        Of its gateway.
-    folder : str
-    parts : tuple of PartStatus
-    waiting, held, starting, running : int, optional
-        Jobs of the grid in each state; None: there is nobody to tell.
-    kept : int
-        Parts of jobs whose processes run on this machine.
-    """
+    """How a grid on this machine is."""
 
     name: str
-    up: bool
-    url: str = ""
+    up: bool  # whether anything of it runs
+    url: str = ""  # of its gateway
     folder: str = ""
     parts: tuple[PartStatus, ...] = ()
+    # Jobs of the grid in each state; None: there is nobody to tell.
     waiting: int | None = None
     held: int | None = None
     starting: int | None = None
     running: int | None = None
-    kept: int = 0
+    kept: int = 0  # parts of jobs whose processes run on this machine
 
     @property
     def well(self) -> bool:
@@ -95,13 +69,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 def look(name: str) -> LocalStatus:
-    """Return how a grid on this machine is.
-
-    Raises
-    ------
-    UnavailableError
-        If what is written down of it cannot be read.
-    """
+    """Return how a grid on this machine is."""
     state = read_grid_state(name)
     if state is None:
         return LocalStatus(name=name, up=False)

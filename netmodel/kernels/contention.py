@@ -122,30 +122,6 @@ def _flow_slowdown(flows: Flows, place: Int) -> float:
 
 
 @kernel
-def slowdown_of(flows: Flows, owner: Int) -> float:
-    """Return how many times as long as on idle links a job takes at the rates of its flows.
-
-    It is the slowest of them that counts, bulk-synchronous or overlapped: no rank can run ahead of the others for long.
-
-    Parameters
-    ----------
-    flows : Flows
-        As shared by `share_links`.
-    owner : int
-
-    Returns
-    -------
-    float
-        1 or more; infinite if a flow gets nothing.
-    """
-    slowdown = 1.0
-    for place in range(flows.n_flows[0]):
-        if flows.owner[place] == owner:
-            slowdown = max(slowdown, _flow_slowdown(flows, place))
-    return slowdown
-
-
-@kernel
 def all_slowdowns(flows: Flows, slowdown: Floats) -> None:
     """Write the slowdown of every owner of a flow to ``slowdown[owner]``; those of others stay as they are."""
     for place in range(flows.n_flows[0]):

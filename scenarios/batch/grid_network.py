@@ -41,10 +41,10 @@ from gridweave.scenarios.batch.kernels.loop import (
     NO_ROOM_FOR_MOVES,
     OnGrid,
     leave_queue,
-    new_run,
     run_batch,
 )
 from gridweave.scenarios.batch.kernels.moves import more_moves, new_moves
+from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.one_site import cancellations
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.batch.kernels.loop import Cancellations, new_run, run_batch
+from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
+from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.stepped import run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.columns import load_zone

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, TraceError
-from gridweave.scenarios.batch.kernels.loop import Sharing, new_run, run_batch
+from gridweave.scenarios.batch.kernels.loop import run_batch
+from gridweave.scenarios.batch.kernels.paced import Paced, Sharing
+from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.one_site import Progress, cancellations, cancelled_in
 from gridweave.scenarios.results.schedule import NEVER, SharedUse, SimulationResult
 from gridweave.scenarios.workload.columns import check_resources
@@ -129,11 +131,11 @@ class _Played:
         count = len(self._rows)
         sharing = Sharing(model.arrays(), policy.codes(kinds), np.zeros(count, np.int64), np.zeros(2, np.int64))
         if count:
-            work = no_work(count)
+            work, paced = no_work(count), Paced(sharing=sharing)
             sharing.busy[1] = self._state.jobs["submit_ms"][0]
             for until in [*range(_SLICE, count, _SLICE), count]:
                 last = np.int64(until)
-                run_batch(self._state, work, None, sharing, None, None, self._cancels, self._run, last, NEVER_MS)
+                run_batch(self._state, work, None, paced, None, None, self._cancels, self._run, last, NEVER_MS)
                 self._report(until, count)
         self.start_ms[self._rows], self.end_ms[self._rows] = self._run.start_ms, self._run.end_ms
         self.beside[self._rows], self.busy_node_ms = sharing.beside, int(sharing.busy[0])

@@ -30,12 +30,8 @@ class Moments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Parameters
     ----------
-    jobs : int
-        Number of jobs.
     mean_interarrival_ms : float
         Time from the first submission to the last over the number of gaps between them.
-    mean_width, mean_estimate_ms, mean_run_ms : float
-        Means over the jobs.
     mean_area_node_ms : float
         Mean of width x run time.
     offered_load : float
@@ -58,22 +54,7 @@ class Moments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def measure(workload: Workload, nodes: int | None = None) -> Moments:
-    """Return the figures of a workload.
-
-    Parameters
-    ----------
-    workload : Workload
-        At least two jobs, not all submitted at one instant.
-    nodes : int, optional
-        Size of the machine; that of the workload if left out.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two jobs, or no time passes between them.
-    OptionError
-        If the size of the machine is not known, or less than the width of a job.
-    """
+    """Return the figures of a workload of at least two jobs, not all submitted at one instant."""
     nodes = machine_nodes(workload, nodes)
     span_ms = submission_span_ms(workload)
     area = workload.width.astype(np.float64) * workload.run_ms
@@ -199,24 +180,9 @@ def assemble(
 ) -> Workload:
     """Scale drawn jobs, round their times to the clock's tick and number them from 1.
 
-    Parameters
-    ----------
-    name : str
-        Name of the model; the workload is called after it.
-    submit_ms : numpy.ndarray of float64, shape (n,)
-        Submit times as drawn, ascending. The first becomes time zero.
-    width : numpy.ndarray of int64, shape (n,)
-    estimate_ms, run_ms : numpy.ndarray of float64, shape (n,)
-        As drawn.
-    overran : numpy.ndarray of bool, shape (n,), optional
-        No job did, if left out.
-    resolution_ms : int
-        Tick of the clock; run times and estimates are at least one tick.
-
-    Raises
-    ------
-    OptionError
-        If a factor or the load would carry times beyond `MAX_TIME_MS`, or the load all submissions to one instant.
+    The first submission becomes time zero. Run times and estimates are at least one tick. No job overran if that is
+    left
+    out.
     """
     run, estimate = _rounded(run_ms, resolution_ms), _rounded(estimate_ms, resolution_ms)
     longest_ms = int(estimate.max())

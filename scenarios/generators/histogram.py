@@ -73,11 +73,6 @@ class Weibull(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Mean interarrival time in milliseconds, beta * Gamma(1 + 1 / alpha)."""
         return self.beta_ms * math.gamma(1 + 1 / self.alpha)
 
-    @property
-    def cv2(self) -> float:
-        """Squared coefficient of variation; 1 for a Poisson process, more for bursts."""
-        return math.gamma(1 + 2 / self.alpha) / math.gamma(1 + 1 / self.alpha) ** 2 - 1
-
     def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
         """Draw interarrival times, in milliseconds."""
         return rng.weibull(self.alpha, size) * self.beta_ms
@@ -104,18 +99,6 @@ def fit_weibull(interarrival_ms: npt.NDArray[np.integer], *, resolution_ms: int)
     Among all Weibull laws whose mean is the observed one, take the one with the greatest likelihood. The mean is kept
     because it decides the offered load. An observed time x on a clock of `resolution_ms` stands for all times within
     half a tick of x, so that jobs submitted in the same second (x = 0) count like any other.
-
-    Parameters
-    ----------
-    interarrival_ms : numpy.ndarray of int64, shape (n,)
-        Observed times, >= 0, at least one and not all zero.
-    resolution_ms : int
-        Tick of the clock that they were read from, >= 1.
-
-    Raises
-    ------
-    InputError
-        If there is no interarrival time, or all are zero.
     """
     from scipy.optimize import minimize_scalar
 
@@ -164,16 +147,11 @@ BINS_PER_OCTAVE = 8
 
 @functools.cache
 def bin_edges() -> IntArray:
-    """Return the edges of the bins, in ticks of the clock.
+    """Return the edges of the bins, in ticks of the clock, from 1 to beyond the longest time that a workload holds.
 
     Bin b holds the whole numbers t with ``edges[b] <= t < edges[b + 1]``. The edges are the powers of
     2^(1 / `BINS_PER_OCTAVE`), rounded up; where these coincide there is one, so that up to a few ticks every number has
     a bin of its own.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        Ascending, from 1 to beyond the longest time that a workload holds. Read-only.
     """
     octaves = int(MAX_TIME_MS).bit_length()
     within = np.exp2(np.arange(BINS_PER_OCTAVE) / BINS_PER_OCTAVE)
@@ -213,23 +191,13 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the model was learnt from.
-    nodes : int
-        Nodes of that machine.
-    resolution_ms : int
-        Tick of its clock.
-    weibull : Weibull
-        Interarrival times.
     estimate_values : list of int
         Estimates that are kept exactly, in ticks.
-    widths : list of int
-        Width of each cell.
     estimates : list of int
         Estimate of each cell: e >= 0 is ``estimate_values[e]``, e < 0 is bin -1 - e.
     runs : list of int
         Run time of each cell: a bin, or `RUN_IS_ESTIMATE` or `RUN_OVERRAN`. A run time in a bin is shorter than the
         estimate.
-    counts : list of int
-        Jobs in each cell.
     moments : Moments
         Figures of the workload it was learnt from.
 
@@ -283,30 +251,10 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return np.maximum(low, shortest), high
 
     def draw(self, jobs: int, rng: np.random.Generator, nodes: int) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
-        """Draw jobs from the histogram.
+        """Draw jobs of at most ``nodes``: widths, estimates and run times in ticks, and which of them overran.
 
         The cell comes first, with a probability in proportion to its count; then an estimate and a run time, uniform
         over the ticks that the cell allows. A run time is never longer than the estimate.
-
-        Parameters
-        ----------
-        jobs : int
-            How many.
-        rng : numpy.random.Generator
-            Three numbers per job.
-        nodes : int
-            Jobs wider than this are left out: the histogram is restricted to the others.
-
-        Returns
-        -------
-        width, estimate, run : numpy.ndarray of int64, shape (jobs,)
-            The times in ticks.
-        overran : numpy.ndarray of bool, shape (jobs,)
-
-        Raises
-        ------
-        OptionError
-            If no job is that narrow.
         """
         widths = np.asarray(self.widths, np.int64)
         fits = np.flatnonzero(widths <= nodes)

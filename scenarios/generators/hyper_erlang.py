@@ -93,18 +93,7 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"a branch of order {self.order} has the mean 0; it must be > 0")
 
     def moment(self, k: int) -> float:
-        """Return the k-th raw moment, E[X^k].
-
-        Parameters
-        ----------
-        k : int
-            >= 0.
-
-        Returns
-        -------
-        float
-            In milliseconds to the power of k.
-        """
+        """Return the k-th raw moment, E[X^k], in milliseconds to the power of k."""
         phases = 1.0 if self.order is None else math.prod(1 + j / self.order for j in range(k))
         return phases * math.fsum(p * mean**k for p, mean in zip(self.probabilities, self.means_ms, strict=True))
 
@@ -117,11 +106,6 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         The interval that is under way at a given instant has the law weighted by length, and the instant lies anywhere
         in it. Weighted by length, Erlang of order n becomes Erlang of order n + 1 with the same rate.
-
-        Returns
-        -------
-        float
-            In milliseconds.
         """
         weights = [p * mean / self.moment(1) for p, mean in zip(self.probabilities, self.means_ms, strict=True)]
         interval = self._draw(rng, 1, weights, None if self.order is None else self.order + 1)[0]
@@ -183,22 +167,9 @@ def fit_moments(m1: float, m2: float, m3: float) -> HyperErlang:
 
 
 def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
-    """Fit a hyper-Erlang distribution of common order to the first three moments of observed values.
+    """Fit a hyper-Erlang distribution of common order to the first three moments of observed values, none negative.
 
-    Parameters
-    ----------
-    values_ms : numpy.ndarray, shape (n,)
-        Observed values >= 0, at least one, not all zero.
-
-    Returns
-    -------
-    HyperErlang
-        Of the lowest order that has the moments of the values. Values that are all equal give a constant.
-
-    Raises
-    ------
-    InputError
-        If there are no values, one is negative or not finite, or all are zero.
+    It is of the lowest order that has them. Values that are all equal give a constant.
     """
     values = np.asarray(values_ms, np.float64)
     if not len(values) or not np.all(np.isfinite(values)) or values.min() < 0 or values.max() == 0:
@@ -274,12 +245,8 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Upper bound of the widths.
     widths : list of int
         The widths that occur, ascending.
-    counts : list of int
-        Jobs of each width.
     interarrival : HyperErlang
         Time between the submissions of two jobs of this class.
-    run : HyperErlang
-        Run time.
 
     Raises
     ------
@@ -317,16 +284,11 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stream:
-    """The jobs of one class, drawn as far as they are asked for.
+    """The jobs of one class of at most so many nodes, drawn as far as they are asked for.
 
     The process starts as one that has been running for ever: the first gap is the rest of an interval under way.
-
-    Parameters
-    ----------
-    nodes : int
-        Jobs that are wider are left out.
-    rng : numpy.random.Generator
-        Arrivals, widths and run times are drawn from three streams spawned from it.
+    Arrivals,
+    widths and run times are drawn from three streams of their own.
     """
 
     def __init__(self, group: SizeClass, nodes: int, rng: np.random.Generator) -> None:
@@ -368,10 +330,6 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the model was learnt from.
-    nodes : int
-        Nodes of the machine.
-    resolution_ms : int
-        Tick of its clock.
     classes : list of SizeClass
         In ascending order of their widths.
     moments : Moments

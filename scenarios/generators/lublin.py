@@ -49,15 +49,7 @@ _LEAST_WEIGHT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class DailyCycle:
-    """The points that time is worth, over one day.
-
-    Parameters
-    ----------
-    weights : numpy.ndarray of float64, shape (48,)
-        Points per second in each half hour from midnight on; their mean is 1.
-    points : numpy.ndarray of float64, shape (49,)
-        Points from midnight up to each edge between half hours, from 0 to those of a whole day.
-    """
+    """The points that time is worth: per second in each half hour of a day (mean 1), and from midnight to each edge."""
 
     weights: FloatArray
     points: FloatArray
@@ -68,29 +60,14 @@ class DailyCycle:
         time_s: FloatArray = days * DAY_S + np.interp(rest, self.points, _EDGES_S)
         return time_s
 
-    def points_at(self, time_s: npt.ArrayLike) -> FloatArray:
-        """Return the points that have passed so many seconds (>= 0) after a midnight: the inverse of `time_s`."""
-        days, rest = np.divmod(np.asarray(time_s, np.float64), DAY_S)
-        points: FloatArray = days * self.points[-1] + np.interp(rest, _EDGES_S, self.points)
-        return points
-
 
 _EDGES_S = np.arange(BUCKETS + 1) * BUCKET_S
 
 
 def daily_cycle(anum: float, bnum: float) -> DailyCycle:
-    """Return the cycle that a gamma distribution over the half hours of a day makes.
+    """Return the cycle that a gamma distribution over the half hours of a day makes, by its shape and scale in buckets.
 
-    Parameters
-    ----------
-    anum, bnum : float
-        Shape and scale in buckets, > 0. Bucket i, from 11 to 58 and wrapped around the day, gets the mass between
-        i - 0.5 and i + 0.5.
-
-    Raises
-    ------
-    InputError
-        If the distribution leaves some half hour of the day without arrivals.
+    Bucket i, from 11 to 58 and wrapped around the day, gets the mass between i - 0.5 and i + 0.5.
 
     Examples
     --------
@@ -113,19 +90,9 @@ def daily_cycle(anum: float, bnum: float) -> DailyCycle:
 
 
 def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw gaps between arrivals.
+    """Draw gaps between arrivals in points, 1 to e^13: seconds of a day in which all hours are alike.
 
-    Parameters
-    ----------
-    shape, scale : float
-        Of the gamma distribution of their logarithm; the shape is aarr * arar.
-    size : int
-        How many, >= 1.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (size,)
-        In points, 1 to e^13: seconds of a day in which all hours are alike. Fewer gaps are the first of more.
+    Their logarithm is gamma distributed, with the shape aarr * arar. Fewer gaps are the first of more.
     """
     parts = []
     for _ in range(-(-size // CHUNK)):
@@ -139,22 +106,10 @@ def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -
 
 
 def factor_for_span(cycles: Sequence[DailyCycle], points: Sequence[FloatArray], span_s: float) -> float:
-    """Return what all gaps must be multiplied by for the jobs to be submitted over a certain time.
+    """Return what all gaps must be multiplied by for the jobs of these processes to be submitted over a certain time.
 
-    Parameters
-    ----------
-    cycles : sequence of DailyCycle
-        One per arrival process.
-    points : sequence of numpy.ndarray of float64
-        Arrivals of each process in points, ascending; at least two arrivals in all, not all at one instant.
-    span_s : float
-        Scaling time from the first arrival of all to the last, > 0.
-
-    Returns
-    -------
-    float
-        The factor. The cycle of the day is not stretched with the gaps, so the span is not in proportion to it; it goes
-        from nothing to any length without a jump, and one factor that gives this span is found.
+    The cycle of the day is not stretched with the gaps, so the span is not in proportion to the factor; it goes from
+    nothing to any length without a jump, and one factor that gives this span is found.
     """
     from scipy.optimize import brentq
 
@@ -280,17 +235,7 @@ def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generato
 
 
 def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Draw run times, which depend on the sizes.
-
-    Parameters
-    ----------
-    width : numpy.ndarray of int64, shape (n,)
-        Nodes of each job.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (n,)
-        Whole seconds, 1 to 162754 (e^12, rounded down).
+    """Draw run times, which depend on the widths: whole seconds, 1 to 162754 (e^12, rounded down).
 
     Notes
     -----
@@ -308,24 +253,7 @@ def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> F
 
 
 def draw_jobs(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-    """Draw sizes and run times; those of fewer jobs are the first of those of more.
-
-    Parameters
-    ----------
-    nodes : int
-        Size of the machine, >= 1.
-    size : int
-        How many.
-    rng : numpy.random.Generator
-        Two streams are spawned from it.
-
-    Returns
-    -------
-    width : numpy.ndarray of int64, shape (size,)
-        As of `draw_widths`.
-    run_s : numpy.ndarray of float64, shape (size,)
-        As of `draw_run_s`.
-    """
+    """Draw sizes and run times in seconds; those of fewer jobs are the first of those of more."""
     for_widths, for_runs = rng.spawn(2)
     chunks = -(-size // CHUNK)
     width = np.empty(chunks * CHUNK, np.int64)
@@ -372,8 +300,6 @@ class LublinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name : str
         What the workload is called after.
-    nodes : int
-        Nodes of the machine.
     types : tuple of LublinJobs
         At least one. Of jobs that come at one instant, those of the earlier type stand first.
 
@@ -400,8 +326,6 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     kind : str
         ``whole`` for all jobs as one type, ``batch`` or ``interactive`` for one of the two types, ``types`` for both,
         which arrive independently and are merged.
-    nodes : int
-        Nodes of the machine.
 
     Raises
     ------

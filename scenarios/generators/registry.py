@@ -201,13 +201,7 @@ def load_model(source: str | Path) -> Model:
 
 
 def model_names() -> list[str]:
-    """Return the names of the models that need no file.
-
-    Returns
-    -------
-    list of str
-        Those that come with gridweave and those that are not learnt, in alphabetical order.
-    """
+    """Return the names, in order, of the models that need no file: they come with gridweave or are not learnt."""
     return sorted({*_shipped(), *(name for name, entry in GENERATORS.items() if entry.default is not None)})
 
 

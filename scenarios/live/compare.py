@@ -291,19 +291,7 @@ def live_run_of(
     where: str = "Ray",
     tolerance: float = MAKESPAN_TOLERANCE,
 ) -> LiveRun:
-    """Return what became of the jobs of a scenario beside its simulation.
-
-    Parameters
-    ----------
-    built : Built
-        What was to be played.
-    records : sequence of JobRecord
-        What became of each job, in the order of the workload; times run as in the scenario.
-    speed : float
-        How many ms of the scenario passed in one.
-    tolerance : float
-        As of `LiveRun`.
-    """
+    """Return what became of the jobs of a scenario, in the order of the workload, beside its simulation."""
     return LiveRun(
         simulated=simulated,
         # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.

@@ -87,15 +87,7 @@ overhead = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """Jobs, and the grid that they are for.
-
-    Attributes
-    ----------
-    built : Built
-        In real time.
-    source : str
-        Where the jobs are from, in words.
-    """
+    """Jobs in real time, and the grid that they are for; ``source`` says where they are from."""
 
     built: Built
     source: str
@@ -115,13 +107,7 @@ def grid_text() -> str:
 
 
 def make_demo(folder: Path, jobs: int = JOBS) -> Demo:
-    """Return the jobs of the demonstration.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Where the scenario is written to, as ``demo.toml``.
-    """
+    """Write the scenario of the demonstration to ``demo.toml`` in a folder, and return its jobs."""
     largest = max(nodes for _, nodes in SITES)
     try:
         trace: Path | None = find_trace(TRACE)
@@ -172,12 +158,9 @@ def _scaled(run_ms: npt.NDArray[np.float64], width: IntArray, wanted: float) -> 
 
 @contextlib.contextmanager
 def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
-    """Have another process work out what the simulation forecasts; the first time it compiles for half a minute.
+    """Have another process work out what the simulation forecasts, for `end_forecast`; it is ended after the block.
 
-    Yields
-    ------
-    subprocess.Popen
-        For `end_forecast`; it is ended after the block.
+    The first time it compiles for half a minute.
     """
     child = None
     try:
@@ -199,13 +182,7 @@ def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def end_forecast(child: subprocess.Popen[bytes]) -> GridRun:
-    """Return what `forecast_begun` has begun.
-
-    Raises
-    ------
-    UnavailableError
-        If that process has ended without it.
-    """
+    """Return what `forecast_begun` has begun."""
     assert child.stdout is not None
     answer = child.stdout.read()
     if child.wait():
@@ -231,17 +208,7 @@ Tell = Callable[[str], None]
 
 @dataclass(kw_only=True)
 class Shown:
-    """What was seen of the jobs.
-
-    Attributes
-    ----------
-    records : list of JobRecord
-        Of all jobs in the order in which they were handed in, at the end.
-    waiting : Forecast or None
-        Why one of them waited, while the widest ran.
-    running : list of JobRecord
-        What ran at that time.
-    """
+    """What was seen of the jobs: all at the end, and why one waited and what ran while the widest did."""
 
     records: list[JobRecord] = field(default_factory=list)
     waiting: Forecast | None = None
@@ -264,13 +231,7 @@ class Shown:
 
 @contextlib.contextmanager
 def grid_of_its_own(name: str, tell: Tell) -> Iterator[None]:
-    """Have a name for a grid to oneself; whatever happens, and whoever interrupts, nothing of that grid is left.
-
-    Raises
-    ------
-    UnavailableError
-        If another process has it.
-    """
+    """Have a name for a grid to oneself; whatever happens, and whoever interrupts, nothing of that grid is left."""
     folder = make_private(state_folder(name))
     handle = os.open(folder / _PLAYED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -296,20 +257,7 @@ def _remove(name: str, tell: Tell) -> None:
 
 
 def play(state: LocalGridState, demo: Demo, report: Progress) -> Shown:
-    """Play the jobs of the demonstration to their ends.
-
-    Parameters
-    ----------
-    state : LocalGridState
-        Of the grid.
-    report : callable
-        Told now and then how far it is.
-
-    Raises
-    ------
-    UnavailableError
-        If they do not come to an end.
-    """
+    """Play the jobs of the demonstration to their ends."""
     shown = Shown()
     player = Player(Client(state.url, token=state.token), demo.built, 1.0, PATIENCE_S, report, shown.look)
     run_in_order(player.run())

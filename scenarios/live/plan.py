@@ -43,18 +43,7 @@ _STEPS = 5, 2, 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job as it is handed in.
-
-    Attributes
-    ----------
-    row : int
-        Of the workload.
-    submit_ms : int
-        Real time since the time 0 of the scenario.
-    site : str or None
-        Whose own user hands it in there; None: it is handed to the grid.
-    request : JobRequest
-    """
+    """A job as it is handed in, in real time after time 0 of the scenario; to the grid, if there is no site."""
 
     row: int
     submit_ms: int
@@ -63,35 +52,13 @@ class PlannedJob:
 
 
 def check_speed(speed: float) -> None:
-    """Raise `OptionError` if no scenario can be played at this speed.
-
-    Parameters
-    ----------
-    speed : float
-        How many ms of the scenario pass in one.
-
-    Raises
-    ------
-    OptionError
-        If it is out of bounds.
-    """
+    """Refuse a speed, in ms of the scenario that pass in one, at which none can be played."""
     if not SPEEDS[0] <= speed <= SPEEDS[1]:
         raise OptionError("speed", f"is {speed:g}; a number from {SPEEDS[0]:g} to {SPEEDS[1]:,.0f}, 1 for real time")
 
 
 def first_jobs(built: Built, jobs: int | None) -> Built:
-    """Return a scenario with its first jobs alone.
-
-    Parameters
-    ----------
-    jobs : int or None
-        How many, at least 1; None: all.
-
-    Raises
-    ------
-    OptionError
-        If they are none.
-    """
+    """Return a scenario with its first jobs alone; with all, if their number is None."""
     if jobs is None:
         return built
     if jobs < 1:
@@ -103,23 +70,7 @@ def first_jobs(built: Built, jobs: int | None) -> Built:
 
 
 def check_playable(built: Built, on: str = "ray") -> list[str]:
-    """Check that a live run can play a scenario; return what it plays otherwise than the simulation.
-
-    Parameters
-    ----------
-    on : str
-        What it is to be played on, as the user says it.
-
-    Returns
-    -------
-    list of str
-        Remarks for people.
-
-    Raises
-    ------
-    ScenarioError
-        With all that a live run cannot play.
-    """
+    """Refuse what a live run cannot play; return remarks on what it plays otherwise than the simulation."""
     problems = []
     if built.net is not None:
         problems.append("net: jobs that sleep send nothing over links; leave [net] out and give grid.overhead")
@@ -144,13 +95,7 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
 
 
 def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool) -> GridPlan:
-    """Return the grid of a scenario: one virtual machine for each site.
-
-    Parameters
-    ----------
-    folder, namespace, labelled
-        As for `GridPlan`.
-    """
+    """Return the grid of a scenario: one virtual machine for each site."""
     sites = tuple(
         SitePlan(name=name, nodes=nodes, policy=policy, owner=owner)
         for name, nodes, policy, owner in zip(
@@ -171,20 +116,7 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool) -> G
 
 
 def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
-    """Return the jobs of a scenario as they are handed in to a grid whose clock shows real time.
-
-    Parameters
-    ----------
-    speed : float
-        How many ms of the scenario pass in one.
-    name : str
-        Of this run: the jobs are an array of that name.
-
-    Returns
-    -------
-    list of PlannedJob
-        In the order of submission, whose times are real: ms from the time 0 of the scenario.
-    """
+    """Return the jobs of a scenario in real time, in the order of submission, as an array of this name."""
     workload = built.workload
     found = []
     columns = zip(
@@ -217,14 +149,7 @@ def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
 def sleeping(run_ms: int, most: int, policy: GridPolicy, speed: float) -> Program:
     """Return the program of a job: one process on each of its sites, which sleeps as long as it would have worked.
 
-    Parameters
-    ----------
-    run_ms : int
-        How long it runs on one site, in the scenario's time.
-    most : int
-        On how many sites it may be.
-    policy : GridPolicy
-        Its overhead is by how much longer the job takes on several.
+    It may be on ``most`` sites, and takes longer on several by the overhead of the policy.
 
     Examples
     --------
@@ -250,12 +175,7 @@ def _seconds(span_ms: int, speed: float) -> str:
 
 
 def suitable_speed(workload: Workload) -> float:
-    """Return a speed at which starts of processes take little beside the work of jobs.
-
-    Returns
-    -------
-    float
-        1, 2 or 5 times a power of ten; never below 1.
+    """Return a speed at which starts of processes take little beside the work of jobs: 1, 2 or 5 times a power of ten.
 
     Examples
     --------
@@ -272,23 +192,7 @@ def suitable_speed(workload: Workload) -> float:
 
 
 def check_grid(built: Built, sites: Sequence[SiteInfo], scheduling: Scheduling) -> list[str]:
-    """Check that a grid is that of a scenario; return what is to be said of it.
-
-    Parameters
-    ----------
-    scheduling : Scheduling
-        As its gateway says them.
-
-    Returns
-    -------
-    list of str
-        Remarks for people.
-
-    Raises
-    ------
-    ScenarioError
-        With all that differs.
-    """
+    """Refuse a grid that is not that of a scenario, with all that differs; return remarks for people."""
     there = [(site.name, site.nodes) for site in sites]
     wanted = list(zip(built.site_names, built.nodes.tolist(), strict=True))
     problems = []
@@ -365,13 +269,7 @@ def short_limits(workload: Workload, speed: float) -> int:
 
 
 def expanded(record: JobRecord, origin_ms: int, speed: float) -> JobRecord:
-    """Return the record of a job with its times as those of the scenario.
-
-    Parameters
-    ----------
-    origin_ms : int
-        What the grid's clock showed at time 0 of the scenario.
-    """
+    """Return the record of a job in the time of the scenario, at whose time 0 the grid's clock showed ``origin_ms``."""
 
     def at(time_ms: int | None) -> int | None:
         return None if time_ms is None else round((time_ms - origin_ms) * speed)

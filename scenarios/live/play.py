@@ -213,13 +213,7 @@ class _Task:
 
 
 def patience_s(simulated: SimulationResult, speed: float) -> float:
-    """Return how long to wait for the end of all jobs.
-
-    Parameters
-    ----------
-    simulated : SimulationResult
-        What is played.
-    """
+    """Return how long to wait for the end of all jobs."""
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())
     return _LEAST_PATIENCE_S + _PATIENCE_FACTOR * span_ms / speed / 1000
 
@@ -228,29 +222,10 @@ def patience_s(simulated: SimulationResult, speed: float) -> float:
 
 
 class Player:
-    """Hands in jobs when their time has come, and sees how they end.
+    """Hands in jobs when their time has come, and sees how they end within ``patience_s``.
 
-    Parameters
-    ----------
-    client : Client
-        Of the grid, not open yet.
-    speed : float
-        How many ms of the scenario pass in one.
-    patience_s : float
-        So long the jobs may take together.
-    tell : callable
-        Told how far it is.
-    look : callable, optional
-        Is shown now and then the jobs that are not over.
-
-    Attributes
-    ----------
-    origin_ms : int
-        What the clock of the grid showed at time 0 of the scenario.
-    records : list of JobRecord
-        Of all jobs, in the order of the workload, at the end; their times are the scenario's.
-    remarks : list of str
-        What was seen on the way, for people.
+    ``look`` is shown now and then the jobs that are not over. At the end ``records`` has all jobs in the order of the
+    workload, in the scenario's time, at whose time 0 the grid's clock showed ``origin_ms``.
     """
 
     def __init__(

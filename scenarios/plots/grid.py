@@ -27,13 +27,7 @@ _WIDTH_IN, _HEIGHT_IN = 11.0, 7.5
 
 
 def plot_utilisation(run: GridRun) -> Figure:
-    """Draw how busy each site was over time, the whole grid, and the waiting jobs.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Means over bins of time.
-    """
+    """Draw how busy each site was over time, the whole grid, and the waiting jobs, as means over bins of time."""
     one = run.as_one()
     begin_ms, until_ms = span(one)
     edges_ms, bin_name = _bins(begin_ms, until_ms)
@@ -70,11 +64,8 @@ def plot_utilisation(run: GridRun) -> Figure:
 def plot_schedule(run: GridRun) -> Figure:
     """Draw the busiest time: jobs as rectangles over time and the nodes of each site, multi-site jobs in colour.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-        All fragments of one job have one colour, and a colour comes again for another job. Node numbers come from
-        replaying each site by itself, as in `gridweave.scenarios.plots.schedule`.
+    All fragments of one job have one colour, and a colour comes again for another job. Node numbers come from replaying
+    each site by itself, as in `gridweave.scenarios.plots.schedule`.
     """
     one = run.as_one()
     steps = step_functions(*one.schedule())

@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 
 # Okabe and Ito: people with colour vision deficiencies can tell them apart.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
+PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
 GREY = "#6B6B6B"
 SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -93,13 +93,7 @@ def legend_below(figure: Figure, axes: Axes | None = None) -> None:
 
 
 def draw_groups(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float, float]]], names: Sequence[str]) -> None:
-    """Draw bars side by side at each name, with their intervals as whiskers.
-
-    Parameters
-    ----------
-    groups : mapping from str to sequence of (float, float, float)
-        Series to its mean, low and high end at each name; without an interval all three are the same.
-    """
+    """Draw bars side by side at each name: mean, low and high end, all the same where there is no interval."""
     wide = 0.8 / len(groups)
     for number, (series, values) in enumerate(groups.items()):
         mean, low, high = np.array(values, np.float64).T
@@ -116,19 +110,7 @@ def draw_groups(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float, fl
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """How instants are shown: as dates where the workload has a start date, else as time since its beginning.
-
-    Attributes
-    ----------
-    label : str
-        For the axis, with the unit or the time zone.
-    unit_ms : float
-        One unit of the axis.
-    offset : float
-        Time zero on the axis.
-    zone : datetime.tzinfo or None
-        Of the dates; None without dates.
-    """
+    """How instants are shown: as dates where the workload has a start date, else as time since its beginning."""
 
     label: str
     unit_ms: float
@@ -137,15 +119,7 @@ class TimeAxis:
 
     @classmethod
     def of(cls, workload: Workload, begin_ms: int, end_ms: int) -> TimeAxis:
-        """Choose the axis for a stretch of time.
-
-        Parameters
-        ----------
-        workload : Workload
-            With or without a start date; a time zone that is not known is shown as UTC.
-        begin_ms, end_ms : int
-            What is to be seen.
-        """
+        """Choose the axis for a stretch of time; a time zone that is not known is shown as UTC."""
         start = workload.start_unix_s
         if start is not None:
             try:
@@ -171,27 +145,11 @@ class TimeAxis:
         return cls(f"Time since the start of the workload [{name}]", unit_ms, 0.0, None)
 
     def place(self, time_ms: npt.ArrayLike) -> FloatArray:
-        """Return instants in units of the axis.
-
-        Parameters
-        ----------
-        time_ms : array_like of int
-            Instants.
-
-        Returns
-        -------
-        numpy.ndarray of float64
-        """
+        """Return instants in units of the axis."""
         return self.offset + np.asarray(time_ms, np.float64) / self.unit_ms
 
     def show(self, axes: Axes, begin_ms: int, end_ms: int) -> None:
-        """Set ticks, label and limits of the x axis.
-
-        Parameters
-        ----------
-        begin_ms, end_ms : int
-            The limits.
-        """
+        """Set ticks, label and limits of the x axis."""
         axes.set_xlim(*self.place([begin_ms, end_ms]).tolist())
         if self.zone is not None:
             locator = mdates.AutoDateLocator(tz=self.zone, minticks=4, maxticks=9)  # type: ignore[no-untyped-call]

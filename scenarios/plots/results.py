@@ -36,25 +36,10 @@ _POINTS_AT_MOST = 3000  # of a distribution
 
 
 def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
-    """Draw the busy nodes and the waiting jobs over time.
+    """Draw the busy nodes and the waiting jobs over time, all of it if nothing else is said.
 
-    Parameters
-    ----------
-    result : SimulationResult
-        What to draw.
-    start_ms, end_ms : int, optional
-        The time to show; from the first submission to the last end if left out.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Where there are too many changes to see, means over bins are drawn, and the range within each bin behind them:
-        of the waiting jobs all of it, of the busy nodes that of the middle 80% of the time.
-
-    Raises
-    ------
-    OptionError
-        If the window is empty.
+    Where there are too many changes to see, means over bins are drawn, and the range within each bin behind them:
+    of the waiting jobs all of it, of the busy nodes that of the middle 80% of the time.
     """
     begin_ms, until_ms = window(start_ms, end_ms, span(result))
     steps = step_functions(*result.schedule())
@@ -97,20 +82,7 @@ def title(result: SimulationResult) -> str:
 
 
 def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -> tuple[int, int]:
-    """Return the time to show.
-
-    Parameters
-    ----------
-    start_ms, end_ms : int or None
-        As asked for.
-    default : tuple of (int, int)
-        For what was not asked for.
-
-    Raises
-    ------
-    OptionError
-        If it is empty.
-    """
+    """Return the time to show: as asked for, else the default."""
     begin_ms = default[0] if start_ms is None else start_ms
     until_ms = default[1] if end_ms is None else end_ms
     if not begin_ms < until_ms:
@@ -139,19 +111,8 @@ def over_bins(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Return the mean and the range of a step function within bins of time, exactly.
 
-    Parameters
-    ----------
-    time_ms, values : numpy.ndarray of int64, shape (n,)
-        Each value holds until the next instant; before the first it is zero, and the last is zero.
-    edges_ms : numpy.ndarray of int64, shape (k + 1,)
-        The bins, ascending.
-    share : float, optional
-        The middle part of the time in each bin that the range is of; 1 for all of it.
-
-    Returns
-    -------
-    mean : numpy.ndarray of float64, shape (k,)
-    low, high : numpy.ndarray of int64, shape (k,)
+    Each value holds until the next instant; before the first it is zero, and the last is zero. The range is that of the
+    middle ``share`` of the time in each bin.
     """
     # Several bins at a time, but not so many that the working arrays outgrow the ones given.
     pieces = np.searchsorted(time_ms, edges_ms[:-1]) // _ROWS_AT_ONCE
@@ -208,16 +169,9 @@ def _draw_steps(
 def plot_waits(result: SimulationResult) -> Figure:
     """Draw the distributions of waits and of slowdowns, of all jobs, and of narrow and wide ones.
 
-    Parameters
-    ----------
-    result : SimulationResult
-        What to draw.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Cumulative shares of jobs over logarithmic axes. The jobs that did not wait have no place on such an axis: their
-        share is where a curve begins, and the legend says it.
+    The jobs that did not wait have no place on a logarithmic axis: their share is where a curve begins, and the legend
+    says
+    it.
     """
     submit_ms, start_ms, end_ms, width = result.schedule()
     wait_s = (start_ms - submit_ms) / MS_PER_S
@@ -285,18 +239,7 @@ def _finish_shares(panels: Sequence[Axes]) -> None:
 
 
 def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
-    """Draw several results side by side: SLDwA, AWT, UTIL, and the distributions of their waits.
-
-    Parameters
-    ----------
-    results : sequence of SimulationResult
-        At least one.
-
-    Raises
-    ------
-    InputError
-        If there is no result.
-    """
+    """Draw results side by side, at least one: SLDwA, AWT, UTIL, and the distributions of their waits."""
     if not results:
         raise InputError("there is no result to draw; give at least one")
     colours = [SERIES[row % len(SERIES)] for row in range(len(results))]

@@ -32,26 +32,11 @@ _Placed = tuple[int, tuple[Interval, ...]]
 
 
 def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
-    """Draw the jobs as rectangles over time and nodes, and the waiting jobs below.
+    """Draw the jobs as rectangles over time and nodes, with their ids where there is room, and the waiting jobs below.
 
-    Parameters
-    ----------
-    result : SimulationResult
-        What to draw.
-    start_ms, end_ms : int, optional
-        The time to show. With one of them left out, as much as is readable after or before the other; with both left
-        out, the `busiest_window`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        A job on nodes that are not next to each other is several rectangles of one colour. Ids are written where there
-        is room.
-
-    Raises
-    ------
-    OptionError
-        If the window is empty.
+    With one end of the time left out, as much is shown as is readable after or before the other; with both left out,
+    the
+    `busiest_window`. A job on nodes that are not next to each other is several rectangles of one colour.
 
     Notes
     -----
@@ -74,16 +59,6 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
 
 def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
     """Choose the time to show: all of it if that is readable, else a busy stretch that is.
-
-    Parameters
-    ----------
-    steps : Steps
-        Of its schedule.
-
-    Returns
-    -------
-    tuple of (int, int)
-        Begin and end, in ms.
 
     Notes
     -----

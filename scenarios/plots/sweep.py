@@ -59,22 +59,7 @@ class _Values:
 
 
 def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over: str | None = None) -> Figure:
-    """Draw a metric over what is varied.
-
-    Parameters
-    ----------
-    summary : pandas.DataFrame
-        As `gridweave.scenarios.sweep.tables.summary_columns` makes it.
-    over : str, optional
-        The key whose values stand side by side.
-
-    Raises
-    ------
-    OptionError
-        If there is no such key.
-    UnavailableError
-        If there is nothing to draw, or more lines and panels than can be told apart.
-    """
+    """Draw a metric over what is varied, with the values of the key ``over`` side by side."""
     if not len(summary):
         raise UnavailableError("there is nothing to draw: no run has finished")
     layout = _layout(plan, over)

@@ -16,23 +16,7 @@ _S_PER_DAY = 86400
 
 
 def plot_trace(workload: Workload) -> Figure:
-    """Draw the distributions of a workload: widths, estimates and run times, over-estimation, arrivals.
-
-    Parameters
-    ----------
-    workload : Workload
-        At least one job.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Five panels and the figures of `describe`; save it with its ``savefig``. It belongs to no window.
-
-    Raises
-    ------
-    InputError
-        If there is no job.
-    """
+    """Draw the distributions of a workload: widths, estimates and run times, over-estimation, arrivals."""
     info = describe(workload)
     figure = new_figure(13, 8)
     axes = figure.subplots(2, 3)

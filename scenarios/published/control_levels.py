@@ -159,10 +159,7 @@ def messages_of(result: SimulationResult) -> int:
 
 
 def parties(result: SimulationResult, to_grid: BoolArray) -> tuple[float, ...]:
-    """Return AWRT by width and AWT, in seconds: of all jobs, of own users' jobs, and of the grid's jobs.
-
-    A job that did not run is an `InputError`: then the numbers of two runs are not of the same jobs.
-    """
+    """Return AWRT by width and AWT in seconds: of all jobs, of own users' jobs, and of the grid's."""
     if result.refused:
         raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
     jobs = result.workload

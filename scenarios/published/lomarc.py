@@ -65,16 +65,7 @@ MIXES = ("M1", "M2", "M3")
 
 
 class Reading(NamedTuple):
-    """How what the paper leaves open is read.
-
-    Parameters
-    ----------
-    formula : str
-        Slowdown formula, as in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`.
-    weeks : float or None
-        How long the jobs of workload 1 take to arrive; those of the others by as much shorter or longer. None for what
-        the model gives.
-    """
+    """How what the paper leaves open is read: the slowdown formula, and in how many weeks the jobs of W1 arrive."""
 
     formula: str
     weeks: float | None = None
@@ -95,19 +86,7 @@ COLUMNS = ("waiting", "long_enough", "narrow_enough", "fitting", "matchable", "b
 
 
 class Bar(NamedTuple):
-    """One bar of a figure.
-
-    Parameters
-    ----------
-    reading : str
-        A key of `READINGS`.
-    workload : str
-        A key of `ALPHAS`.
-    mix : str
-        M1, M2 or M3.
-    variant : str
-        A key of `gridweave.site.disciplines.sharing.policy.VARIANTS`.
-    """
+    """One bar of a figure: keys of `READINGS`, `ALPHAS`, `MIXES` and `VARIANTS`."""
 
     reading: str
     workload: str
@@ -116,19 +95,7 @@ class Bar(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What one simulation came to.
-
-    Parameters
-    ----------
-    response_s, relative : float
-        Average response time, and average relative bounded response time.
-    util, efficiency : float
-        Utilisation and utilisation efficiency.
-    candidates : tuple of float
-        The means over the searches among the waiting jobs, as in `COLUMNS`; NaN without a search.
-    selected : float
-        The mean place of the chosen among the candidates left; NaN without a match.
-    """
+    """What one simulation came to: averages over its jobs, and over its searches (`COLUMNS`), NaN without one."""
 
     response_s: float
     relative: float
@@ -140,17 +107,7 @@ class Point(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Readings of the load of a workload, r n / (P a).
-
-    Parameters
-    ----------
-    formula : float
-        With arithmetic means throughout: r of the run times, n of the sizes, a of the gaps.
-    offered : float
-        With the mean of the products: all work over what the machine could do until the last submission.
-    geometric : float
-        The formula with the geometric mean of the gaps.
-    """
+    """Readings of the load of a workload, r n / (P a): of means, of the mean product, with the geometric mean gap."""
 
     formula: float
     offered: float
@@ -171,24 +128,10 @@ def load_of(workload: Workload, nodes: int) -> Load:
 
 
 class LomarcRuns:
-    """The points of all figures, each simulated once.
+    """The points of all figures, each simulated once, with ``seeds`` workloads for each bar.
 
     The workloads of one seed have the same jobs whatever alpha and the mix, and one mix gives them the same needs: what
     differs between two bars is not chance.
-
-    Parameters
-    ----------
-    seeds : int
-        Number of workloads for each bar, >= 1: the seeds are 1, 2, ...
-    jobs : int
-        Jobs of each workload.
-    progress : callable, optional
-        Called with the number of simulations done, the number of all, and what is going on.
-
-    Raises
-    ------
-    OptionError
-        If `seeds` is less than 1.
     """
 
     def __init__(self, *, seeds: int = DEFAULT_SEEDS, jobs: int = JOBS, progress: Progress | None = None) -> None:

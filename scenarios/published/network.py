@@ -65,22 +65,7 @@ CUT_FROM, CUT_TO = 0.4, 0.6
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run.
-
-    Attributes
-    ----------
-    mode : str
-    pattern : str
-        Of all jobs.
-    fraction, message_bytes : float
-        Of all jobs.
-    split, contention : str
-        As in a scenario.
-    cut : str
-        What becomes of the busiest link in the middle of the run: a key of `CUTS`.
-    constant : float or None
-        Streit's p, in the place of the network.
-    """
+    """One run; ``cut`` is what becomes of the busiest link, ``constant`` takes Streit's p for the model."""
 
     mode: str
     pattern: str = "none"
@@ -97,13 +82,7 @@ CUTS = {"none": 1.0, "slow": 0.01, "cut": 0.0}
 
 
 class NetworkRuns:
-    """The schedules of the study, each made once.
-
-    Parameters
-    ----------
-    runs : GridRuns
-        Has the extract.
-    """
+    """The schedules of the study, each made once."""
 
     def __init__(self, runs: GridRuns) -> None:
         self._nodes = CONFIGURATIONS[MACHINES]

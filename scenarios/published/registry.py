@@ -32,20 +32,7 @@ _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
 
 
 class Bench:
-    """The traces at hand and the simulations made with them, shared by all tables: none is run twice.
-
-    Parameters
-    ----------
-    seeds : int
-        Baseline workloads of each curve of Zhang et al., and workloads of each bar of LOMARC, >= 1.
-    progress : callable, optional
-        Called with how much is done, how much there is, and what is going on.
-
-    Raises
-    ------
-    OptionError
-        If `seeds` is less than 1.
-    """
+    """The traces at hand and the simulations made with them, shared by all tables: none is run twice."""
 
     def __init__(self, *, seeds: int = 3, progress: Progress | None = None) -> None:
         self._seeds = len(seeds_of(seeds))
@@ -191,22 +178,7 @@ def draw(table: str, bench: Bench) -> dict[str, Figure]:
 
 
 def resolve(names: Iterable[str]) -> list[str]:
-    """Return the ids that names stand for.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Ids of `TABLES` or names of `GROUPS`; upper and lower case are the same.
-
-    Returns
-    -------
-    list of str
-        In the order in which they are first named, each once.
-
-    Raises
-    ------
-    OptionError
-        If a name is unknown.
+    """Return the ids that names of `TABLES` and `GROUPS` stand for, each once; upper and lower case are the same.
 
     Examples
     --------

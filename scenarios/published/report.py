@@ -25,17 +25,7 @@ OURS = "ours"
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """One published number and ours.
-
-    Parameters
-    ----------
-    published, ours : float or None
-        None where there is none.
-    decimals : int
-        Digits behind the point that are shown: those of the published number.
-    tolerance_pct : float, optional
-        Largest difference in per cent that counts as reproduced.
-    """
+    """One published number and ours, with the digits of the published, and how far off counts as reproduced."""
 
     published: float | None = None
     ours: float | None = None
@@ -80,8 +70,6 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    headings : tuple of str
-        Of the labels.
     columns : tuple of str
         Names of the columns of values.
     layout : str
@@ -96,30 +84,14 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether a conclusion holds for our numbers.
-
-    Parameters
-    ----------
-    figures : str
-        The numbers that decide.
-    """
+    """Whether a conclusion holds for our numbers, and the numbers that decide."""
 
     holds: bool
     figures: str
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
-    """A conclusion of a paper, and what becomes of it.
-
-    Parameters
-    ----------
-    source : str
-        Where the paper draws it.
-    claim : str
-        What it says.
-    verdicts : dict from str to Verdict
-        One for each reading of what the paper leaves open.
-    """
+    """What a paper says, and where; a verdict for each reading of what the paper leaves open."""
 
     source: str
     claim: str
@@ -129,14 +101,9 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a published table or figure.
 
-    Parameters
-    ----------
-    data : dict from str to list of dict
-        Further tables that are too long to print, by name: a list of records with the same keys each.
-    missing : tuple of str
-        Traces that are needed and not at hand. With all of them missing there is nothing else in the report.
-    notes : tuple of str
-        What a reader of the numbers must know.
+    ``data`` has further tables that are too long to print: records with the same keys each. With all traces that it
+    needs
+    ``missing`` there is nothing else.
     """
 
     sections: tuple[Section, ...] = ()

@@ -175,20 +175,10 @@ def _not_guaranteed(study: _Runs) -> Conclusion:
 
 
 def lateness_ms(result: SimulationResult) -> IntArray:
-    """Return how much later than was reckoned with jobs end that waited, by estimate.
+    """Return how much later than was reckoned with jobs end that waited, by estimate; less than 0 if they end earlier.
 
     What is reckoned with is the earliest end on a single site by the estimates of the running jobs, at the submission:
     the end that the adaptive scheduler compares a split with (Streit, section 7.3.3).
-
-    Parameters
-    ----------
-    result : SimulationResult
-        Of a policy with one overhead.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (jobs that waited and fit on one site,)
-        Negative for jobs that end earlier.
     """
     jobs = result.workload
     assert result.policy is not None, "of a grid"

@@ -60,13 +60,7 @@ _FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A number as it is printed.
-
-    Parameters
-    ----------
-    decimals : int
-        Digits behind the point.
-    """
+    """A number as it is printed, with so many digits behind the point."""
 
     value: float
     decimals: int
@@ -84,8 +78,6 @@ class Month(NamedTuple):
     ----------
     month : str
         Month of submission, such as "1996-09".
-    jobs : int
-        Jobs submitted.
     width, run_s, estimate_s : float
         Their averages, in nodes and seconds.
     over_estimation : float
@@ -137,15 +129,7 @@ TABLES_A = _months()
 
 @dataclass(frozen=True, slots=True)
 class TraceClock:
-    """A clock: that of a time zone, some hours ahead of it.
-
-    Parameters
-    ----------
-    zone : str
-        IANA name.
-    ahead_h : int
-        Hours ahead; negative if the clock is behind.
-    """
+    """A clock: that of a time zone (its IANA name), some hours ahead of it."""
 
     zone: str
     ahead_h: int = 0
@@ -223,22 +207,11 @@ THESIS_TRACES = {
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ThesisJobs:
-    """The jobs of a trace.
+    """The jobs of a trace: those that the thesis schedules, the same with estimates filled in, and all that it counts.
 
-    Parameters
-    ----------
-    scheduled : Workload
-        The jobs that the thesis schedules.
-    filled : Workload
-        With the records that have no estimate, whose run time is taken for it; the same as `scheduled` if there are
-        none.
-    submitted : dict from str to numpy.ndarray of int64, shape (n,)
-        ``submit_ms``, ``width``, ``run_ms`` and ``estimate_ms`` of all jobs that the thesis counts: also of those with
-        no run time, which it does not schedule.
-    start_unix_s : int
-        The instant of time zero.
-    report : ConversionReport
-        What gridweave's own conversion dropped.
+    ``submitted`` has the columns ``submit_ms``, ``width``, ``run_ms`` and ``estimate_ms``, also of jobs with no run
+    time,
+    which the thesis does not schedule.
     """
 
     trace: ThesisTrace
@@ -287,13 +260,7 @@ def _submitted(raw: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]], tra
 
 
 class ThesisRuns:
-    """The traces that are at hand, and their simulations.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with the number of simulations done, the number of all, and what is going on.
-    """
+    """The traces that are at hand, and their simulations."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._jobs: Study[str, ThesisJobs | None] = Study(self._read)

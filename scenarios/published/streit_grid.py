@@ -41,16 +41,7 @@ EXTRACT_JOBS = 10_000
 
 
 class GridSetting(NamedTuple):
-    """One schedule of an extract on a configuration.
-
-    Parameters
-    ----------
-    extract, machines : str
-        Names in `EXTRACTS` and `CONFIGURATIONS`.
-    max_width : int or None
-        Wide jobs are in parts of at most so many nodes; None to leave them as they are.
-    estimates : {"real", "perfect"}
-    """
+    """One schedule of an extract on a configuration; estimates are "real" or "perfect"."""
 
     extract: str
     machines: str
@@ -60,13 +51,7 @@ class GridSetting(NamedTuple):
 
 
 class GridRuns:
-    """The schedules of chapter 7, each made once; homes are dealt out round robin.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The CTC trace.
-    """
+    """The schedules of chapter 7 on the CTC trace, each made once; homes are dealt out round robin."""
 
     def __init__(self, path: Path) -> None:
         self._trace, _ = load_workload(path, nodes=THESIS_TRACES["CTC"].nodes)

@@ -23,16 +23,8 @@ _DATA = Path(__file__).parent / "data"
 class Study(Generic[SettingT, ResultT]):
     """Results by setting, each made when it is first asked for, and kept.
 
-    Parameters
-    ----------
-    run : callable
-        Makes the result of a setting. `results` calls it in several threads.
-    title : str, optional
-        What is studied, for `progress`.
-    progress : callable, optional
-        Called with the number of simulations done, the number of all, and what is going on.
-    same : callable, optional
-        Gives for a setting the one whose result it shares.
+    ``run`` makes one, in several threads if many are asked for; ``same`` gives the setting whose result a setting
+    shares.
     """
 
     def __init__(

@@ -55,15 +55,7 @@ DEFAULT_SEEDS = 3
 
 
 class Backfilling(NamedTuple):
-    """How backfilling is read, and how many jobs are large.
-
-    Parameters
-    ----------
-    discipline : str
-        What backfilling is: "queue" (EASY: only the first waiting job is not delayed) or "planning" (no job ahead is).
-    large_share : float or None
-        Share of large jobs that the model is changed to; None to leave it as it was fitted.
-    """
+    """How backfilling is read: EASY ("queue") or "planning"; and the share of large jobs, if it is changed."""
 
     discipline: str
     large_share: float | None = None
@@ -82,15 +74,7 @@ READINGS = {
 
 
 class Setting(NamedTuple):
-    """One line of a figure.
-
-    Parameters
-    ----------
-    order : str
-        Order of the queue, as in `gridweave.site.policy.SitePolicy`.
-    estimates : str
-        As in `gridweave.scenarios.workload.estimates.with_estimates`.
-    """
+    """One line of a figure: the order of the queue, and the model of the estimates."""
 
     order: str
     estimates: str
@@ -98,21 +82,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Curve:
-    """What one setting gives at the nine workloads: means over the seeds.
-
-    Parameters
-    ----------
-    rho : numpy.ndarray of float64, shape (9,)
-        Utilisation (Zhang, equation 1).
-    wait_s : numpy.ndarray of float64, shape (9,)
-        Average wait.
-    slowdown : numpy.ndarray of float64, shape (9,)
-        Average slowdown, bounded by 10 s.
-    loss : numpy.ndarray of float64, shape (9,)
-        Loss of capacity (Zhang, equation 2).
-    class_wait_s : numpy.ndarray of float64, shape (9, 10)
-        Average wait of the classes of estimators (see `estimator_class`); NaN for perfect estimates.
-    """
+    """What one setting gives at the nine workloads: means over the seeds, and of each class of estimators."""
 
     rho: FloatArray
     wait_s: FloatArray
@@ -126,18 +96,7 @@ class Curve:
         return float(self.rho.max())
 
     def at(self, values: FloatArray, utilisation: float) -> float:
-        """Return a quantity at a utilisation, as it is read from a figure: on the straight line between two workloads.
-
-        Parameters
-        ----------
-        values : numpy.ndarray of float64, shape (9,)
-            One of the arrays of this curve.
-
-        Returns
-        -------
-        float
-            Below the first workload its value; NaN above the highest utilisation that is reached.
-        """
+        """Return a quantity on the straight line between two workloads; NaN above the highest utilisation."""
         if utilisation > self.highest:
             return float("nan")
         after = int(np.argmax(self.rho >= utilisation))
@@ -158,24 +117,12 @@ class _Point(NamedTuple):
 
 
 def estimator_class(workload: Workload, estimates: str) -> npt.NDArray[np.int64]:
-    """Return which of ten classes of estimators each job is in (Zhang, section 4).
+    """Return which of ten classes of estimators each job is in, by the model of its estimates (Zhang, section 4).
 
-    Parameters
-    ----------
-    estimates : str
-        The model that its estimates are drawn from: ``omega:X`` or ``phi:X``.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including,
-        1 + (i + 1) X / 10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the
-        estimate. Rounding of estimates to whole milliseconds is not let to make an eleventh class.
-
-    Raises
-    ------
-    OptionError
-        If the model has no such classes.
+    Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including, 1 + (i + 1) X /
+    10.
+    Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the estimate. Rounding of
+    estimates to whole milliseconds is not let to make an eleventh class.
     """
     name, _, text = estimates.partition(":")
     if name == "omega" and float(text) > 0:
@@ -195,11 +142,7 @@ def learn_model(path: str | Path) -> HyperErlangModel:
 
 
 def with_large_share(model: HyperErlangModel, share: float) -> HyperErlangModel:
-    """Return a model in which large jobs come more often or less often, each as large and as long as before.
-
-    The interarrival times of the classes beyond 32 nodes are all multiplied by one number, so that large jobs become
-    this share of all.
-    """
+    """Return a model in which jobs beyond 32 nodes come more or less often, so that they are this share of all."""
     rates = [(group.max_width > NARROW_UP_TO, group.jobs_per_ms(model.nodes)) for group in model.classes]
     large, small = (sum(rate for wide, rate in rates if wide is kind) for kind in (True, False))
     factor = large * (1 - share) / (small * share)
@@ -215,26 +158,10 @@ def _multiplied(law: HyperErlang, factor: float) -> HyperErlang:
 
 
 class ZhangRuns:
-    """The curves; each point is simulated once.
+    """The curves; each point is simulated once, with ``seeds`` baseline workloads.
 
     The workloads of one seed have the same jobs, arrivals and over-estimation draws, whatever the run time factor, the
     policy and the parameter of the estimate model: what differs between two curves is not chance.
-
-    Parameters
-    ----------
-    model : HyperErlangModel
-        As from `learn_model`.
-    seeds : int
-        Number of baseline workloads, >= 1: the seeds are 1, 2, ...
-    jobs : int
-        Jobs of each workload.
-    progress : callable, optional
-        Called with the number of simulations done, the number of all, and what is going on.
-
-    Raises
-    ------
-    OptionError
-        If `seeds` is less than 1.
     """
 
     def __init__(
@@ -429,20 +356,9 @@ def _highest(highest: Mapping[str, float]) -> str:
 
 
 def changes_pct(curves: Curves, settings: Sequence[Setting], quantity: str, up_to: float) -> FloatArray:
-    """Return by how much over-estimation changes a quantity, at equal utilisation.
+    """Return by how many per cent over-estimation changes a quantity: settings down, utilisations across.
 
-    Parameters
-    ----------
-    settings : sequence of Setting
-        FCFS with estimates that are not perfect.
-    quantity : {"wait_s", "slowdown"}
-    up_to : float
-        Highest utilisation.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (settings, utilisations)
-        Per cent of the value with perfect estimates; NaN where one of the two does not reach the utilisation.
+    NaN stands where one of the two does not reach the utilisation.
     """
     rows = []
     for setting in settings:
@@ -612,13 +528,7 @@ def judge(figure: str, curves: Mapping[str, Curves]) -> tuple[Conclusion, ...]:
 
 
 class PanelLine(NamedTuple):
-    """One line of a panel.
-
-    Parameters
-    ----------
-    estimators : int or None
-        Only the jobs of this class of estimators; None for all jobs.
-    """
+    """One line of a panel: of all jobs, or of those of one class of estimators."""
 
     label: str
     setting: Setting
@@ -626,15 +536,7 @@ class PanelLine(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One panel of a figure: a quantity over utilisation.
-
-    Parameters
-    ----------
-    quantity : {"wait_s", "slowdown", "loss"}
-        The array of a curve.
-    judged : bool
-        Whether the paper draws a conclusion from it. If not, it is made for the first reading alone.
-    """
+    """A quantity over utilisation; one from which the paper draws no conclusion is made for the first reading alone."""
 
     title: str
     quantity: str

@@ -29,18 +29,7 @@ SHOWN_AT_MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that failed.
-
-    Attributes
-    ----------
-    settings : dict
-        The values of its combination.
-    seed : int
-    problem : str
-        In one line.
-    label : str
-        The combination for people.
-    """
+    """A run that failed: its combination, as values and for people, and why, in one line."""
 
     settings: dict[str, Any]
     seed: int
@@ -57,10 +46,8 @@ class SweepResult:
 
     Attributes
     ----------
-    plan : SweepPlan
     values : tuple of dict or None
         The metrics of each planned run; None for one that failed.
-    failures : tuple of FailedRun
     found : int
         Runs that were finished before.
     """
@@ -176,8 +163,6 @@ class SweepResult:
             Those to plot; as for `metrics`.
         over : str, optional
             As for `plot`.
-        plots : bool, optional
-            Whether to draw.
 
         Returns
         -------
@@ -273,20 +258,7 @@ def run_plan(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Run what a plan holds and a folder does not.
-
-    Parameters
-    ----------
-    out, address, workers, progress
-        As for `sweep`; only the finished runs are written.
-
-    Raises
-    ------
-    ScenarioError
-        With what is wrong with the workload of any combination.
-    InputError, UnavailableError
-        As for `sweep`.
-    """
+    """Run what a plan holds and a folder does not; only the finished runs are written."""
     store = None if out is None else FinishedRuns(Path(out))
     values = [None if store is None else store.find(run) for run in plan.runs]
     todo = _by_workload([run for run in plan.runs if values[run.number] is None])
@@ -320,13 +292,7 @@ def run_plan(
 
 
 def check_metric(name: str) -> None:
-    """Refuse a metric that is not recorded.
-
-    Raises
-    ------
-    OptionError
-        If it is not known.
-    """
+    """Refuse a metric that is not recorded."""
     if name not in METRICS:
         raise OptionError(
             "--metric", f"{name!r} is no metric; docs/metrics.md names them, and {', '.join(METRICS[:3])}"

@@ -34,17 +34,7 @@ _POLICY_ONLY = ("overhead", "selection", "order", "backfill")
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that a scenario reads.
-
-    Attributes
-    ----------
-    field : str
-        The key that names it: "trace" or "generator" of ``[workload]``, or `NET_FILE`.
-    path : str
-        Absolute.
-    digest : str
-        SHA-256 of what it holds.
-    """
+    """A file that a scenario reads: its key (`NET_FILE`, or one of ``[workload]``), absolute path and SHA-256."""
 
     field: str
     path: str
@@ -87,20 +77,11 @@ def digest_of(path: str | Path) -> str:
 
 
 def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str:
-    """Return the name of a run: of what can have a part in its result, and of nothing else.
+    """Return the name of a run, 40 hexadecimal digits: of what can have a part in its result, and of nothing else.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        With the seed of this run.
-    stamp : str
-        Of the code.
-
-    Returns
-    -------
-    str
-        40 hexadecimal digits. Name and description of the scenario, and which metrics it shows, have no part in it; nor
-        has the place of a file, but what it holds.
+    Name and description of the scenario, and which metrics it shows, have no part in it; nor has the place of a file,
+    but
+    what it holds.
     """
     plain = msgspec.structs.replace(scenario, header=Header(seed=scenario.header.seed), output=Output())
     return _hash(_without_places(plain, files), stamp)

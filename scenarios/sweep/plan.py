@@ -42,19 +42,7 @@ Seeds = int | Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One key that is varied.
-
-    Attributes
-    ----------
-    name : str
-        The key as it was given; tables and plots use it.
-    key : str
-        The same with its alias resolved, as ``--set`` knows it.
-    values : tuple
-        Plain values, all different.
-    texts : tuple of str
-        The values as ``--set`` takes them.
-    """
+    """One key that is varied: as it was given, with its alias resolved; its values, also as ``--set`` takes them."""
 
     name: str
     key: str
@@ -80,17 +68,7 @@ class Axis:
 
 
 def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
-    """Return what is varied.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-
-    Returns
-    -------
-    tuple of Axis
-        In the given order; what cannot be used is left out.
+    """Return what is varied, in the given order; what cannot be used is told, and left out.
 
     Examples
     --------
@@ -152,13 +130,7 @@ def _is_seed(value: object) -> bool:
 
 
 def parse_seeds(text: str, problems: list[str]) -> Seeds:
-    """Return what ``--seeds`` says: ``10`` for ten derived ones, ``1,2,3`` or ``7,`` for these.
-
-    Parameters
-    ----------
-    problems : list of str
-        Is told of what cannot be used.
-    """
+    """Return what ``--seeds`` says: ``10`` for ten derived ones, ``1,2,3`` or ``7,`` for these."""
     words = [word.strip() for word in text.split(",")]
     is_list = len(words) > 1
     if is_list and not words[-1]:
@@ -174,18 +146,9 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
 
 
 def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
-    """Return seeds for independent repetitions, derived from one.
+    """Return seeds for independent repetitions: of 53 bits, which every reader of JSON and CSV keeps.
 
-    Parameters
-    ----------
-    seed : int
-        Of the scenario.
-
-    Returns
-    -------
-    tuple of int
-        Of 53 bits, which every reader of JSON and CSV keeps. More of them begin with the same ones, so a sweep that is
-        widened from 10 to 20 seeds has half of its runs already.
+    More of them begin with the same ones, so a sweep that is widened from 10 to 20 seeds has half of its runs already.
 
     Examples
     --------
@@ -197,12 +160,7 @@ def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
 
 
 def toml_text(value: object) -> str:
-    """Return a plain value as TOML writes it.
-
-    Raises
-    ------
-    TypeError
-        If TOML has no such value.
+    """Return a plain value as TOML writes it; a TypeError if TOML has none.
 
     Examples
     --------
@@ -279,22 +237,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run of a sweep.
-
-    Attributes
-    ----------
-    number : int
-        Its place in the plan, from 0.
-    combination : int
-        The place of its values in `SweepPlan.combinations`.
-    seed : int
-    scenario : Scenario
-        With all values and the seed in it, and with absolute paths.
-    files : tuple of InputFile
-        What it reads.
-    key : str
-        Names it and its result: the same key, the same result.
-    """
+    """One run, with all values, the seed and absolute paths in its scenario; the same key, the same result."""
 
     number: int
     combination: int
@@ -306,22 +249,9 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """All runs of a sweep.
+    """All runs of a sweep: combination by combination (the last axis varies fastest), and in each seed by seed.
 
-    Attributes
-    ----------
-    name : str
-        Of the scenario.
-    axes : tuple of Axis
-        What is varied.
-    combinations : tuple of tuple of int
-        For each combination, the place of its value on each axis; the last axis varies fastest.
-    runs : tuple of PlannedRun
-        Combination by combination, and in each seed by seed.
-    seeds : tuple of int or None
-        The seeds of every combination, where all have the same.
-    shown : tuple of str
-        The metrics that the scenario shows.
+    A combination has the place of its value on each axis. ``shown`` are the metrics that the scenario shows.
     """
 
     name: str
@@ -341,18 +271,7 @@ class SweepPlan:
         return _label(self.axes, self.combinations[combination]) or self.name
 
     def axis(self, over: str) -> Axis:
-        """Return the axis that a plot is to be over.
-
-        Parameters
-        ----------
-        over : str
-            Its name or its key.
-
-        Raises
-        ------
-        OptionError
-            If there is none.
-        """
+        """Return the axis of a name or a key, for a plot over it."""
         for axis in self.axes:
             if over in (axis.name, axis.key):
                 return axis
@@ -365,24 +284,7 @@ def make_plan(
 ) -> SweepPlan:
     """Plan a sweep, and check every combination as far as that goes without building its workload.
 
-    Parameters
-    ----------
-    source : str, pathlib.Path or Scenario
-        As for `gridweave.scenarios.scenario.run.run_scenario`.
-    vary : mapping or sequence of str, optional
-        Lists of values by key, or texts ``key=v1,v2``. Keys are those of ``--set``; ``config`` stands for ``sites`` and
-        names machine configurations, ``p`` stands for ``grid.overhead``.
-    overrides : mapping or sequence of str, optional
-        Changes that hold for every run.
-    seeds : int or sequence of int, optional
-        How many seeds to derive from the scenario's, or which to use; the scenario's own if left out.
-
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
-    InputError
-        If there is no such scenario.
+    Arguments and errors are those of `gridweave.sweep`.
 
     Examples
     --------

@@ -24,27 +24,11 @@ _STORE_BYTES = 128 << 20  # for Ray's shared memory: what comes back is small, a
 
 
 def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers: int | None = None) -> Outcomes:
-    """Carry out runs, and yield what became of each as soon as it is known.
+    """Carry out runs, and yield what became of each as soon as it is known; closing the generator ends what still runs.
 
-    Parameters
-    ----------
-    address : str, optional
-        Of a Ray cluster: ``auto``, ``ray://host:10001``, ``host:6379``. Without it, this machine, by itself.
-    workers : int, optional
-        How many runs go on at the same time; without it as many as there are cores. With 1 and no address, all is done
-        in this process, and Ray is not needed.
-
-    Yields
-    ------
-    PlannedRun, Outcome
-        In the order in which they end. Closing the generator ends what still runs.
-
-    Raises
-    ------
-    OptionError
-        If there are no workers, or the address is none.
-    UnavailableError
-        If Ray is not installed, or no cluster answers.
+    Without an address this machine is used by itself, and as many workers as it has cores if no number is given. With 1
+    and
+    no address, all is done in this process, and Ray is not needed.
     """
     if workers is not None and workers < 1:
         raise OptionError("--workers", f"is {workers}; at least 1 is needed")
@@ -64,10 +48,7 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
 def in_threads(run: Callable[[TaskT], ResultT], tasks: Iterable[TaskT]) -> Iterator[tuple[TaskT, ResultT]]:
     """Run a function on all cores of this process: the kernels leave the interpreter to the other threads.
 
-    Yields
-    ------
-    task, result
-        In the order in which they end. What a task raises is raised here, and those that have not begun are dropped.
+    Results come in the order in which they end. What a task raises is raised here, and those not begun are dropped.
     """
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         try:

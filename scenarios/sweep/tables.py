@@ -30,11 +30,7 @@ SUFFIXES = ("mean", "low", "high")
 def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
     """Return the mean of a sample, and the ends of its 95% confidence interval by Student's t.
 
-    Returns
-    -------
-    tuple of float
-        Mean, lower and upper end. The interval is NaN for less than two values; all is NaN if there is no value, or
-        one that is not defined.
+    The interval is NaN for less than two values; all is NaN if there is no value, or one that is not defined.
 
     Examples
     --------
@@ -128,19 +124,7 @@ _PARTS_OF_ONE = (*PARTS_OF_ONE, "multi_site_share_of_jobs", "multi_site_share_of
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How one metric is written.
-
-    Attributes
-    ----------
-    label : str
-        Without the unit.
-    unit : str
-        Empty if there is none.
-    factor : float
-        From the recorded value to this unit.
-    decimals : int
-        Worth writing down.
-    """
+    """How one metric is written: label, unit, the factor to this unit, and the decimals worth writing down."""
 
     label: str
     unit: str
@@ -153,14 +137,7 @@ class Naming:
         return f"{self.label} [{self.unit}]" if self.unit else self.label
 
     def write(self, mean: float, low: float, high: float, *, interval: bool = True) -> str:
-        """Return a mean, with half of the width of its interval where there is one.
-
-        Parameters
-        ----------
-        mean, low, high : float
-            As recorded; NaN where not defined.
-        interval : bool, optional
-            Whether the interval is shown.
+        """Return a mean, with half of the width of its interval where there is one and it is to be shown.
 
         Examples
         --------
@@ -176,12 +153,7 @@ class Naming:
 
 
 def naming_of(metric: str) -> Naming:
-    """Return how a metric is written.
-
-    Parameters
-    ----------
-    metric : str
-        A name out of `gridweave.scenarios.sweep.work.METRICS`.
+    """Return how a metric of `gridweave.scenarios.sweep.work.METRICS` is written.
 
     Examples
     --------

@@ -45,9 +45,6 @@ class RunTask(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    key : str
-    scenario : Scenario
-    files : tuple of InputFile
     stamp : str
         Of the code that planned the run.
     """
@@ -59,17 +56,7 @@ class RunTask(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a run.
-
-    Attributes
-    ----------
-    metrics : dict or None
-        By the names of `METRICS`, with None for what is not defined; None if the run failed.
-    problem : str
-        Why it failed, in one line.
-    seconds : float
-        How long it took, to build the workload included.
-    """
+    """What became of a run: its metrics (`METRICS`), with None for what is not defined, or why it failed."""
 
     metrics: Values | None
     problem: str = ""
@@ -103,13 +90,7 @@ def perform(work: RunTask, fetch: Fetch | None = None) -> Outcome:
 
 
 def values_of(run: GridRun) -> Values:
-    """Return what is recorded of a run.
-
-    Returns
-    -------
-    dict
-        By the names of `METRICS`; None for what is not defined.
-    """
+    """Return what is recorded of a run, by the names of `METRICS`; None for what is not defined."""
     several = run.multi_site_summary()
     values = (several["jobs"], several["share_of_jobs"], several["share_of_squashed_area"])
     return dict(zip(MULTI_SITE, values, strict=True)) | run.as_one().metrics().to_dict()
@@ -233,13 +214,7 @@ class FinishedRuns:
         self.folder = folder / FOLDER
 
     def find(self, run: PlannedRun) -> Values | None:
-        """Return the metrics of a run, if it is finished.
-
-        Returns
-        -------
-        dict or None
-            None also if its file is damaged, or of another format: it is then run again.
-        """
+        """Return the metrics of a run, if it is finished and its file is neither damaged nor of another format."""
         try:
             record = msgspec.json.decode((self.folder / f"{run.key}.json").read_bytes(), type=_Record)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -248,18 +223,7 @@ class FinishedRuns:
         return {name: record.metrics[name] for name in METRICS} if whole else None
 
     def keep(self, plan: SweepPlan, run: PlannedRun, outcome: Outcome) -> None:
-        """Write down a finished run: whole, or not at all.
-
-        Parameters
-        ----------
-        outcome : Outcome
-            With metrics.
-
-        Raises
-        ------
-        InputError
-            If the folder cannot be written to.
-        """
+        """Write down a finished run: whole, or not at all."""
         assert outcome.metrics is not None, "only what is finished is kept"
         settings = plan.settings(run.combination)
         record = _Record(_FORMAT, run.key, plan.name, settings, run.seed, round(outcome.seconds, 3), outcome.metrics)

@@ -66,14 +66,8 @@ class ConversionReport:
 
     Parameters
     ----------
-    name : str
-        Name of the workload.
     nodes : int
         Nodes of the machine that the widths were held against.
-    records : int
-        Records in the file.
-    kept : int
-        Jobs of the workload.
     dropped : dict from str to int
         Records dropped, by reason: every key of `DROP_REASONS`, in that order, zeros included.
     cut : int
@@ -131,7 +125,7 @@ def convert(
     start_unix_s: int | None = None,
     timezone: str | None = None,
 ) -> tuple[Workload, ConversionReport]:
-    """Turn the records of a trace into a workload.
+    """Turn the records of a trace into a workload, named after its file.
 
     The rules are those of thesis section 3.6 with what the design adds:
 
@@ -142,28 +136,7 @@ def convert(
     - Times are rounded to whole milliseconds (a half to the even one) before anything is compared.
     - A record is out of order if it was submitted before the last record that was taken; a job id that was taken before
       drops the record. SWF files that list the parts of an interrupted job put the summary of the whole job first.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file, for messages; the workload is named after it.
-    records : Records
-        What it says.
-    nodes : int or None
-        Nodes of the machine, as the caller says.
-    stated : sequence of int or None, optional
-        Nodes of the machine, as the file states them: the first that can be used is taken if `nodes` is None.
-    start_unix_s : int, optional
-        The instant of time zero.
-    timezone : str, optional
-        IANA name of the machine's time zone.
-
-    Raises
-    ------
-    TraceError
-        If the file has no records, if none is left, or if the size of the machine is not known.
-    OptionError
-        If `nodes` is no size of a machine.
+    - The machine has the nodes that the caller says, or else the first usable number that the file has ``stated``.
     """
     if not len(records.job_id):
         raise TraceError(path, "holds no jobs; a trace has one record per line")

@@ -31,8 +31,6 @@ class KnownTrace:
 
     Parameters
     ----------
-    url : str
-        Where it is.
     sha256 : str
         SHA-256 of the uncompressed SWF text. It pins the content, however the file is packed.
     nodes : int
@@ -80,19 +78,7 @@ KNOWN_TRACES: dict[str, KnownTrace] = {
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A trace that is now at hand.
-
-    Parameters
-    ----------
-    name : str
-        Its full name.
-    path : pathlib.Path
-        Its file.
-    downloaded : bool
-        False if it was there already, and right.
-    nodes : int
-        Machine size that publications use with it.
-    """
+    """A trace that is now at hand; it was downloaded, unless it was there already, and right."""
 
     name: str
     path: Path
@@ -106,17 +92,7 @@ def cache_folder() -> Path:
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the full name of a known trace.
-
-    Parameters
-    ----------
-    name : str
-        The name, or its beginning up to a hyphen if only one trace begins so; upper and lower case are the same.
-
-    Returns
-    -------
-    str or None
-        None if no known trace, or more than one, is called so.
+    """Return the full name of the one known trace of this name, or whose name begins so up to a hyphen.
 
     Examples
     --------

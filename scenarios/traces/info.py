@@ -13,13 +13,7 @@ from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 
 class MinAvgMax(msgspec.Struct, frozen=True):
-    """Smallest, average and largest of some values.
-
-    Parameters
-    ----------
-    min, avg, max : float
-        In the unit of the values.
-    """
+    """Smallest, average and largest of some values, in their unit."""
 
     min: float
     avg: float
@@ -31,12 +25,6 @@ class TraceInfo(msgspec.Struct, frozen=True):
 
     Parameters
     ----------
-    name : str
-        Its name.
-    jobs : int
-        Number of jobs.
-    nodes : int or None
-        Nodes of the machine.
     width : MinAvgMax
         Nodes per job (Table 3.4, requested resources).
     estimate_s, run_s : MinAvgMax
@@ -88,13 +76,7 @@ class TraceInfo(msgspec.Struct, frozen=True):
         return values
 
     def spread_rows(self) -> list[tuple[str, str, str, str]]:
-        """Return what has a smallest, an average and a largest value, for people.
-
-        Returns
-        -------
-        list of (str, str, str, str)
-            Name with unit, smallest, average and largest.
-        """
+        """Return what has a smallest, an average and a largest value, for people: name with unit, and these three."""
         spreads = (
             ("width [nodes]", self.width, 2),
             ("estimate [s]", self.estimate_s, 0),
@@ -108,13 +90,7 @@ class TraceInfo(msgspec.Struct, frozen=True):
         ]
 
     def figure_rows(self) -> list[tuple[str, str]]:
-        """Return the other figures, for people.
-
-        Returns
-        -------
-        list of (str, str)
-            Name with unit, and value.
-        """
+        """Return the other figures, for people: name with unit, and value."""
         return [
             ("jobs", f"{self.jobs:,}"),
             ("machine [nodes]", f"{self.nodes:,}" if self.nodes is not None else "not known"),
@@ -138,18 +114,7 @@ def _moment(date: dt.datetime | None, at_s: float) -> str:
 
 
 def describe(workload: Workload) -> TraceInfo:
-    """Return the figures of a workload.
-
-    Parameters
-    ----------
-    workload : Workload
-        At least one job.
-
-    Raises
-    ------
-    InputError
-        If there is no job.
-    """
+    """Return the figures of a workload of at least one job."""
     if not len(workload):
         raise InputError(f"{workload.name}: there is no job to describe")
     first_ms, last_ms = int(workload.submit_ms[0]), int(workload.submit_ms[-1])

@@ -53,34 +53,12 @@ def load_workload(
 
 
 def columns_of(path: str | Path) -> tuple[str, ...]:
-    """Return the optional columns that the format of a file has a place for.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        As for `load_workload`.
-
-    Raises
-    ------
-    TraceError
-        If there is no such file and no such trace.
-    """
+    """Return the optional columns that the format of a file, or of a trace of this name, has a place for."""
     return () if _is_mupsie(find_trace(path)) else tuple(COLUMN_FIELDS)
 
 
 def find_trace(path: str | Path) -> Path:
-    """Return the file that a path or the name of a trace means.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        As for `load_workload`.
-
-    Raises
-    ------
-    TraceError
-        If there is none; the message tells how to get a trace.
-    """
+    """Return the file that a path or the name of a trace means, as for `load_workload`."""
     try:
         if Path(path).exists():
             return Path(path)
@@ -127,17 +105,7 @@ def _is_mupsie(path: Path) -> bool:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the format that the suffix of a file stands for, compressed or not.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; it need not exist.
-
-    Returns
-    -------
-    str or None
-        One of `FORMATS`, or None if the suffix stands for none.
+    """Return the format (`FORMATS`) that the suffix of a file stands for, compressed or not, if any.
 
     Examples
     --------
@@ -155,8 +123,6 @@ def save_workload(workload: Workload, path: str | Path, *, file_format: str | No
 
     Parameters
     ----------
-    workload : Workload
-        The jobs.
     path : str or pathlib.Path
         ``.swf`` for SWF, ``.mupsie`` or ``.txt`` for MuPSiE, with ``.gz`` or ``.xz`` behind it to compress.
     file_format : str, optional

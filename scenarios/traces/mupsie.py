@@ -127,8 +127,6 @@ def write_mupsie(workload: Workload, path: str | Path) -> None:
 
     Parameters
     ----------
-    workload : Workload
-        The jobs.
     path : str or pathlib.Path
         The file; a suffix ``.gz`` or ``.xz`` compresses it. Either the whole file is written or nothing.
 

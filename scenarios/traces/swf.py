@@ -63,7 +63,6 @@ _NAMES = tuple(field.name for field in SWF_FIELDS)
 _JOB_FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", "requested_s", "status")
 _ENTRY = re.compile(r";\s{0,3}([A-Z][A-Za-z]*):(?!//)\s*(.*)")
 _INTEGER = re.compile(r"\s*([+-]?\d{1,18})(?!\d)")
-_NUMBERED = re.compile(r"(\d{1,9})\s+(.*)")
 
 # The header entry by which write_swf says that status 0 marks the jobs that were killed at their estimate.
 _KILLED_ENTRY = ("KilledAtEstimate", "status 0")
@@ -72,18 +71,13 @@ _STATUS_FAILED, _STATUS_COMPLETED = 0, 1
 
 @dataclass(frozen=True)
 class SwfHeader:
-    """The header comments of an SWF file.
-
-    Parameters
-    ----------
-    lines : tuple of str
-        All comment lines, with their ``;``.
+    """The header comments of an SWF file, with their ``;``.
 
     Examples
     --------
     >>> header = SwfHeader(("; MaxNodes: 338 (batch partition; 512 total)", "; Queue: 1 DSI", "; Queue: 2 astro"))
-    >>> header.max_nodes, header.queues
-    (338, {1: 'DSI', 2: 'astro'})
+    >>> header.max_nodes, header.entries["Queue"]
+    (338, ('1 DSI', '2 astro'))
     """
 
     lines: tuple[str, ...]
@@ -104,66 +98,13 @@ class SwfHeader:
         return MappingProxyType({label: tuple(values) for label, values in entries.items()})
 
     def text(self, label: str) -> str | None:
-        """Return the first value of an entry.
-
-        Parameters
-        ----------
-        label : str
-            Such as ``"Computer"``.
-
-        Returns
-        -------
-        str or None
-            None if there is no such entry, or nothing in it.
-        """
+        """Return the first value of an entry, such as "Computer", if there is one."""
         return (self.entries.get(label) or ("",))[0] or None
 
     def number(self, label: str) -> int | None:
-        """Return the whole number that the first value of an entry starts with.
-
-        Parameters
-        ----------
-        label : str
-            Such as ``"MaxNodes"``.
-
-        Returns
-        -------
-        int or None
-            None if there is no such entry, or no number in it.
-        """
+        """Return the whole number that the first value of an entry, such as "MaxNodes", starts with, if any."""
         found = _INTEGER.match(self.text(label) or "")
         return int(found[1]) if found else None
-
-    def names(self, label: str) -> dict[int, str]:
-        """Return the names that a repeated entry gives to numbers.
-
-        Parameters
-        ----------
-        label : str
-            ``"Queue"`` or ``"Partition"``.
-        """
-        found = (_NUMBERED.match(value) for value in self.entries.get(label, ()))
-        return {int(entry[1]): entry[2] for entry in found if entry}
-
-    @property
-    def computer(self) -> str | None:
-        """Make and model of the machine."""
-        return self.text("Computer")
-
-    @property
-    def installation(self) -> str | None:
-        """Where the machine stands."""
-        return self.text("Installation")
-
-    @property
-    def max_jobs(self) -> int | None:
-        """Jobs of the log."""
-        return self.number("MaxJobs")
-
-    @property
-    def max_records(self) -> int | None:
-        """Records of the log; cleaned logs often still state the number from before."""
-        return self.number("MaxRecords")
 
     @property
     def max_nodes(self) -> int | None:
@@ -191,21 +132,6 @@ class SwfHeader:
         """Seconds from UTC to the machine's local time without summer time (the older entry ``TimeZone``)."""
         return self.number("TimeZone")
 
-    @property
-    def queues(self) -> dict[int, str]:
-        """Names of the queues, by the number in field 15."""
-        return self.names("Queue")
-
-    @property
-    def partitions(self) -> dict[int, str]:
-        """Names of the partitions, by the number in field 16."""
-        return self.names("Partition")
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What else there is to say about the log."""
-        return self.entries.get("Note", ())
-
 
 def read_records(
     path: str | Path, fields: Sequence[str] | None = None
@@ -223,8 +149,6 @@ def read_records(
     -------
     columns : dict from str to numpy.ndarray, shape (n,)
         int64 for whole numbers, float64 for times and amounts; -1 for what is not known. n may be 0.
-    header : SwfHeader
-        The header comments.
 
     Raises
     ------
@@ -303,8 +227,6 @@ def write_swf(workload: Workload, path: str | Path) -> None:
 
     Parameters
     ----------
-    workload : Workload
-        The jobs.
     path : str or pathlib.Path
         The file; a suffix ``.gz`` or ``.xz`` compresses it. Either the whole file is written or nothing.
 

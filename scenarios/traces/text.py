@@ -40,17 +40,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column of a table: its name and what may stand in it.
-
-    Parameters
-    ----------
-    name : str
-        The column's name, with the unit last.
-    low, high : float
-        Smallest and largest value; anything outside is a broken record.
-    whole : bool
-        Whether the value must be a whole number.
-    """
+    """One column of a table: its name with the unit last, and what may stand in it."""
 
     name: str
     low: float
@@ -81,11 +71,6 @@ def amount_field(name: str) -> Field:
 def trace_stem(path: str | Path) -> str:
     """Return the name of a trace file without the suffixes of its format and compression.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file.
-
     Examples
     --------
     >>> trace_stem("traces/KTH-SP2-1996-2.swf.xz")
@@ -96,22 +81,9 @@ def trace_stem(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a plain, gzip or xz file for reading; what it is, its first bytes tell, whatever its name says.
+    """Open a plain, gzip or xz file for reading its uncompressed bytes; what it is, its first bytes tell.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file.
-
-    Yields
-    ------
-    binary file object
-        The uncompressed bytes.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be opened, read or decompressed, here or while it is read inside the ``with``.
+    A TraceError says that it cannot be opened, read or decompressed, here or while it is read inside the ``with``.
     """
     try:
         with open(path, "rb") as raw:
@@ -137,36 +109,11 @@ def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
 def read_table(
     path: str | Path, fields: Sequence[Field], *, keep: Sequence[str], comment: str, record: str
 ) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
-    """Read a table of numbers, one record per line, and the comments between.
+    """Read a table of numbers, one record per line; return the columns of ``keep`` and the comments between.
 
     The file is read in blocks, and of every block only the columns asked for are kept: memory is in proportion to them.
-    Every field of every record is checked, kept or not.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        Plain, gzip or xz.
-    fields : sequence of Field
-        All the columns of a record, in their order.
-    keep : sequence of str
-        Names of the columns to return.
-    comment : str
-        What a comment line starts with.
-    record : str
-        What a record is called in a message, such as "an SWF record".
-
-    Returns
-    -------
-    columns : dict from str to numpy.ndarray of float64, shape (n,)
-        The kept columns, by name. They may be empty: n = 0 is no error here.
-    comments : tuple of str
-        The comment lines without the white space around them. They are decoded as Latin-1, so any byte is allowed.
-
-    Raises
-    ------
-    TraceError
-        With line and field, if a record has the wrong number of fields, a field that is not a plain decimal number,
-        or a value out of its bounds.
+    Every field of every record is checked, kept or not. Comments are decoded as Latin-1, so any byte is allowed in
+    them.
     """
     rows = [[field.name for field in fields].index(name) for name in keep]
     parts: list[list[FloatArray]] = [[] for _ in keep]
@@ -286,11 +233,6 @@ def one_line(error: BaseException) -> str:
 
 def seconds_text(ms: int) -> str:
     """Return milliseconds as seconds, with decimals only where they are needed.
-
-    Parameters
-    ----------
-    ms : int
-        Milliseconds, >= 0.
 
     Examples
     --------

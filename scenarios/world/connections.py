@@ -119,30 +119,11 @@ _NO_LINKS = _Way(exists=True, latency_ms=0.0, jitter_ms=np.zeros(0), loss=0.0, m
 class Routes:
     """What messages between the meta-scheduler and the sites go through: a network, and beside it links, if any.
 
-    The times of both are added to each other, and so are their losses.
-
-    Parameters
-    ----------
-    network : Network
-        The same for every site.
-    rng : numpy.random.Generator
-        For delays and losses.
-    net : GridNet, optional
-        The links between the sites.
-    node : int, optional
-        Of the meta-scheduler among them; messages cross no links if left out.
-
-    Raises
-    ------
-    InputError
-        If the links cut a site off from the meta-scheduler for ever.
-
-    Attributes
-    ----------
-    keeps_order : bool
-        Whether every message arrives, once, and in order, for the whole of the run.
-    margin_ms : int
-        How far ahead a start on several sites is agreed: request, answer and commitment, and two losses on the way.
+    The times of both are added to each other, and so are their losses. Messages cross links if the meta-scheduler has a
+    ``node`` among them. ``keeps_order`` says whether every message arrives, once, and in order, for the whole of the
+    run;
+    ``margin_ms`` how far ahead a start on several sites is agreed: request, answer and commitment, and two losses on
+    the way.
     """
 
     def __init__(
@@ -206,10 +187,7 @@ class Routes:
         return self._way_from(site, end).exists
 
     def arrivals_ms(self, now_ms: int, site: int, end: int, messages: int) -> list[int]:
-        """Return when each copy arrives of so many messages that one end sends now; none if they are lost.
-
-        They overtake each other only if latencies vary.
-        """
+        """Return when each copy of what one end sends now arrives; they overtake each other only if latencies vary."""
         way = self._way_from(site, end)
         if not way.exists:
             return []
@@ -265,18 +243,10 @@ def _whole_ms(time_ms: float) -> int:
 
 
 def node_of_grid(net: GridNet, name: str | None) -> int:
-    """Return the node at which the meta-scheduler is.
+    """Return the node at which the meta-scheduler is: of this name, or that of the site of this name.
 
-    Parameters
-    ----------
-    name : str or None
-        Of a node, or of a site, which stands for its node. If left out, the node of the site that has the least sum of
-        latencies to all others and back; of several the first.
-
-    Raises
-    ------
-    InputError
-        If there is neither a node nor a site of that name.
+    If no name is given: the node of the site that has the least sum of latencies to all others and back; of several the
+    first.
     """
     topology = net.model.topology
     if name is None:
@@ -288,18 +258,7 @@ def node_of_grid(net: GridNet, name: str | None) -> int:
 
 
 def check_reach(net: GridNet, node: int) -> None:
-    """Refuse a network that cuts a site off from the meta-scheduler for ever: what is there would never be heard of.
-
-    Parameters
-    ----------
-    node : int
-        Of the meta-scheduler.
-
-    Raises
-    ------
-    InputError
-        With the name of the site.
-    """
+    """Refuse a network that cuts a site off from the meta-scheduler for ever: what is there would never be heard of."""
     if net.timetable is None or not len(net.timetable.instants_ms):
         return
     model = list(net.periods())[-1][1]
@@ -322,23 +281,11 @@ PACKET, RESEND = 5, 6
 class Connections:
     """One connection for each site, with a channel at either end where the network does not keep order.
 
-    Parameters
-    ----------
-    down : sequence of bool
-        Which sites have failed now; kept up to date by its owner.
-    channels : bool
-        Whether messages travel through channels.
-    plan : callable (when_ms, kind, place, what)
-        At that instant has `arrive` called if the kind is `PACKET`, `resend` if it is `RESEND`.
-    deliver : callable (to, site, message)
-        Takes what arrives, for a site or for the meta-scheduler (`GRID`).
-
-    Attributes
-    ----------
-    unsent : dict from (int, int) to None
-        The ends (site, end) that have put what only a `send` sends, as all do where there are channels.
-    messages, lost : int
-        That were sent, and those of them that did not arrive.
+    ``down`` says which sites have failed now, and is kept up to date by its owner. ``plan`` has `arrive` called later
+    if
+    the kind is `PACKET`, `resend` if it is `RESEND`; ``deliver`` takes what arrives, for a site or the grid (`GRID`).
+    The
+    ends in ``unsent`` have put what only a `send` sends, as all do where there are channels.
     """
 
     def __init__(

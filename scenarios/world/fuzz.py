@@ -39,22 +39,9 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class WorldInputs:
-    """What all runs have in common.
+    """What all runs have in common; one is made up of so many jobs of the workload, one after the other.
 
-    Attributes
-    ----------
-    workload : Workload
-    home : numpy.ndarray of int64, shape (n,)
-    nodes : tuple of int
-        Of each site.
-    policy : GridPolicy
-    site_policies : tuple of SitePolicy or SharedNodes
-    jobs : int
-        How many jobs of the workload, one after the other, make up a run.
-    net : GridNet, optional
-        The links between the sites.
-    grid_node : int, optional
-        The node of the network at which the grid is; messages cross the links from and to there.
+    Messages cross the links from and to ``grid_node``, a node of the network.
     """
 
     workload: Workload
@@ -68,20 +55,7 @@ class WorldInputs:
 
 
 def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
-    """Return what the simulated world needs of a scenario.
-
-    Parameters
-    ----------
-    jobs : int
-        How many jobs make up a run.
-
-    Raises
-    ------
-    OptionError
-        If that is no job at all.
-    InputError
-        If links of the scenario cut a site off from the grid for ever.
-    """
+    """Return what the simulated world needs of a scenario, for runs of so many jobs."""
     if jobs < 1:
         raise OptionError("jobs", f"is {jobs}; a run has at least 1 job")
     grid_node = None
@@ -101,15 +75,7 @@ def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
 
 
 class LinkFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """How links fail by chance, beside what the scenario says of them.
-
-    Attributes
-    ----------
-    mean_up_ms, mean_down_ms : float
-        Of the exponential times of each cable between two failures and until repair.
-    factor : float
-        Which part of its bandwidth a cable has left meanwhile; 0 if it fails.
-    """
+    """How links fail by chance, to this factor of their bandwidth, beside what the scenario says of them."""
 
     mean_up_ms: float
     mean_down_ms: float
@@ -117,20 +83,7 @@ class LinkFaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Under what a run takes place.
-
-    Attributes
-    ----------
-    first : int
-        Position of the first of its jobs in the workload, from 0.
-    network : Network
-    faults : Faults
-    owners : tuple of OwnerPolicy
-    to_grid : float
-        Part of the jobs that are submitted to the grid, rather than to the site of their user.
-    links : LinkFaults, optional
-        None if no more of them fail than the scenario says.
-    """
+    """Under what a run takes place: its first job in the workload, and which part of the jobs the grid is given."""
 
     first: int
     network: Network
@@ -143,16 +96,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """What took place in one run without a violation, or in all of them.
 
-    Attributes
-    ----------
-    runs, jobs, multi_site : int
-        Runs; their jobs, and those of them that ran on several sites.
-    messages, lost : int
-        Between the sites and the meta-scheduler.
-    crashes, cuts, restarts : int
-        Failures of sites and of their connections; jobs that were lost with a site and begun anew.
-    link_changes : int
-        Instants at which links of a network slowed, failed or came back.
+    ``lost`` are messages; ``restarts`` jobs that were lost with a site and begun anew; ``link_changes`` instants.
     """
 
     runs: int = 0
@@ -171,17 +115,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """What must never happen, and how to make it happen again.
-
-    Attributes
-    ----------
-    seed : int
-        A search of one run with this seed shows it again.
-    run : int
-        Number of the run, from 0.
-    problem : str
-    conditions : Conditions
-    """
+    """What must never happen in a run; a search of one run with this seed makes it happen again."""
 
     seed: int
     run: int
@@ -190,15 +124,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FuzzReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search has found.
-
-    Attributes
-    ----------
-    seed : int
-    tried : Tried
-        All runs before the violation.
-    violation : Violation, optional
-    """
+    """What a search has found: what was tried before the violation, if there is one."""
 
     seed: int
     tried: Tried
@@ -206,14 +132,7 @@ class FuzzReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seed_of(seed: int, run: int) -> int:
-    """Return the seed of one run of a search.
-
-    Parameters
-    ----------
-    seed : int
-        Of the search, which is that of its first run.
-    run : int
-        From 0.
+    """Return the seed of one run of a search, counted from 0; the first has that of the search.
 
     Examples
     --------
@@ -224,20 +143,7 @@ def seed_of(seed: int, run: int) -> int:
 
 
 def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None = None) -> FuzzReport:
-    """Search for a violation in many simulated worlds; stop at the first.
-
-    Parameters
-    ----------
-    runs : int
-        At least 1.
-    progress : callable, optional
-        Told after each run how many are done.
-
-    Raises
-    ------
-    OptionError
-        If there are no runs, or the seed is negative or too large.
-    """
+    """Search for a violation in many simulated worlds; stop at the first."""
     if runs < 1:
         raise OptionError("runs", f"is {runs}; at least 1")
     if not 0 <= seed <= MAX_SEED:
@@ -320,18 +226,7 @@ def _draw_owners(nodes: tuple[int, ...], rng: np.random.Generator) -> Iterator[O
 
 
 def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Generator) -> SimulationResult:
-    """Run one world with all checks.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        For whose jobs are whose, and for what the network does and what fails when.
-
-    Raises
-    ------
-    AssertionError
-        If something happened that must never happen.
-    """
+    """Run one world with all checks; an AssertionError says that something happened that must never happen."""
     rows = np.arange(conditions.first, min(len(inputs.workload), conditions.first + inputs.jobs))
     to_grid = rng.random(len(rows)) < conditions.to_grid
     net = inputs.net

@@ -25,28 +25,12 @@ class _Run(msgspec.Struct, gc=False):
 
 
 class History:
-    """The record of one run, checked as it is written.
+    """The record of one run, checked as it is written; lanes are the hardware threads of a node of each site.
 
-    Parameters
-    ----------
-    nodes : list of int
-        Nodes of each site.
-    lanes : list of int, optional
-        Hardware threads of a node of each site where nodes are shared; 1 elsewhere.
-
-    Attributes
-    ----------
-    leases : dict from (int, int, int) to int
-        Of reserved nodes (site, job, attempt), until when they may be so. Where there are none, only new ones are worth
-        a note.
-    restarts : int
-        How often a job that worked was lost and is to begin anew.
-
-    Raises
-    ------
-    ViolationError
-        From any method: a node is double-booked, a job runs twice, a part of a job starts or works without the others,
-        nodes are reserved past their lease, or an accepted job is lost or given up unasked.
+    ``leases`` has until when nodes may be reserved, by site, job and attempt. Every method raises ViolationError: a
+    node is
+    double-booked, a job runs twice, a part of a job starts or works without the others, nodes are reserved past their
+    lease, or an accepted job is lost or given up unasked.
     """
 
     def __init__(self, nodes: list[int], lanes: list[int] | None = None) -> None:

@@ -25,26 +25,9 @@ from gridweave.site.kernels.state import NEVER_MS
 
 
 class WorldLinks:
-    """The links between the sites, and their timetable, carried out.
+    """The links between the sites, as far as the grid may have these, and their timetable, carried out.
 
-    Parameters
-    ----------
-    nodes : sequence of int
-        Of each site, as far as the grid may have them.
-
-    Raises
-    ------
-    OptionError
-        If the network does not go with the grid and its policy.
-    InputError
-        If a column of the workload makes no sense.
-
-    Attributes
-    ----------
-    network : GridNetwork
-        What the grid knows.
-    traffic : LinkTraffic
-        What jobs send.
+    ``network`` is what the grid knows, ``traffic`` what jobs send.
     """
 
     def __init__(self, workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> None:
@@ -71,22 +54,7 @@ class WorldLinks:
         return 0 <= self._period < len(self._changes) - 1 and min(self._changes[self._period][1]) < 1
 
     def change(self, period: int, routes: Routes) -> tuple[list[GridEvent], int]:
-        """Let the links be as from this change on.
-
-        Parameters
-        ----------
-        period : int
-            Number of the change, from 0.
-        routes : Routes
-            What messages go through.
-
-        Returns
-        -------
-        list of GridEvent
-            What the grid is told.
-        int
-            How many sites were cut off from it.
-        """
+        """Let the links be as from this change on; return what the grid is told, and how many sites were cut off."""
         self._period = period
         at_ms, factors, model = self._changes[period]
         self.traffic.links_changed(model)
@@ -118,13 +86,7 @@ def _changes_of(net: GridNet) -> Iterator[tuple[int, tuple[float, ...], NetworkM
 
 
 def merged(one: Timetable, other: Timetable) -> Timetable:
-    """Return the timetable of two causes of change: of each cable the worse of both counts.
-
-    Parameters
-    ----------
-    one, other : Timetable
-        Of the same topology.
-    """
+    """Return the timetable of two causes of change in a topology: of each cable the worse of both counts."""
     instants_ms = np.union1d(one.instants_ms, other.instants_ms)
     starts_ms = [-1, *instants_ms.tolist()]
     factors = [np.minimum(*(each.factors[each.period_of(at_ms)] for each in (one, other))) for at_ms in starts_ms]
@@ -132,17 +94,7 @@ def merged(one: Timetable, other: Timetable) -> Timetable:
 
 
 def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy) -> npt.NDArray[np.bool_]:
-    """Return for each job whether it might be split.
-
-    Parameters
-    ----------
-    nodes : sequence of int
-        Of each site, as far as the grid may have them.
-
-    Returns
-    -------
-    numpy.ndarray of bool, shape (n,)
-    """
+    """Return for each job whether it might be split, on the nodes that the grid may have."""
     found = np.zeros(len(workload), np.bool_)
     if len(workload):
         state = empty_grid(np.array(nodes, np.int64), slots=len(workload))
@@ -154,15 +106,7 @@ def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy
 def hopeless_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> dict[int, int]:
     """Return for each job from when on it can be placed no more on the idle grid, whatever the links become.
 
-    Parameters
-    ----------
-    nodes : sequence of int
-        Of each site, as far as the grid may have them.
-
-    Returns
-    -------
-    dict from int to int
-        Without jobs that are too wide for any links, which the grid refuses by itself.
+    Jobs that are too wide for any links are not among them: the grid refuses these by itself.
     """
     if policy.control == "none":
         return {}

@@ -43,17 +43,9 @@ _FIRST_ROOM = 64
 
 
 class JobRate(NamedTuple):
-    """How a job goes on from now.
+    """How a job goes on from now: its work, or (``works`` is false) its data.
 
-    Attributes
-    ----------
-    job_id, attempt : int
-    rate : int
-        In units of `gridweave.site.kernels.work.RATE_ONE`.
-    left : int or None
-        By its estimate, in units of work, of all that it has still to do; None if it is what was left so far.
-    works : bool
-        Whether it is its work that goes on at this rate, rather than its data.
+    ``left`` is, by its estimate in units of work, all that it has still to do; None if that is what was left so far.
     """
 
     job_id: int
@@ -64,14 +56,7 @@ class JobRate(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A job whose data has come, or has all been sent.
-
-    Attributes
-    ----------
-    job_rate : JobRate
-    run_ms : int or None
-        How long it works from now on at rate 1; None if its output is where it is wanted, and the job over.
-    """
+    """A job whose data has come, and how long it works now at rate 1; or whose output is where it is wanted (None)."""
 
     job_rate: JobRate
     run_ms: int | None
@@ -79,10 +64,7 @@ class Served(NamedTuple):
 
 @dataclass(slots=True)
 class _Sender:
-    """A job that has begun, and what it sends; ``links`` are those by which it was placed.
-
-    ``told`` is the move that its sites were told of last, and how that goes on.
-    """
+    """A job that has begun, the links by which it was placed, and the move that its sites were told of last."""
 
     row: int
     attempt: int
@@ -98,37 +80,14 @@ class _Sender:
 
 
 class LinkTraffic:
-    """The truth about the jobs of a workload on a network.
+    """The truth about the jobs of a workload on a network, where the grid may have so many nodes of each site.
 
     A job has the factor, and its data takes the time, of the links as they were when the grid placed it. Under static
-    and dynamic contention its data has flows (docs/grid.md, "Transfers under contention").
-
-    Parameters
-    ----------
-    contention : str
-        ``none``, ``static`` or ``dynamic``.
-    nodes : sequence of int
-        Of each site, as far as the grid may have them.
-    splittable : numpy.ndarray of bool, shape (n,)
-        Whether each job might be split.
-
-    Raises
-    ------
-    InputError
-        If a column of the workload makes no sense.
-
-    Attributes
-    ----------
-    factor : numpy.ndarray of float64, shape (n,)
-        By which each job grew on idle links.
-    length_ms : numpy.ndarray of int64, shape (n,)
-        How long each job takes on idle links, its data included.
-    transfer_ms : numpy.ndarray of int64, shape (n,)
-        How long its data moved while it held its nodes.
-    next_ms : int
-        When the next data arrives.
-    stirred : bool
-        Whether something has happened at this instant that may change the rates of jobs.
+    and dynamic contention its data has flows (docs/grid.md, "Transfers under contention"). Of each job ``factor`` is
+    how it
+    grew on idle links, ``length_ms`` how long it takes on them with its data, ``transfer_ms`` how long that moved while
+    it
+    held its nodes. ``stirred`` says that something has happened at this instant that may change the rates of jobs.
     """
 
     def __init__(
@@ -363,13 +322,7 @@ class LinkTraffic:
         return slowdown
 
     def check_all_move(self, now_ms: int) -> None:
-        """Refuse a run in which a job stands still, to be called when the links change no more.
-
-        Raises
-        ------
-        InputError
-            With the name of the job.
-        """
+        """Refuse a run in which a job stands still, to be called when the links change no more."""
         for job_id, sender in self._senders.items():
             rate, of_data = sender.rate, False
             if self._moves_data and (move := int(last_move(self._moves, np.int64(sender.row)))) != NO_MOVE:

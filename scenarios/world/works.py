@@ -30,22 +30,9 @@ _NEVER = int(NEVER_MS)
 
 
 class WorldJob(msgspec.Struct, frozen=True, gc=False):
-    """A job that a user hands in.
+    """A job that a user of site ``home`` hands in, to the grid or there.
 
-    Attributes
-    ----------
-    submit_ms : int
-    job : Job
-    run_ms : int
-        On one site, where it ends at its limit at the latest; known to the world alone.
-    home : int
-        Site of the user.
-    to_grid : bool
-        Whether it is handed to the grid, rather than to the user's site.
-    sensitivity : float
-        To the overhead of a split.
-    sends : Sends, optional
-        Over the links between the sites.
+    On one site it takes ``run_ms``, known to the world alone, and ends at its limit at the latest.
     """
 
     submit_ms: int
@@ -91,25 +78,9 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
 
 
 class Works:
-    """The jobs that were handed in, and what has become of them.
+    """The jobs that were handed in, and what has become of them; ``slowest`` is the lowest rate above 0 that any had.
 
-    Parameters
-    ----------
-    split_length_ms : callable (run_ms, n_fragments, sensitivity) -> int
-        How long a job that takes ``run_ms`` on one site takes in so many fragments, where no links say that.
-    traffic : LinkTraffic or None
-        What jobs send over the links between the sites.
-    history : History
-        Is told what happens.
-    tell : callable (site, event)
-        Tells a site something.
-
-    Attributes
-    ----------
-    finished : dict from int to Ran
-        The jobs that have finished.
-    slowest : int
-        The lowest rate above 0 that any job had.
+    ``split_length_ms`` says how long a job takes in so many fragments, where no links (``traffic``) do.
     """
 
     def __init__(

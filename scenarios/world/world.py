@@ -62,13 +62,7 @@ PATIENCE_INSTANTS = 1_000_000
 
 
 class Watchdog:
-    """Looks now and then whether anything has got on.
-
-    Parameters
-    ----------
-    longest_ms : callable () -> int
-        Returns how long the longest job takes; called only if something looks wrong.
-    """
+    """Looks now and then whether anything has got on."""
 
     def __init__(self, longest_ms: Callable[[], int]) -> None:
         self._longest_ms = longest_ms
@@ -77,22 +71,7 @@ class Watchdog:
         self._instants = 0
 
     def look(self, now_ms: int, progress: Hashable, *, open_jobs: int, works: bool) -> None:
-        """Compare what has been reached with the last look.
-
-        Parameters
-        ----------
-        progress : hashable
-            What changes whenever something gets on: jobs handed in, jobs done, faults that begin or end.
-        open_jobs : int
-            Jobs that are not done, for the message.
-        works : bool
-            Whether a job works now.
-
-        Raises
-        ------
-        ViolationError
-            If nothing has got on for too long.
-        """
+        """Compare what has been reached, which changes whenever something gets on, with the last look."""
         if progress != self._progress:
             self._progress, self._since_ms, self._instants = progress, now_ms, 0
             return
@@ -119,20 +98,8 @@ _MAX_ROUNDS = 10_000
 class World:
     """Sites, a meta-scheduler, and what is between them.
 
-    Parameters
-    ----------
-    split_length_ms : callable (run_ms, n_fragments, sensitivity) -> int
-        How long a job takes in so many fragments, where no links say that.
-    routes : Routes
-        What messages go through.
-    rng : numpy.random.Generator
-        For faults.
-    check : bool
-        Whether the invariants of the cores are checked after every step, and all leases after every instant: slow.
-    channels : bool
-        Whether messages travel through channels even in a network that keeps order.
-    links : WorldLinks, optional
-        The links between the sites, over which jobs send, and how they change.
+    ``check`` has the invariants of the cores checked after every step, and all leases after every instant: slow.
+    ``channels`` has messages travel through channels even in a network that keeps order.
     """
 
     def __init__(
@@ -177,18 +144,7 @@ class World:
         self._faults_until_ms = 0
 
     def run(self, submissions: Iterable[WorldJob]) -> None:
-        """Play until every job is done.
-
-        Parameters
-        ----------
-        submissions : iterable of WorldJob
-            In the order of submission.
-
-        Raises
-        ------
-        ViolationError
-            If something happened that must never happen, or it would never end.
-        """
+        """Play jobs, given in the order of submission, until every one is done."""
         pending = self._pending = list(submissions)
         pending.reverse()
         self._most_rounds = _MAX_ROUNDS + len(pending)

@@ -54,15 +54,7 @@ class ArrayDisciplineState(CoreState, frozen=True, kw_only=True, tag="ArrayDisci
 
 
 class ArrayDiscipline:
-    """A site's jobs in arrays, and the kernels that decide on them.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
-    """
+    """A site's jobs in arrays, and the kernels that decide on them."""
 
     state_type = ArrayDisciplineState
 
@@ -328,7 +320,6 @@ class ArrayDiscipline:
         return self._waiting_slots().index(self._slots.of[job_id])
 
     def _grow(self) -> None:
-        """Move into arrays of twice the size."""
         old, plan = self._state, self._plan
         self._state = empty_state(self._nodes, slots=self._slots.double())
         copy_into(self._state, old)

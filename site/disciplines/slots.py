@@ -22,17 +22,10 @@ class SlotsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobSlots:
-    """The jobs that somebody has, and the slot of each.
+    """The jobs that somebody has, and the slot of each: `of` has slots by job id, `jobs` the jobs by slot.
 
     Of the free slots the one that was left last is taken first, and those never taken in ascending order; so slots
     depend on nothing but the sequence of calls.
-
-    Attributes
-    ----------
-    of : dict from int to int
-        Job id to slot.
-    jobs : dict from int to Job
-        Slot to job.
 
     Examples
     --------

@@ -119,7 +119,6 @@ def _nobody(
     user: str | int | None,
     job_class: str | int | None,
 ) -> InputError:
-    """Say which of the two is not known."""
     where = _in_a_row(places)
     users = {name for name, _ in known if name is not None}
     if user is not None and str(user) not in users:

@@ -243,18 +243,10 @@ class Journal(JournalReader):
             self._pending.append(rows)
 
     def flush(self) -> int:
-        """Make durable what was recorded, in one transaction.
+        """Make durable what was recorded, in one transaction; return how many steps are, as `durable`.
 
-        Returns
-        -------
-        int
-            As `durable`.
-
-        Raises
-        ------
-        InputError, UnavailableError
-            If that failed. Nothing of it is lost: the steps are kept, and the next `flush` tries again, unless another
-            writer has taken over.
+        If that fails nothing of it is lost: the steps are kept, and the next `flush` tries again, unless another writer
+        has taken over.
         """
         with self._io_lock:
             self._check_usable(for_steps=False)
@@ -275,11 +267,6 @@ class Journal(JournalReader):
         """Flush, if that needs little waiting: few rows for SQLite on a disk that was quick; return whether it did.
 
         A thread of its own for it costs more than the writing.
-
-        Raises
-        ------
-        InputError, UnavailableError
-            As `flush`; the next is not done at once.
         """
         if not self._store.is_sqlite or self._flush_s > QUICK_S or not self._io_lock.acquire(blocking=False):
             return False
@@ -338,20 +325,8 @@ class Journal(JournalReader):
     def snapshot(self, core: HasState) -> Step:
         """Keep the state of a core, so that a replay begins here; the newest two are kept.
 
-        Parameters
-        ----------
-        core : object
-            It has handled all inputs that were recorded, and nothing else.
-
-        Returns
-        -------
-        Step
-            The step that holds the snapshot; as any other it is durable when it has been flushed.
-
-        Raises
-        ------
-        InputError
-            If the state cannot be kept.
+        The core has handled all inputs that were recorded, and nothing else. As any other step, this is durable when it
+        has been flushed.
         """
         with self.step() as step:
             step.snapshot(kind_of(core), dump_state(core))
@@ -361,11 +336,6 @@ class Journal(JournalReader):
         """Have the next replay begin with a fresh core after what was recorded so far, made as ``identity`` says.
 
         Inputs and snapshots until now are not replayed any more. Submissions, channels, stories and usage stay.
-
-        Raises
-        ------
-        InputError, UnavailableError
-            As `flush`.
         """
         with self._io_lock:
             with self._changing() as connection:
@@ -464,7 +434,6 @@ class Journal(JournalReader):
 
 
 def _last_of(connection: Connection, table: Table) -> tuple[int, int]:
-    """Return the last number of an input and its instant."""
     query = select(table.c.sequence, table.c.now_ms).order_by(table.c.sequence.desc()).limit(1)
     found = connection.execute(query).one_or_none()
     return (0, 0) if found is None else (found.sequence, found.now_ms)

@@ -97,7 +97,6 @@ class JournalReader:
             raise
 
     def _open(self, connection: Connection) -> None:
-        """Look at what is there, in the first transaction."""
         tables.bring_up(connection, self.where, read_only=True)
         self._read_head(connection)
 
@@ -122,13 +121,7 @@ class JournalReader:
             yield connection
 
     def inputs(self, *, after: int = 0) -> Iterator[Input]:
-        """Yield what the core was told after an input, in order; see `gridweave.site.journal.replay.replay`.
-
-        Raises
-        ------
-        InputError
-            If one is missing, or is not of these events.
-        """
+        """Yield what the core was told after an input, in order; see `gridweave.site.journal.replay.replay`."""
         while True:
             query = select(inputs).where(inputs.c.sequence > after).order_by(inputs.c.sequence).limit(_PAGE)
             with self.reading() as connection:
@@ -224,20 +217,7 @@ class JournalReader:
     def experience(
         self, *, user: str | int | None = None, job_class: str | int | None = None, last: int = 10_000
     ) -> Experience:
-        """Return what jobs have used.
-
-        Parameters
-        ----------
-        user, job_class : str or int, optional
-            Only jobs of these; None: of all.
-        last : int
-            Only the newest of them, at most so many.
-
-        Raises
-        ------
-        OptionError
-            If ``last`` is below 1.
-        """
+        """Return what the newest jobs have used, those of a user and a class alone if these are given."""
         query = select(usage)
         if user is not None:
             query = query.where(usage.c.user == str(user))
@@ -246,20 +226,7 @@ class JournalReader:
         return experience_of(self._newest(query, last))
 
     def usage(self, group: Group, *, last: int = 10_000) -> list[JobUsage]:
-        """Return what the newest jobs of a user and job class have used, one by one, in the order of their ends.
-
-        Parameters
-        ----------
-        group : Group
-            As `groups` gives it: None is a job without a user, or without a class.
-        last : int
-            At most so many.
-
-        Raises
-        ------
-        OptionError
-            If ``last`` is below 1.
-        """
+        """Return what the newest jobs of a user and job class have used, one by one, in the order of their ends."""
         user, job_class = usage.c.user, usage.c.job_class
         mine = user.is_not_distinct_from(group.user), job_class.is_not_distinct_from(group.job_class)
         return self._newest(select(usage).where(*mine), last)[::-1]

@@ -13,77 +13,39 @@ from gridweave.errors import InputError, OptionError
 
 
 class Input(msgspec.Struct, frozen=True):
-    """What a core was told in one call.
+    """What a core was told in one call."""
 
-    Attributes
-    ----------
-    sequence : int
-        From 1, without a gap, in the order of the calls.
-    now_ms : int
-    events : tuple
-    decided : bytes or None
-        A digest of the commands that it answered with.
-    """
-
-    sequence: int
+    sequence: int  # from 1, without a gap, in the order of the calls
     now_ms: int
     events: tuple[Any, ...]
-    decided: bytes | None = None
+    decided: bytes | None = None  # a digest of the commands that it answered with
 
 
 class ChannelState(msgspec.Struct, frozen=True):
-    """What one end of a connection must know to go on after a failure (`gridweave.site.channel`).
+    """What one end of a connection must know to go on after a failure (`gridweave.site.channel`)."""
 
-    Attributes
-    ----------
-    first : int
-        Number of the first of the unacknowledged messages; where there is none, of the next that will be sent.
-    unacknowledged : tuple
-        Messages that were sent, and of which it is not known that they have arrived.
-    received : int
-        How many messages of the other end have been taken in.
-    """
-
+    # Number of the first of the unacknowledged messages; where there is none, of the next that will be sent.
     first: int = 0
-    unacknowledged: tuple[Any, ...] = ()
-    received: int = 0
+    unacknowledged: tuple[Any, ...] = ()  # messages that were sent, and of which it is not known that they have arrived
+    received: int = 0  # how many messages of the other end have been taken in
 
 
 class KeptAnswer(msgspec.Struct, frozen=True):
-    """What was answered to a submission with an idempotency key.
-
-    Attributes
-    ----------
-    key : str
-    job_id : int
-    at_ms : int
-    answer : Any
-        The first answer: every repetition gets this one.
-    """
+    """What was answered to a submission with an idempotency key."""
 
     key: str
     job_id: int
     at_ms: int
-    answer: Any
+    answer: Any  # the first answer: every repetition gets this one
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One event of the story of a job.
-
-    Attributes
-    ----------
-    job_id : int
-    at_ms : int
-    kind : str
-        ``submitted``, ``waits``, ``held``, ``started``, ``ended``, ``retried``, or another short word.
-    detail : str
-        Why, where, how.
-    """
+    """One event of the story of a job."""
 
     job_id: int
     at_ms: int
-    kind: str
-    detail: str = ""
+    kind: str  # ``submitted``, ``waits``, ``held``, ``started``, ``ended``, ``retried``, or another short word
+    detail: str = ""  # why, where, how
 
 
 class NumberedNote(msgspec.Struct, frozen=True):
@@ -170,19 +132,9 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Codec:
-    """Structs of a tagged union to bytes (MessagePack) and back.
+    """Structs of a tagged union, or of one kind, to bytes (MessagePack) and back; of Any, builtins.
 
-    Parameters
-    ----------
-    kind : type
-        A struct, or a union of tagged structs. Any: builtins, which come back as builtins.
-    what : str
-        What they are called in an error.
-
-    Raises
-    ------
-    OptionError
-        If the structs of the union cannot be told apart.
+    ``what`` they are called in an error.
     """
 
     def __init__(self, kind: Any, what: str) -> None:
@@ -195,12 +147,7 @@ class Codec:
             raise OptionError(f"{what}_type", f"is no struct or union of tagged structs: {error}") from error
 
     def encode(self, message: object) -> bytes:
-        """Return a message as bytes; what could not be read back is refused.
-
-        Raises
-        ------
-        InputError
-        """
+        """Return a message as bytes; what could not be read back is refused."""
         return self._checked(message, (message,), self._decoder)[0]
 
     def encode_all(self, messages: tuple[Any, ...]) -> bytes:
@@ -231,13 +178,7 @@ class Codec:
         return encoded, decoded
 
     def decode(self, data: bytes, where: str) -> Any:
-        """Return a message from its bytes.
-
-        Raises
-        ------
-        InputError
-            If they are none of its messages.
-        """
+        """Return a message from its bytes."""
         return self._read(data, where, self._decoder)
 
     def decode_all(self, data: bytes, where: str) -> tuple[Any, ...]:
@@ -258,13 +199,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def digest(value: object) -> bytes:
-    """Return a short digest of anything that can become MessagePack.
-
-    Raises
-    ------
-    InputError
-        If it cannot.
-    """
+    """Return a short digest of anything that can become MessagePack."""
     try:
         return hashlib.blake2b(_ENCODER.encode(value), digest_size=8).digest()
     except (TypeError, ValueError, OverflowError) as error:
@@ -279,12 +214,7 @@ def identity_bytes(identity: object) -> bytes:
 def identity_changes(kept: bytes, identity: object) -> list[str]:
     """Return in what a core was made from something else; nothing, if it was not.
 
-    Parameters
-    ----------
-    kept : bytes
-        As `identity_bytes` wrote it, in this release or an older one: a field that was not there had its default.
-    identity : object
-        Of the present core.
+    What was kept may be of an older release: a field that was not there had its default.
     """
     try:
         return list(_changes("", msgspec.msgpack.decode(kept), identity))

@@ -62,12 +62,8 @@ class StepRows(msgspec.Struct):
 class Step:
     """What belongs together; made by `Journal.step`, and filled until its ``with`` block ends.
 
-    Attributes
-    ----------
-    number : int
-        From 1 since the journal was opened. The step is durable when ``journal.durable`` has reached it.
-    last_note : int
-        Number of the last note that was recorded in this step, or before it.
+    Its number is from 1 since the journal was opened, and it is durable when ``journal.durable`` has reached that.
+    ``last_note`` is the number of the last note that was recorded in it, or before it.
     """
 
     def __init__(
@@ -94,19 +90,9 @@ class Step:
         self._keys: set[str] = set()
 
     def input(self, now_ms: int, events: Iterable[Any], commands: Sequence[object] | None = None) -> None:
-        """Record what the core was told in one call of ``handle``.
+        """Record what the core was told in one call of ``handle``; no event is a wakeup.
 
-        Parameters
-        ----------
-        events : iterable
-            In the order in which they were given; none is a wakeup.
-        commands : sequence, optional
-            What the core has answered. A digest is kept, and a replay that decides otherwise is found out.
-
-        Raises
-        ------
-        InputError
-            If an event is none of the journal's, or could not be read back.
+        Of the commands that it answered with a digest is kept, and a replay that decides otherwise is found out.
         """
         self._add(now_ms, self._events.encode_all(tuple(events)), commands)
 
@@ -120,20 +106,9 @@ class Step:
     def handle(self, core: Core, now_ms: int, *events: Any) -> Sequence[Any]:
         """Have a core take in what has happened, and record it.
 
-        Returns
-        -------
-        sequence
-            The commands of the core, to be carried out when this step is durable.
-
-        Raises
-        ------
-        InputError
-            As `input`, before the core has acted; or as the core does, which has not changed then.
-
-        Notes
-        -----
-        If the block of the step fails after this, the core is ahead of its journal, which then takes no more steps: the
-        core is to be thrown away, and made again from the journal.
+        Its commands are to be carried out when this is durable. What cannot be kept is refused before the core has
+        acted. If the block of the step fails after this, the core is ahead of its journal, which then takes no more
+        steps: the core is to be thrown away, and made again from the journal.
         """
         # The core takes in what a replay will: it must come to the same commands, to the last byte.
         encoded, events = self._events.keep_all(events)
@@ -144,13 +119,7 @@ class Step:
         return commands
 
     def sent(self, peer: str, *messages: Any) -> None:
-        """Record messages that were put into the channel to another end.
-
-        Raises
-        ------
-        InputError
-            If a message is none of the journal's.
-        """
+        """Record messages that were put into the channel to another end."""
         encoded = [self._messages.encode(message) for message in messages]
         counts = self._counts_of(peer)
         self._count(peer, counts.first, counts.next + len(encoded), counts.received)
@@ -165,13 +134,7 @@ class Step:
         self._count(peer, counts.first, counts.next, counts.received + count)
 
     def acknowledged(self, peer: str, received: int) -> None:
-        """Record how many of our messages another end says to have received: `Packet.received`.
-
-        Raises
-        ------
-        InputError
-            If it has received more than this journal has sent, so that one of both is not what it was.
-        """
+        """Record how many of our messages another end says to have received: `Packet.received`."""
         counts = self._counts_of(peer)
         if _whole("received", received) > counts.next:
             raise InputError(
@@ -208,18 +171,7 @@ class Step:
         self.rows.ended.append(row)
 
     def submission(self, key: str, job_id: int, at_ms: int, answer: Any) -> None:
-        """Record what is answered to a submission, to be given again if it is repeated.
-
-        Parameters
-        ----------
-        key : str
-            The idempotency key, not empty; unique over all who submit.
-
-        Raises
-        ------
-        InputError
-            If the key was used before: its answer is to be had from `Journal.submissions`.
-        """
+        """Record what is answered to a submission, to be given again if it is repeated; a key can be used once."""
         if not key or key != plain(key):
             raise InputError(f"the idempotency key {key!r:.100} is empty, or holds a NUL; any other text will do")
         if self._is_used(key) or key in self._keys:
@@ -229,13 +181,7 @@ class Step:
         self._keys.add(key)
 
     def usage(self, used: JobUsage) -> None:
-        """Record what a job has used.
-
-        Raises
-        ------
-        InputError
-            If a number is none.
-        """
+        """Record what a job has used."""
         row: dict[str, Any] = {}
         for name, value in msgspec.structs.asdict(used).items():
             if value is None:
@@ -277,7 +223,6 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a number, as `_whole`."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -350,7 +295,6 @@ def _forget(connection: Connection, job_ids: list[int]) -> None:
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Insert rows that have all the same columns."""
     if connection.dialect.name != "postgresql":
         execute_plain(connection, _new_rows(table, tuple(rows[0])), rows)
         return

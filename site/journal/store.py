@@ -60,17 +60,7 @@ _REFUSALS = ((" role ", "28"), ("authentication failed", "28"), ("pg_hba.conf", 
 
 
 def checked_url(option: str, place: str | Path) -> URL:
-    """Return the URL of a place, with the driver that we use.
-
-    Parameters
-    ----------
-    option : str
-        What the user calls the place.
-
-    Raises
-    ------
-    OptionError
-        If it makes no sense.
+    """Return the URL of a place, with the driver that we use; errors call the place ``option``.
 
     Examples
     --------
@@ -97,15 +87,7 @@ def checked_url(option: str, place: str | Path) -> URL:
 
 
 def explained(error: Exception, where: str) -> GridweaveError:
-    """Return what went wrong with a database, in one line, and what would be right.
-
-    Parameters
-    ----------
-    error : Exception
-        Of SQLAlchemy or of a driver.
-    where : str
-        The database, without secrets.
-    """
+    """Return what went wrong with a database, in one line, and what would be right."""
     cause = getattr(error, "orig", None) or error
     line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if isinstance(cause, sqlite3.Error):
@@ -137,23 +119,8 @@ _POSTGRES_SETTINGS = (
 class JournalStore:
     """One connection to the database of a journal, opened when it is needed and again when it was lost.
 
-    Parameters
-    ----------
-    place : str or pathlib.Path
-        A path, or a URL.
-    wait_ms : int
-        How long to wait for another process that has the database locked, or still writes a journal in PostgreSQL.
-    synchronous : str
-        ``full`` or ``normal``; of SQLite.
-    read_only : bool
-        Whether nothing is written, so that no lock is needed.
-
-    Raises
-    ------
-    OptionError
-        If the place or a setting makes no sense.
-    UnavailableError
-        If another writer has the journal.
+    It waits ``wait_ms`` for another process that has the database locked, or still writes a journal in PostgreSQL.
+    SQLite alone is ``synchronous``: ``full``, or ``normal``.
     """
 
     def __init__(self, place: str | Path, *, wait_ms: int, synchronous: str, read_only: bool) -> None:
@@ -192,13 +159,7 @@ class JournalStore:
     def transaction(self) -> Iterator[Connection]:
         """Yield a connection in a transaction; it is committed at the end, or nothing of it is there.
 
-        Raises
-        ------
-        InputError
-            If the database is none, or is damaged, or we may not use it so.
-        UnavailableError
-            If it cannot be reached, is locked or full. If the end of a transaction was not heard of, it may have been
-            committed.
+        If its end was not heard of (UnavailableError), it may have been committed.
         """
         try:
             connection = self._connection if self._connection is not None else self._connect()
@@ -281,7 +242,6 @@ class JournalStore:
             os.ftruncate(self._lock_fd, os.pwrite(self._lock_fd, text, 0))
 
     def _drop(self) -> None:
-        """Forget a connection that is broken."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(DBAPIError):
@@ -315,12 +275,7 @@ def execute_plain(
 ) -> CursorResult[Any]:
     """Execute a statement whose values need no conversion, in a third of the time that SQLAlchemy takes for it.
 
-    Parameters
-    ----------
-    statement : ClauseElement
-        Made once: it is kept.
-    values : dict, or list of dict
-        For each time that it is executed.
+    The statement is made once, as it is kept.
     """
     known, order = _plain(connection.dialect, statement)
     if not order:

@@ -114,21 +114,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil(1 / self.kill_chance - 1e-9) - 1
 
     def bound(self, ascending: Sequence[float]) -> float | None:
-        """Return what the next value lies above with at most the chance, before the margin.
+        """Return what the next value lies above with at most the chance, before the margin; None: there are too few.
 
         The k-th smallest of n values that come in any order with equal chance is exceeded by the next one with
         probability 1 - k / (n + 1), whatever their distribution (Wilks, 1941; conformal prediction: Vovk, Gammerman and
-        Shafer, 2005). So k is the least with (n + 1 - k) / (n + 1) <= chance.
-
-        Parameters
-        ----------
-        ascending : sequence of float
-            Infinite where only a lower bound is known.
-
-        Returns
-        -------
-        float or None
-            Infinite if too many are; None if there are too few values.
+        Shafer, 2005). So k is the least with (n + 1 - k) / (n + 1) <= chance. A value is infinite where only a lower
+        bound is known.
         """
         rank = math.ceil((len(ascending) + 1) * (1 - self.kill_chance) - 1e-9)
         return ascending[rank - 1] if rank <= len(ascending) else None
@@ -141,11 +132,6 @@ def was_killed(used: JobUsage) -> bool:
 
 def suggest(jobs: Sequence[JobUsage], rule: Rule | None = None) -> Suggestion:
     """Return what to ask for the next job of the same kind.
-
-    Parameters
-    ----------
-    jobs : sequence of JobUsage
-        What jobs of this kind have used.
 
     Examples
     --------
@@ -294,21 +280,11 @@ def _memory_part(memory_bytes: int | None, rule: Rule, reasons: list[str]) -> fl
 
 
 def job_fractions(used: JobUsage, disk_bps: float) -> tuple[float, float, float] | None:
-    """Return in which parts of its run time a job used the CPU, the network and the disk.
+    """Return in which parts of its run time a job used CPU, network and disk; None if what it used is not known.
 
-    CPU: the part of its run time that it computed. Disk: how long what it read and wrote takes at the full
-    bandwidth of the disks of all its nodes, but no longer than it did not compute. A job on several nodes spent the
-    rest on messages, as far as is known; of one on a single node the two parts are stretched to the whole.
-
-    Parameters
-    ----------
-    disk_bps : float
-        Of one node [bytes/s].
-
-    Returns
-    -------
-    (float, float, float) or None
-        CPU, network and disk, which add up to 1; None if what it used is not known.
+    CPU: the part of its run time that it computed. Disk: how long what it read and wrote takes at the full bandwidth of
+    the disks of all its nodes, but no longer than it did not compute. A job on several nodes spent the rest on
+    messages, as far as is known; of one on a single node the two parts are stretched to the whole.
     """
     if used.cpu is None or used.read_bytes is None or used.write_bytes is None or used.run_ms <= 0:
         return None

@@ -146,25 +146,7 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 
 
 def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> bool:
-    """Make the tables, or migrate those of an older version, in the transaction that the caller has begun.
-
-    Parameters
-    ----------
-    where : str
-        How the journal is called in an error.
-    read_only : bool
-        Whether nothing may be changed.
-
-    Returns
-    -------
-    bool
-        Whether the journal is new.
-
-    Raises
-    ------
-    InputError
-        If this is no journal, or one that cannot be used as it is.
-    """
+    """Make the tables, or migrate those of an older version, in the caller's transaction; return whether all is new."""
     names = inspect(connection).get_table_names()
     if schema.name not in names:
         ours = [table.name for table in metadata.sorted_tables if table.name in names]

@@ -13,21 +13,6 @@ SYSFS = Path("/sys/devices/system/cpu")
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Read a list of hardware threads as the kernel writes it.
 
-    Parameters
-    ----------
-    text : str
-        Numbers and ranges, divided by commas.
-
-    Returns
-    -------
-    tuple of int
-        Ascending, each once.
-
-    Raises
-    ------
-    InputError
-        If the text is not such a list.
-
     Examples
     --------
     >>> parse_cpu_list("0-2,8")
@@ -61,23 +46,10 @@ def format_cpu_list(threads: tuple[int, ...] | set[int]) -> str:
 
 
 def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
-    """Return the hardware threads of each core.
+    """Return the hardware threads of each core, the cores in order of their first thread.
 
-    Parameters
-    ----------
-    sysfs : pathlib.Path
-        The folder that holds ``cpu0``, ``cpu1``, ...
-
-    Returns
-    -------
-    tuple of tuple of int
-        One tuple per core, ascending; the cores in order of their first thread. Threads that are switched off are not
-        in it: the kernel shows no topology for them. A thread whose siblings are not told stands alone.
-
-    Raises
-    ------
-    InputError
-        If there is no hardware thread in the folder, or a file of it cannot be read as a list.
+    Threads that are switched off are not in it: the kernel shows no topology for them. A thread whose siblings are not
+    told stands alone.
     """
     cores: set[tuple[int, ...]] = set()
     for folder in sysfs.glob("cpu[0-9]*"):
@@ -97,18 +69,7 @@ def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
 
 
 def usable_cores(sysfs: Path = SYSFS, allowed: set[int] | None = None) -> tuple[tuple[int, ...], ...]:
-    """Return the cores whose threads this process may all use.
-
-    Parameters
-    ----------
-    allowed : set of int, optional
-        The threads that may be used; ``None``: those of this process (a container or a cpuset may narrow them).
-
-    Returns
-    -------
-    tuple of tuple of int
-        As `thread_siblings`; of a core that is partly allowed, the allowed threads.
-    """
+    """Return the threads of each core that this process may use: a container or a cpuset may narrow them."""
     may = os.sched_getaffinity(0) if allowed is None else allowed
     kept = (tuple(thread for thread in core if thread in may) for core in thread_siblings(sysfs))
     return tuple(core for core in kept if core)

@@ -49,20 +49,11 @@ _MOST_REPORTS = 1_000
 
 
 class OutputRead(msgspec.Struct, frozen=True):
-    """A part of the output of a rank.
+    """A part of the output of a rank."""
 
-    Attributes
-    ----------
-    is_here : bool
-        Whether the rank is one of this machine, and its folder is still there.
-    data : bytes
-    size : int
-        How much there was after that was read.
-    """
-
-    is_here: bool
+    is_here: bool  # whether the rank is one of this machine, and its folder is still there
     data: bytes
-    size: int
+    size: int  # how much there was after that was read
 
 
 class MachineRunner(Runner):
@@ -79,26 +70,12 @@ class MachineRunner(Runner):
 
 
 class AgentDriver:
-    """Runs fragments on a machine for its site.
+    """Runs pieces of jobs on a machine for its site.
 
-    Parameters
-    ----------
-    name : str
-        As the site knows it.
-    root : pathlib.Path
-        The folder of the machine, for its `Runner`.
-    report : callable
-        Carries reports to the site; returns when they are durable there, and raises if that is not known.
-    host : str
-        By which other machines reach it.
-    threads : sequence of tuple of int
-        The hardware threads of each node of the machine, as the operating system counts them, core by core; empty for a
-        node that is none of its own: its ranks run anywhere.
-    environment : mapping from str to str, optional
-        What every job gets; by default that of this process without what Ray has put there.
+    The ``threads`` of each node are as the operating system counts them, core by core; of a node that is none of its
+    own there are none: its ranks run anywhere. ``report`` returns when what it carries is durable at the site, and
+    raises if that is not known.
 
-    Notes
-    -----
     Orders may come twice, late or never. A fragment is started at most once (`Runner`). An order from before an agent
     was started anew could start what was forgotten since; so a site's orders go to one agent, and end with it.
     """
@@ -182,18 +159,7 @@ class AgentDriver:
         await self.runner.cancel(order.job_id, order.attempt, reason)
 
     def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a part of the output of a rank, and whether it is a rank of this machine.
-
-        Parameters
-        ----------
-        job_id, attempt, rank, stream, offset, limit
-            As for `output`.
-
-        Raises
-        ------
-        OptionError
-            As `output`.
-        """
+        """Return a part of the output of a rank, and whether it is a rank of this machine."""
         data = self.output(job_id, attempt, rank, stream, offset, limit)
         folder = fragment_folder(self.runner.root, (job_id, attempt))
         launch = read_launch(folder)
@@ -205,20 +171,7 @@ class AgentDriver:
         return OutputRead(is_here, data, size)
 
     def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
-        """Return a part of the output of a rank.
-
-        Parameters
-        ----------
-        stream : str
-            ``out`` or ``err``, or ``result``: what the callable of the rank has returned, as JSON.
-        offset, limit : int
-            From which byte, and at most how many.
-
-        Raises
-        ------
-        OptionError
-            If there is no such stream, or a number is below 0.
-        """
+        """Return a part of a rank's output: ``out`` or ``err``, or ``result``, what its callable returned, as JSON."""
         if stream not in (*STREAMS, RESULT):
             raise OptionError("stream", f"is {stream!r:.20}; out, err or result")
         if min(job_id, attempt, rank, offset, limit) < 0:
@@ -288,7 +241,6 @@ def _written_path(folder: Path, rank: int, stream: str) -> Path:
 
 
 def _told(agent: str, event: FragmentEvent) -> Report:
-    """Return what a site is told of an event."""
     if isinstance(event, FragmentStarted):
         return RunStarted(agent, event.job_id, event.attempt)
     # Of what was lost nobody knows.
@@ -306,10 +258,7 @@ def own_environment() -> dict[str, str]:
 def node_threads(nodes: int) -> tuple[tuple[int, ...], ...]:
     """Divide the cores that this process may use among so many nodes, all threads of a core to one.
 
-    Returns
-    -------
-    tuple of tuple of int
-        Of each node, core by core; empty if there are fewer cores than nodes.
+    There are none if there are fewer cores than nodes.
     """
     cores = usable_cores()
     share = len(cores) // nodes

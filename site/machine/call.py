@@ -26,18 +26,7 @@ UNUSABLE = 126
 
 
 def find_callable(name: str) -> Callable[..., Any]:
-    """Import a callable.
-
-    Parameters
-    ----------
-    name : str
-        ``module:function``.
-
-    Raises
-    ------
-    InputError
-        If the module cannot be imported or has no such function; the message is one line.
-    """
+    """Import a callable by its name, ``module:function``."""
     module_name, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -57,20 +46,7 @@ def find_callable(name: str) -> Callable[..., Any]:
 
 
 def run_call(folder: Path, rank: int, call: Call, limit_bytes: int) -> int:
-    """Call a callable, keep what came of it, and return the exit code.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the fragment.
-    limit_bytes : int
-        What is kept of the result; one that is larger is a failure.
-
-    Returns
-    -------
-    int
-        0; 1 if the callable raised or its result cannot be kept; `UNUSABLE` if there is none.
-    """
+    """Call a callable, keep what came of it, and return the exit code: `UNUSABLE` if there is none such."""
     try:
         function = find_callable(call.function)
     except InputError as error:
@@ -95,7 +71,6 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int) -> int:
 
 
 def _fail(folder: Path, rank: int, text: str, code: int) -> int:
-    """Keep what went wrong."""
     print(text.rstrip(), file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):  # it is in standard error as well
         write_whole(error_path(folder, rank), text.encode(errors="replace"))

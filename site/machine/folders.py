@@ -74,13 +74,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def room_problem(root: Path, *, trial: bool = False) -> str | None:
-    """Return why a folder has no room for another fragment, or ``None`` if it has.
-
-    Parameters
-    ----------
-    trial : bool
-        Whether to write something as well: a quota is seen by nothing else.
-    """
+    """Return why a folder has no room for another piece, or ``None``; a trial writes something, to see a quota."""
     try:
         disk = os.statvfs(root)
         free_bytes = disk.f_bavail * disk.f_frsize
@@ -163,7 +157,6 @@ def read_launch(folder: Path) -> Launch | None:
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
-    """Decode a file."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):

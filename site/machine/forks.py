@@ -21,16 +21,10 @@ OnShim = Callable[[Path, int | None, str], None]
 
 
 class Forks:
-    """Asks the fork server of a machine for shims.
+    """Asks the fork server of a machine for shims; the server's own complaints go into ``forkserver.log``.
 
-    Parameters
-    ----------
-    root : pathlib.Path
-        Folder of the runner; the server's own complaints go into ``forkserver.log`` there.
-    environment : mapping from str to str
-        What every job of this machine gets.
-    on_shim : callable
-        Called with the folder asked for and a pidfd of its shim; or with ``None`` and why there is none, in one line.
+    ``on_shim`` is called with the folder asked for and a pidfd of its shim; or with ``None`` and why there is none, in
+    one line.
     """
 
     def __init__(self, root: Path, environment: Mapping[str, str], on_shim: OnShim) -> None:
@@ -73,7 +67,6 @@ class Forks:
         asyncio.get_running_loop().add_reader(ours, self._receive)
 
     def _start_server(self, requests: int) -> subprocess.Popen[bytes]:
-        """Start what forks the server."""
         with (self._root / LOG).open("ab") as log:
             # -P: nothing is imported from the directory that this process happens to be in.
             return subprocess.Popen(
@@ -102,7 +95,6 @@ class Forks:
                 self._server_gone(None)
 
     def _receive(self) -> None:
-        """Take an answer."""
         if self._socket is None:
             return
         try:
@@ -127,7 +119,6 @@ class Forks:
         self._send()
 
     def _answered(self, request: bytes, handle: int | None, reason: str) -> None:
-        """Hand an answer on."""
         self._asked.pop(request, None)
         self._on_shim(Path(os.fsdecode(request)), handle, reason)
 
@@ -147,7 +138,6 @@ class Forks:
                 self._answered(request, None, why)
 
     def _drop_socket(self) -> None:
-        """Close the line to the server."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()

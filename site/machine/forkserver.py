@@ -41,11 +41,8 @@ class ForkServer:
     def run(self, requests: socket.socket) -> None:
         """Serve until the runner is gone and no shim is left.
 
-        Parameters
-        ----------
-        requests : socket.socket
-            Packets from the runner, each the path of a folder. The answer is `OK` and that path, with a pidfd of the
-            shim; or `FAILED`, the reason, NUL and the path.
+        Each packet from the runner is the path of a folder. The answer is `OK` and that path, with a pidfd of the shim;
+        or `FAILED`, the reason, NUL and the path.
         """
         self.requests = requests
         become_subreaper()
@@ -67,11 +64,9 @@ class ForkServer:
             self._collect()
 
     def _needed(self) -> bool:
-        """Tell whether there is still something to do."""
         return self.requests is not None or bool(self.shims) or self.guarding
 
     def _serve(self) -> None:
-        """Fork one shim."""
         assert self.requests is not None
         try:
             request = self.requests.recv(MAX_REQUEST_BYTES)
@@ -112,7 +107,6 @@ class ForkServer:
         supervise_and_exit(folder, self.base)
 
     def _answer(self, packet: bytes, handle: int | None = None) -> None:
-        """Answer the runner, if it still is there."""
         assert self.requests is not None
         with contextlib.suppress(OSError):
             socket.send_fds(self.requests, [packet], [] if handle is None else [handle])

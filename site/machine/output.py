@@ -36,20 +36,8 @@ class _Stream:
 class RankOutput:
     """Standard output and error of one rank, which share one limit.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the fragment.
-    limit_bytes : int
-        What is kept of both together. The line that tells of what was dropped comes on top.
-
-    Attributes
-    ----------
-    writers : list of int
-        The ends of the pipes for the rank; `close_writers` when it has them.
-    kept_bytes, dropped_bytes : int
-    problem : str
-        Why output is missing; empty if none is.
+    The line that tells of what was dropped comes on top of it. `writers` are the ends of the pipes for the rank
+    (`close_writers` when it has them); `problem` is why output is missing.
     """
 
     def __init__(self, folder: Path, rank: int, limit_bytes: int) -> None:
@@ -78,13 +66,7 @@ class RankOutput:
         self.writers = []
 
     def pump(self, reader: int) -> bool:
-        """Move what waits in a pipe, but not forever; return whether the pipe is still open.
-
-        Parameters
-        ----------
-        reader : int
-            One of `readers`.
-        """
+        """Move what waits in a pipe, but not forever; return whether the pipe is still open."""
         stream = self._streams[reader]
         moved = self._drop(stream) if stream.dropping else self._keep(stream)
         if moved:
@@ -137,7 +119,6 @@ class RankOutput:
         return written
 
     def _file(self, stream: _Stream) -> int:
-        """Return the file of a stream."""
         if stream.file < 0:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
             stream.file = os.open(stream.path, flags, 0o644)
@@ -186,7 +167,6 @@ class RankOutput:
         return True
 
     def _close(self, stream: _Stream) -> None:
-        """Close a pipe and its file."""
         del self._streams[stream.pipe]
         if stream.dropping and not stream.noted:
             self._note(stream)

@@ -75,13 +75,7 @@ def open_process(pid: int, start_ticks: int) -> int | None:
 
 
 def control_process(option: int, value: int | bytes) -> None:
-    """Call prctl(2) for this process.
-
-    Raises
-    ------
-    OSError
-        If the kernel refuses.
-    """
+    """Call prctl(2) for this process."""
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -135,22 +129,7 @@ def _scanned_children() -> Callable[[int], list[ProcessStat]]:
 
 
 def descendants(pid: int) -> list[ProcessStat]:
-    """Return all processes that stem from one, parents before their children.
-
-    Parameters
-    ----------
-    pid : int
-        The process; it is not in the result.
-
-    Returns
-    -------
-    list of ProcessStat
-        Also those that have ended and not been waited for (state ``Z``).
-
-    Notes
-    -----
-    What is forked while this looks can be missed; a caller who needs all looks again until there is nothing new.
-    """
+    """Return all processes that stem from one, parents before their children; also what has ended (state ``Z``)."""
     below = _listed_children if _kernel_lists_children() else _scanned_children()
     found: list[ProcessStat] = []
     waiting = [pid]
@@ -164,12 +143,7 @@ def descendants(pid: int) -> list[ProcessStat]:
 def signal_descendants(number: int, *, spare: Iterable[int] = ()) -> int:
     """Send a signal to all that stems from this process, and return how many it went to.
 
-    Parameters
-    ----------
-    number : int
-        The signal. Stopped processes are woken to see it.
-    spare : iterable of int
-        Children of this process that, with all below them, are left alone.
+    Stopped processes are woken to see it. Children to spare are left alone, with all below them.
     """
     me = os.getpid()
     spared = set(spare)
@@ -200,14 +174,10 @@ def send_signal(stat: ProcessStat, number: int) -> bool:
 
 
 def strays(token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKEN_VARIABLE) -> list[ProcessStat]:
-    """Return the processes of a fragment whose shim is dead, as far as they can be told from others with certainty.
+    """Return the processes of a piece whose shim is dead, as far as they can be told from others with certainty.
 
-    Parameters
-    ----------
-    token : str
-        What the variable is in their environment.
-    ranks : iterable of (pid, start_ticks)
-        The leaders of the ranks' sessions. A session counts while its leader lives: only then is its number ours.
+    They have the token in their environment, or are in the session of one of the ranks (pid, start_ticks). A session
+    counts while its leader lives: only then is its number ours.
     """
     sessions = set()
     for pid, ticks in ranks:

@@ -54,17 +54,10 @@ class Fragment:
 
 @contextlib.contextmanager
 def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | None]:
-    """Hold a fragment that has no state, so that no shim starts it, while its end is written.
+    """Hold a piece that has no state, so that no shim starts it, while its end is written; yield that end.
 
-    Parameters
-    ----------
-    failed : str
-        Why it could not be started, if that is known.
-
-    Yields
-    ------
-    tuple of (outcome, reason) or None
-        How it ended; ``None``: a shim has it in hand, or it has a state by now.
+    ``None``: a shim has it in hand, or it has a state by now. ``failed`` is why it could not be started, if that is
+    known.
     """
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -95,13 +88,7 @@ def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
 
 
 async def end_strays(state: FragmentState) -> None:
-    """End what a killed shim has left, and wait until it is gone.
-
-    Parameters
-    ----------
-    state : FragmentState
-        The last that the shim wrote, since this start of the machine.
-    """
+    """End what a shim has left that was killed since this start of the machine, and wait until it is gone."""
     while found := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
         for stat in found:
             handle = open_process(stat.pid, stat.start_ticks)
@@ -234,17 +221,9 @@ class Runner:
             self._lock = -1
 
     async def start(self, launch: Launch) -> None:
-        """Start a fragment; what comes of it is told by events.
+        """Start a piece, unless it is known already by its job and attempt; what comes of it is told by events.
 
-        Parameters
-        ----------
-        launch : Launch
-            One that is known already, by its job and attempt, changes nothing.
-
-        Raises
-        ------
-        UnavailableError
-            If the disk has no room for it. It is as if nobody had asked: the same may be started later.
+        If the disk has no room for it (UnavailableError) it is as if nobody had asked: the same may be started later.
         """
         key = (launch.job_id, launch.attempt)
         folder = fragment_folder(self.root, key)
@@ -275,23 +254,11 @@ class Runner:
         self._forks.ask(folder)
 
     def room_problem(self, *, trial: bool = False) -> str | None:
-        """Return why there is no room for another fragment, or ``None`` if there is.
-
-        Parameters
-        ----------
-        trial : bool
-            Whether to write something as well: a quota is seen by nothing else.
-        """
+        """Return why there is no room for another piece, or ``None``; a trial writes something, to see a quota."""
         return room_problem(self.root, trial=trial)
 
     async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
-        """End a fragment, or keep one from starting that has not come yet.
-
-        Parameters
-        ----------
-        reason : str
-            One line; the first that is given stays.
-        """
+        """End a piece, or keep one from starting that has not come yet; the first reason that is given stays."""
         key = (job_id, attempt)
         folder = fragment_folder(self.root, key)
         if key in self._forgotten:
@@ -312,15 +279,8 @@ class Runner:
         self._signal_cancelled(fragment)
 
     async def adopt(self) -> tuple[Key, ...]:
-        """Find again what other runners of this folder have started.
+        """Find again what other runners of this folder have started; return what lives and is watched from now on.
 
-        Returns
-        -------
-        tuple of (job_id, attempt)
-            The fragments that live and are watched from now on, ascending.
-
-        Notes
-        -----
         Their starts, and the ends of those that live no more, are told by events, as if they had just come to pass.
         A shim is known by its number, its start and the start of the machine, so a number that was given anew is never
         taken for it. A fragment that lives no more and has not told its end is ``lost``; whatever is left of it is
@@ -336,13 +296,7 @@ class Runner:
         return tuple(sorted(key for key, fragment in self._fragments.items() if not fragment.ended))
 
     async def forget(self, job_id: int, attempt: int) -> None:
-        """Remove all that is kept of a fragment whose end has been taken note of, its output as well.
-
-        Raises
-        ------
-        UnavailableError
-            If it has not ended.
-        """
+        """Remove all that is kept of a piece whose end has been taken note of, its output as well."""
         key = (job_id, attempt)
         folder = fragment_folder(self.root, key)
         if key not in self._fragments and folder.exists():
@@ -386,7 +340,6 @@ class Runner:
             self._watch(fragment, handle)
 
     def _on_notice(self) -> None:
-        """Hear of fragments whose ranks run."""
         with contextlib.suppress(BlockingIOError):
             self._unread += os.read(self._notices, 1 << 16)
         *lines, self._unread = self._unread.split(b"\n")
@@ -397,26 +350,22 @@ class Runner:
                 self._tell_started(self._fragments[key], int(started))
 
     def _watch(self, fragment: Fragment, handle: int) -> None:
-        """Wait for the end of a shim."""
         fragment.shim = handle
         asyncio.get_running_loop().add_reader(handle, self._on_exit, fragment)
         if fragment.cancelled:
             self._signal_cancelled(fragment)
 
     def _unwatch(self, fragment: Fragment) -> None:
-        """Wait no more."""
         if fragment.shim is not None:
             asyncio.get_running_loop().remove_reader(fragment.shim)
             os.close(fragment.shim)
             fragment.shim = None
 
     def _on_exit(self, fragment: Fragment) -> None:
-        """Find out how a fragment ended whose shim has."""
         self._unwatch(fragment)
         self._later(fragment)
 
     def _later(self, fragment: Fragment, failed: str = "") -> None:
-        """Settle a fragment in a task of its own."""
         task = asyncio.get_running_loop().create_task(self._settle(fragment, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -483,7 +432,6 @@ class Runner:
         self._tell_ended(fragment, state)
 
     def _tell_started(self, fragment: Fragment, started_ms: int) -> None:
-        """Tell of a start, once."""
         if not fragment.told_started and not fragment.ended:
             fragment.told_started = True
             self._events.put_nowait(FragmentStarted(*fragment.key, started_ms))

@@ -42,15 +42,6 @@ def warm_up() -> None:
 def supervise(folder: Path, base: Mapping[str, str]) -> None:
     """Run the fragment of a folder, unless somebody else does or has.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Holds ``launch.msgpack``.
-    base : mapping from str to str
-        The environment that every job of this machine gets.
-
-    Notes
-    -----
     Whoever holds the lock of the folder decides, and a state that is there is final: so a fragment runs at most once,
     however often and by whomever its start is asked for. The lock goes with the process that holds it.
     """

@@ -50,21 +50,10 @@ _MAX_REASON = 500
 
 
 class RankProcess:
-    """The process of a rank.
+    """A rank that runs, as the shim sees it: its process, and the pipe on which it tells of its start.
 
-    Parameters
-    ----------
-    rank, pid, start_ticks : int
-        As in `RankReport`.
-    report : int
-        The pipe on which it tells of its start, later `CLOSED`.
-
-    Attributes
-    ----------
-    ready, begun : bool
-        Whether it waits at the gate, and whether its command has begun.
-    status : int, optional
-        What wait4(2) said when it ended, at `ended_s` by the monotonic clock.
+    It is `ready` when it waits at the gate, and has `begun` when its command has; `status` is what wait4(2) said at its
+    end.
     """
 
     def __init__(self, rank: int, pid: int, start_ticks: int, report: int, output: RankOutput) -> None:
@@ -146,22 +135,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the environment of a rank.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the fragment.
-    local_rank : int
-        Its place among the ranks of this machine.
-    token : str
-        What all processes of the fragment are known by.
-    base : mapping from str to str
-        What every job of this machine gets.
-
-    Returns
-    -------
-    dict from str to str
-        The base, then the names that PyTorch and others look for, then the job's own, then those of gridweave, which
-        nothing replaces.
+    That which every job of this machine gets, then the names that PyTorch and others look for, then the job's own, then
+    those of gridweave, which nothing replaces.
     """
     size = launch.size if launch.size is not None else len(launch.ranks)
     host, _, port = launch.rendezvous.rpartition(":")
@@ -198,24 +173,10 @@ def fork_rank(
     gate: tuple[int, int],
     output: tuple[int, int],
 ) -> tuple[int, int]:
-    """Fork a rank that makes itself ready, says so, and waits at the gate.
+    """Fork a rank that makes itself ready, says so, and waits at the gate; return its pid and the pipe of its report.
 
-    Parameters
-    ----------
-    gate : tuple of int
-        Both ends of the pipe that all ranks wait at; each takes one byte. Its end means: do not start.
-    output : tuple of int
-        Where standard output and error go.
-
-    Returns
-    -------
-    report : int
-        The pipe on which the rank says `READY`, or why it cannot start, and which ends when its command has begun.
-
-    Raises
-    ------
-    OSError
-        If no process or pipe is to be had.
+    All ranks wait at the gate, a pipe, and each takes one byte; its end means: do not start. The report says `READY`,
+    or why the rank cannot start, and ends when its command has begun.
     """
     command = rank_command(launch, folder, rank)
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -255,7 +216,6 @@ class _CannotStartError(Exception):
 
 
 def _report(writer: int, problem: str) -> None:
-    """Tell the shim."""
     os.write(writer, " ".join(problem.split()).encode(errors="replace")[:4000])
 
 
@@ -282,7 +242,6 @@ def _become_rank(launch: Launch, folder: Path, rank: Rank, shim: int, output: tu
 
 
 def _pin(rank: Rank, threads: tuple[int, ...]) -> None:
-    """Keep the rank on its hardware threads."""
     may = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, threads)
@@ -311,7 +270,6 @@ def _program(name: str, path: str) -> str:
 
 
 def _execute(program: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
-    """Turn into the command."""
     try:
         os.execve(program, list(command), dict(environment))
     except OSError as error:
@@ -331,15 +289,7 @@ _NOTICE_AGAIN_S = 0.05
 
 
 class Supervisor:
-    """The life of one fragment.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the fragment; the caller holds its lock.
-    base : mapping from str to str
-        The environment that every job of this machine gets.
-    """
+    """The life of one piece; the caller holds the lock of its folder."""
 
     def __init__(self, folder: Path, launch: Launch, base: Mapping[str, str]) -> None:
         self.folder = folder
@@ -392,7 +342,6 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _on_signal(self, reader: int) -> None:
-        """Note what came."""
         with contextlib.suppress(BlockingIOError):
             if int(signal.SIGTERM) in os.read(reader, 4096):
                 self._obey_cancel(told=True)
@@ -428,7 +377,6 @@ class Supervisor:
             self._end(_blamed(error), f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
 
     def _fork(self, local_rank: int) -> None:
-        """Fork one rank and watch its pipes."""
         assert self.gate is not None
         rank = self.launch.ranks[local_rank]
         environment = rank_environment(self.launch, self.folder, rank, local_rank, self.token, self.base)
@@ -502,13 +450,11 @@ class Supervisor:
         return self.outcome is None and self.gate is not None and all(process.ready for process in self.processes)
 
     def _limit_at_s(self) -> float | None:
-        """Return when the limit is reached."""
         if self.phase != "running" or self.launch.limit_ms is None:
             return None
         return self.started_s + self.launch.limit_ms / 1000
 
     def _keep_time(self) -> None:
-        """Do what is due."""
         if self._waits() and time.time() * 1000 >= (self.launch.start_at_unix_ms or 0):
             try:
                 self._open_gate()
@@ -625,12 +571,10 @@ class Supervisor:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _on_output(self, output: RankOutput, reader: int) -> None:
-        """Move output."""
         if not output.pump(reader):
             self.selector.unregister(reader)
 
     def _state(self, ended_ms: int | None = None) -> FragmentState:
-        """Return the state as it is now."""
         began_s = self.started_s if self.started_ms is not None else None
         reports = tuple(process.report_at(self.meter, began_s) for process in self.processes) if self._has_run() else ()
         usage = total_usage((*(report.usage for report in reports), self.meter.unowned())) if reports else Used()
@@ -655,7 +599,6 @@ class Supervisor:
         return self.outcome is None or self.started_ms is not None
 
     def _write(self) -> None:
-        """Write the state."""
         write_state(self.folder, self._state())
 
     def _write_end(self) -> None:

@@ -66,8 +66,6 @@ class _Live:
 class Meter:
     """Counts what the processes below this one use, by rank.
 
-    Notes
-    -----
     The kernel hands the times of a process to whoever waits for it, with those of all that it has waited for itself. So
     what the shim collects from a rank is exact for every process of the rank that was waited for. A process whose
     parent ignores SIGCHLD is in no such sum; samples catch it while it runs. The larger of the two is reported.
@@ -88,17 +86,7 @@ class Meter:
     def collect(
         self, pid: int, used: resource.struct_rusage, counters: tuple[int, int], stat: ProcessStat | None
     ) -> None:
-        """Take in a process that has been waited for.
-
-        Parameters
-        ----------
-        used : resource.struct_rusage
-            What wait4(2) said.
-        counters : tuple of int
-            What `process_io` said.
-        stat : ProcessStat, optional
-            What it was.
-        """
+        """Take in a process that has been waited for: what wait4(2) and `process_io` said, and what it was."""
         part = self._sums[self._owner(stat) if stat else self._leaders.get(pid)]
         part.cpu_s += used.ru_utime + used.ru_stime
         part.peak_memory_bytes = max(part.peak_memory_bytes, used.ru_maxrss * _KIB)

@@ -49,13 +49,6 @@ K = TypeVar("K", bound="Desk[Any]")
 class DrivenActor(NearActor, ABC, Generic[K]):
     """An actor around a driver.
 
-    Parameters
-    ----------
-    name : str
-        Of the actor.
-
-    Notes
-    -----
     Ray does not start an actor anew whose constructor has failed. So the journal is opened behind it: one that another
     process still has, or whose server is away, is tried again until it is to be had.
 
@@ -105,13 +98,7 @@ class DrivenActor(NearActor, ABC, Generic[K]):
         self._opened.set()
 
     async def desk(self) -> K:
-        """Return the desk, once the journal is open.
-
-        Raises
-        ------
-        GridweaveError
-            If the journal cannot be used.
-        """
+        """Return the desk, once the journal is open, or raise what keeps that from being used."""
         await self._opened.wait()
         if self._desk is None:
             assert self._problem is not None, "neither a desk nor a problem"
@@ -119,13 +106,7 @@ class DrivenActor(NearActor, ABC, Generic[K]):
         return self._desk
 
     def desk_now(self) -> K:
-        """Return the desk, for what may be lost.
-
-        Raises
-        ------
-        UnavailableError
-            If there is none yet.
-        """
+        """Return the desk, for what may be lost if there is none yet."""
         if self._desk is None:
             raise UnavailableError(f"{self._name} is starting")
         return self._desk
@@ -186,18 +167,7 @@ LOOK_S = 5.0
 class SiteActor(DrivenActor["SiteDesk"]):
     """A site as an actor: a thin shell around its `SiteDriver`.
 
-    Parameters
-    ----------
-    journal : str
-        Path or URL of its journal.
-    namespace : str
-        Of the actors of its grid.
-    uplink : LinkEnd, optional
-        How the grid is reached if it is elsewhere; if left out, it is an actor beside this one.
-    password_file : str
-        Of the file with the password of the journal's database; empty: there is none.
-    calls : Calls, optional
-        By which it reaches its machines; those of actors on Ray, if left out.
+    Without an ``uplink`` the grid is an actor beside this one; without ``calls`` its machines are actors on Ray.
     """
 
     def __init__(

@@ -19,20 +19,9 @@ from gridweave.site.service.probes.server import ProbeServer
 class NodeAgent(NearActor):
     """The agent of a machine as an actor: a thin shell around its `AgentDriver`.
 
-    Parameters
-    ----------
-    folder : str
-        Of the machine, on a local disk.
-    virtual : bool
-        Whether its nodes are only counted, and have no hardware threads of their own.
-    probes : ProbePlan, optional
-        Given to one machine of each site.
-    peers : tuple of (str, str)
-        The sites to measure the ways to, and the machine of each that answers.
-    clock : Clock, optional
-        Of the grid.
-    host : str
-        By which name other machines reach it; empty: that which Ray has.
+    Virtual nodes are only counted, and have no hardware threads of their own. One machine of each site has ``probes``,
+    and as ``peers`` the sites to measure the ways to, with the machine of each that answers. Without a ``host`` others
+    reach it by the name that Ray has.
     """
 
     near_methods = ("order", "ask", "process", "probe_address")

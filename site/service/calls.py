@@ -49,20 +49,11 @@ def own_network() -> str:
 
 
 class NearAddress(msgspec.Struct, frozen=True):
-    """Where an actor answers on its machine.
+    """Where an actor answers on its machine."""
 
-    Attributes
-    ----------
-    network : str
-        Whose loopback interface it is (`own_network`).
-    port : int
-    secret : bytes
-        What a line begins with.
-    """
-
-    network: str
+    network: str  # whose loopback interface it is (`own_network`)
     port: int
-    secret: bytes
+    secret: bytes  # what a line begins with
 
 
 class _Call(msgspec.Struct, frozen=True, array_like=True):
@@ -87,14 +78,7 @@ _ANSWERS = msgspec.msgpack.Decoder(_Answer)
 
 
 class NearDoor:
-    """Answers calls on this machine.
-
-    Parameters
-    ----------
-    methods : sequence of str
-        Which of its methods may be called; they are coroutines, and take and return what MessagePack knows.
-    network : str
-        Of this process.
+    """Answers calls on this machine, of methods that are coroutines, and take and return what MessagePack knows.
 
     Examples
     --------
@@ -192,18 +176,7 @@ class NearLine:
 
     @classmethod
     async def open(cls, address: NearAddress) -> NearLine:
-        """Return a line to an actor.
-
-        Parameters
-        ----------
-        address : NearAddress
-            Of this machine.
-
-        Raises
-        ------
-        OSError
-            If nobody answers there.
-        """
+        """Return a line to an actor."""
         reader, writer = await asyncio.open_connection(LOOPBACK, address.port, limit=_BUFFER_BYTES)
         writer.write(address.secret)
         return cls(reader, writer)
@@ -214,13 +187,7 @@ class NearLine:
         return not self._task.done() and asyncio.get_running_loop() is self._loop
 
     async def call(self, method: str, *arguments: object) -> Any:
-        """Call a method.
-
-        Raises
-        ------
-        UnavailableError
-            If there is no answer, or the method failed. It may have run all the same.
-        """
+        """Call a method. If there is no answer, or it failed (UnavailableError), it may have run all the same."""
         if not self.is_open:
             raise UnavailableError("the connection has ended")
         self._number += 1
@@ -304,13 +271,7 @@ class Calls(Protocol):
     """Carries calls to the actors of a grid, wherever they are: `handles.Handles` on Ray."""
 
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor by its name.
-
-        Raises
-        ------
-        UnavailableError
-            If there is no answer.
-        """
+        """Call a method of an actor by its name; UnavailableError: there is no answer."""
 
 
 def endure(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
@@ -332,20 +293,7 @@ def _ended(name: str, task: asyncio.Task[Any]) -> None:
 
 
 def journal_place(place: str, password_file: str = "") -> str:
-    """Return where a journal is to be; the folder of a file is made.
-
-    Parameters
-    ----------
-    place : str
-        A path or a URL.
-    password_file : str
-        Of the file with the password of a database; empty: there is none, or it is in the URL.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be made, or the password not be read.
-    """
+    """Return where a journal is to be; the folder of a file is made, and a password put into a URL."""
     if "://" not in place:
         try:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
@@ -374,12 +322,7 @@ def encode(value: object) -> bytes:
 def actor_options(name: str, namespace: str, labels: dict[str, str], host: str = "") -> dict[str, Any]:
     """Return with which options an actor of a grid is made: found by its name, outliving who made it, started anew.
 
-    Parameters
-    ----------
-    labels : dict from str to str
-        What a Ray node must have for it.
-    host : str
-        The IP address of the machine that it must be on; empty: any.
+    Labels are what its Ray node must have; ``host`` is the IP address of its machine, empty for any.
     """
     return {
         "name": name,
@@ -397,14 +340,9 @@ def actor_options(name: str, namespace: str, labels: dict[str, str], host: str =
 
 
 class NearActor:
-    """An actor that offers a line to whoever shares its loopback interface.
+    """An actor that offers a line to whoever shares its loopback interface."""
 
-    Attributes
-    ----------
-    near_methods : tuple of str
-        Which of its methods may be called over it; they take and return what MessagePack knows.
-    """
-
+    # Which of its methods may be called over it; they take and return what MessagePack knows.
     near_methods: tuple[str, ...] = ()
     near_door: NearDoor | None = None
 
@@ -424,8 +362,6 @@ class NearActor:
 class Handles:
     """Handles of actors by their names, and lines to those on this machine; who does not answer is looked up again.
 
-    Notes
-    -----
     Nobody waits for a line: until there is one calls go over Ray.
     """
 
@@ -441,13 +377,7 @@ class Handles:
         return sorted(actor for actor, line in self._lines.items() if line.is_open)
 
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor.
-
-        Raises
-        ------
-        UnavailableError
-            If there is no answer. The call may have run all the same.
-        """
+        """Call a method of an actor. If there is no answer (UnavailableError), it may have run all the same."""
         import ray
 
         line = self._lines.get(actor)
@@ -514,12 +444,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Door:
-    """The methods of an object that may be called from elsewhere.
-
-    Parameters
-    ----------
-    methods : sequence of str
-        Names of them; the types of their parameters are what is taken in.
+    """The methods of an object that may be called from elsewhere; the types of their parameters are what is taken in.
 
     Examples
     --------
@@ -542,18 +467,7 @@ class Door:
             self._methods[name] = method, msgspec.msgpack.Decoder(tuple[tuple(hints.values())])  # type: ignore[misc]
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """Call a method.
-
-        Parameters
-        ----------
-        data : bytes
-            Its arguments (`question`).
-
-        Returns
-        -------
-        bytes
-            For `answer_of`. What is wrong with the question is an answer, too.
-        """
+        """Call a method with arguments from `question`; what is wrong with these is an answer for `answer_of`, too."""
         try:
             if method not in self._methods:
                 raise InputError(f"{method!r:.100} cannot be asked; only {', '.join(sorted(self._methods))} can")
@@ -576,20 +490,7 @@ def question(*arguments: object) -> bytes:
 
 
 def answer_of(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
-    """Return what a method has answered.
-
-    Parameters
-    ----------
-    data : bytes
-        From `Door.ask`.
-    decoder : msgspec.msgpack.Decoder
-        Of the type of the answer.
-
-    Raises
-    ------
-    InputError
-        If something was wrong with the question.
-    """
+    """Return what a method has answered (`Door.ask`); InputError: something was wrong with the question."""
     answered = _ANSWERED.decode(data)
     if answered.problem is not None:
         raise InputError(answered.problem)

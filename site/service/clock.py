@@ -13,26 +13,14 @@ from gridweave.errors import OptionError
 class Clock(msgspec.Struct, frozen=True):
     """What time it is for the cores.
 
-    Attributes
-    ----------
-    epoch_ms : int
-        Unix time at which the clock shows 0.
-    speed : float
-        How many ms pass on it in one ms, above 0.
-
-    Raises
-    ------
-    OptionError
-        If the speed is not above 0.
-
     Examples
     --------
     >>> Clock(speed=1000.0).real_ms(60_000)
     60
     """
 
-    epoch_ms: int = 0
-    speed: float = 1.0
+    epoch_ms: int = 0  # Unix time at which the clock shows 0
+    speed: float = 1.0  # how many ms pass on it in one ms, above 0
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < math.inf:

@@ -41,12 +41,7 @@ KEEP_EVENTS = 20_000
 
 
 class Events:
-    """The newest events, in ascending order and without a gap.
-
-    Parameters
-    ----------
-    last : int
-        Number of the last event until now.
+    """The newest events, in ascending order and without a gap, after the ``last`` until now.
 
     Examples
     --------
@@ -93,13 +88,7 @@ D = TypeVar("D", bound=Driver[Any])
 
 
 class Desk(Generic[D]):
-    """What users ask of a core with a journal.
-
-    Parameters
-    ----------
-    driver : Driver
-        It has taken no turn yet.
-    """
+    """What users ask of a core with a journal, whose driver has taken no turn yet."""
 
     methods: ClassVar[tuple[str, ...]] = ("submit", "wish", "records", "jobs", "story", "events")
     """What may be asked through a `Door`."""
@@ -115,13 +104,10 @@ class Desk(Generic[D]):
         return await self.driver.submit(jobs, origin=origin)
 
     async def wish(self, kind: WishKind, job_ids: list[int], origin: str) -> list[int]:
-        """Do what a user wants of jobs, when that is durable.
+        """Do what a user wants of jobs, when that is durable; return of which it was done.
 
-        Returns
-        -------
-        list of int
-            To cancel: those that had not ended. To hold: those that are held now, or will be if they do not start
-            before. To release: those that were held by their users.
+        To cancel: those that had not ended. To hold: those that are held now, or will be if they do not start before.
+        To release: those that were held by their users.
         """
         asked = list(dict.fromkeys(job_ids))
         known = [job_id for job_id in asked if (self._is_held if kind == "release" else self._is_open)(job_id)]
@@ -169,7 +155,6 @@ class Desk(Generic[D]):
         return await asyncio.to_thread(self._journal.story, job_id)
 
     def _noted(self, notes: list[NumberedNote], ended: dict[int, JobRecord]) -> None:
-        """Take in what was written into the stories of jobs, and is durable."""
         self._events.add(self._event(note, ended) for note in notes)
 
     def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
@@ -181,10 +166,7 @@ class Desk(Generic[D]):
     async def events(self, after: int, timeout_s: float) -> JobEvents:
         """Return what happened to jobs after an event; wait that long for something to happen.
 
-        Parameters
-        ----------
-        after : int
-            -1, or one that there is not yet: none is wanted but the number of the last one, at once.
+        After -1, or an event that there is not yet: nothing but the number of the last one, at once.
         """
         if not 0 <= after <= self._events.last:
             return JobEvents(events=[], last=self._events.last)
@@ -195,7 +177,6 @@ class Desk(Generic[D]):
         return JobEvents(events=found, last=found[-1].number if found else self._events.last)
 
     async def _old_events(self, after: int) -> list[JobEvent]:
-        """Return events from the journal."""
         notes = await asyncio.to_thread(lambda: self._journal.notes(after=after, limit=MOST_EVENTS))
         rest = sorted({note.job_id for note in notes} - self.core.book.records.keys())
         others = await asyncio.to_thread(self._journal.ended, rest)
@@ -206,7 +187,6 @@ class Desk(Generic[D]):
         return record is not None and record.state not in OVER
 
     def _is_held(self, job_id: int) -> bool:
-        """Return whether the user of a job wants it held."""
         return self.core.book.eligibility.is_wished(job_id)
 
 
@@ -240,15 +220,8 @@ def queued(record: JobRecord) -> QueuedJob:
 class SiteDesk(Desk[SiteDriver]):
     """What is asked of a site: of its own users' jobs, and of itself.
 
-    Parameters
-    ----------
-    uplink : callable, optional
-        Returns how the way to the grid is.
-
-    Attributes
-    ----------
-    away : collection of str
-        The machines that do not answer, as far as whoever carries orders knows.
+    ``uplink`` says how the way to the grid is; `away` are the machines that do not answer, as far as whoever carries
+    orders knows.
     """
 
     methods = (*Desk.methods, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")

@@ -99,18 +99,8 @@ class LiveCore(Core, Protocol):
 class Driver(ABC, Generic[Incoming]):
     """Drives a core: events and packets in, what it decides out, a journal between.
 
-    Parameters
-    ----------
-    core : LiveCore
-        Fresh; it is brought to where its journal ends.
-    journal : Journal
-        Made with ``batch=0``: this sees to it when it is written.
-    peers : sequence of str
-        The other ends of its channels.
-    incoming : type
-        What they send.
-    send : callable
-        Carries a packet to one of them.
+    The core is fresh, and is brought to where its journal ends. That is made with ``batch=0``: this sees to it when it
+    is written. The ``peers`` are the other ends of its channels; ``send`` carries a packet to one of them.
     """
 
     def __init__(
@@ -157,13 +147,7 @@ class Driver(ABC, Generic[Incoming]):
         self._news.set()
 
     async def told(self, *events: Any) -> None:
-        """Tell the core something; return when it is durable.
-
-        Raises
-        ------
-        UnavailableError
-            If it is not known whether it is: the driver has failed.
-        """
+        """Tell the core something; return when it is durable. If the driver fails it is not known whether it is."""
         self._check_alive()
         self.tell(*events)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -180,20 +164,11 @@ class Driver(ABC, Generic[Incoming]):
             raise self._failed
 
     async def submit(self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = "") -> list[Answer]:
-        """Hand in jobs; return what became of each when that is durable.
+        """Hand in jobs, each with its idempotency key; return what became of each when that is durable.
 
-        Parameters
-        ----------
-        requests : sequence of (str, JobRequest)
-            Each with its idempotency key: one that was used before gets its first answer again. A key that is none,
-            or a request that cannot be written down, is declined.
-        origin : str
-            Who asks, and with which request; the stories of the jobs tell it.
-
-        Raises
-        ------
-        UnavailableError
-            If it is not known what becomes of them, as the driver has failed: hand them in again with the same keys.
+        A key that was used before gets its first answer again. A key that is none, or a request that cannot be written
+        down, is declined. If the driver fails it is not known what becomes of them: hand them in again with the same
+        keys. The stories of the jobs tell the ``origin``: who asks, and with which request.
         """
         self._check_alive()
         waiting: list[asyncio.Future[Answer]] = []
@@ -210,28 +185,11 @@ class Driver(ABC, Generic[Incoming]):
         return list(await asyncio.gather(*waiting))
 
     async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "") -> None:
-        """Tell what a user wants of jobs; return when that is durable.
-
-        Raises
-        ------
-        UnavailableError
-            As `told`.
-        """
+        """Tell what a user wants of jobs; return when that is durable."""
         await self.told(Wish(kind, tuple(job_ids), origin))
 
     def packet(self, peer: str, data: bytes) -> str | None:
-        """Take in a packet from another end; what cannot be read is dropped, as if it had been lost.
-
-        Returns
-        -------
-        str or None
-            Why it was dropped; None: it was taken in.
-
-        Raises
-        ------
-        UnavailableError
-            If no such end is known.
-        """
+        """Take in a packet from another end; one that cannot be read is dropped, as if it had been lost: return why."""
         if peer not in self._channels:
             raise UnavailableError(f"no connection to {peer!r:.100}; known are {', '.join(sorted(self._channels))}")
         try:
@@ -269,13 +227,7 @@ class Driver(ABC, Generic[Incoming]):
     # -- turns --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take turns, without end.
-
-        Raises
-        ------
-        UnavailableError
-            If another process has become the writer of the journal.
-        """
+        """Take turns, until another process has become the writer of the journal."""
         loop = asyncio.get_running_loop()
         while True:
             begin_s = loop.time()
@@ -287,10 +239,7 @@ class Driver(ABC, Generic[Incoming]):
     async def turn(self) -> None:
         """Hear what has come, have the core decide, write it down, and act.
 
-        Raises
-        ------
-        UnavailableError
-            As `run`. Whoever waits for an answer gets it as well, whatever this fails with; nothing more is taken in.
+        Whoever waits for an answer gets what this fails with as well; nothing more is taken in then.
         """
         self._check_alive()
         self._news.clear()
@@ -341,7 +290,6 @@ class Driver(ABC, Generic[Incoming]):
         self._keep_state()
 
     async def _answered(self, submissions: _Submissions) -> dict[str, Any]:
-        """Return what was answered before to any of these."""
         if not submissions:
             return {}
         with contextlib.suppress(UnavailableError):
@@ -359,7 +307,6 @@ class Driver(ABC, Generic[Incoming]):
         return {job_id: past_of(record) for job_id, record in ended.items()}
 
     async def _read(self, read: Callable[[], T]) -> T:
-        """Read the journal, however long that takes."""
         return await self._insist("read", lambda: asyncio.to_thread(read))
 
     async def _insist(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
@@ -426,7 +373,6 @@ class Driver(ABC, Generic[Incoming]):
         return [Declined(key, str(error))] if isinstance(key, str) else []
 
     def _record(self, step: Step, commands: Sequence[Any]) -> None:
-        """Write down what is to be sent, answered and told."""
         messages: dict[str, list[Any]] = {}
         for command in commands:
             if isinstance(command, Noted):
@@ -478,7 +424,6 @@ class Driver(ABC, Generic[Incoming]):
                 logger.error("no snapshot: %s", error)
 
     async def _wait(self) -> None:
-        """Wait until something comes in, or something is due."""
         if self._news.is_set():
             # Others of this loop get their turn as well.
             await asyncio.sleep(0)
@@ -546,7 +491,6 @@ async def _harmless(work: Awaitable[None]) -> None:
 
 
 def _key_problem(key: str) -> str | None:
-    """Return why this is no idempotency key, or None."""
     try:
         if key and len(key) <= MOST_KEY and "\0" not in key and key.encode():
             return None

@@ -54,26 +54,13 @@ _LONG_BYTES = 1 << 20
 
 
 class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How the other end of a link is reached.
+    """How the other end of a link is reached."""
 
-    Attributes
-    ----------
-    site : str
-        The site whose link it is; both ends name it.
-    url : str
-        Of the other end's gateway, without a slash at its end.
-    token_file : str
-        The file of the secret that is sent.
-    ca : str, optional
-        A file of certificates that are trusted in place of those of the system.
-    cert, key : str, optional
-        Files of the certificate, and its key, that this end shows.
-    """
-
-    site: str
-    url: str
-    token_file: str
-    ca: str | None = None
+    site: str  # the site whose link it is; both ends name it
+    url: str  # of the other end's gateway, without a slash at its end
+    token_file: str  # the file of the secret that is sent
+    ca: str | None = None  # a file of certificates that are trusted in place of those of the system
+    # Files of the certificate, and its key, that this end shows.
     cert: str | None = None
     key: str | None = None
 
@@ -81,16 +68,8 @@ class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Secrets:
     """The secrets in a file, one in each line; the file is read again when it has changed.
 
-    Parameters
-    ----------
-    path : str
-        The first line is what is sent; what is expected may be any of them, so that a secret can be changed at one end
-        after the other.
-
-    Raises
-    ------
-    OptionError
-        If the file cannot be used. Later on what was read last counts until it can be again.
+    The first line is what is sent; what is expected may be any of them, so that a secret can be changed at one end
+    after the other. If the file cannot be used later on, what was read last counts until it can be again.
     """
 
     def __init__(self, path: str) -> None:
@@ -144,19 +123,7 @@ Observe = Callable[[str, float | None], None]
 
 
 class Link:
-    """The way to the other end of a link.
-
-    Attributes
-    ----------
-    status : LinkStatus
-    observe : callable
-        As given; it may be changed.
-
-    Raises
-    ------
-    OptionError
-        If a file of it cannot be used.
-    """
+    """The way to the other end of a link."""
 
     def __init__(self, end: LinkEnd, observe: Observe = lambda what, seconds: None) -> None:
         self.end, self.observe = end, observe
@@ -169,13 +136,7 @@ class Link:
         self.status = LinkStatus(end.site, end.url)
 
     async def packet(self, data: bytes) -> None:
-        """Carry a packet.
-
-        Raises
-        ------
-        UnavailableError
-            If it is not known to have arrived.
-        """
+        """Carry a packet; UnavailableError: it is not known to have arrived."""
         if self._packets >= _MOST_PACKETS:
             raise UnavailableError(f"{self.end.url}: {_MOST_PACKETS} packets are on their way already")
         self._packets += 1
@@ -185,19 +146,9 @@ class Link:
             self._packets -= 1
 
     async def ask(self, machine: str, method: str, data: bytes, timeout_s: float = CALL_S) -> bytes:
-        """Ask something at the desk of the other end.
+        """Ask something at the desk of the other end, or of a machine there, as of a `Door`.
 
-        Parameters
-        ----------
-        machine : str
-            A machine of the site; empty: the site itself.
-        data : bytes
-            As for `gridweave.site.service.desk.Door.ask`, and so is the answer.
-
-        Raises
-        ------
-        UnavailableError
-            If there is no answer. What was asked for may have been done all the same.
+        If there is no answer, what was asked for may have been done all the same.
         """
         path = "/".join(part for part in (CALL_PATH, machine, method) if part)
         async with self._calls:
@@ -285,13 +236,7 @@ class _Problem(msgspec.Struct):
 
 
 def client_context(end: LinkEnd) -> ssl.SSLContext | bool:
-    """Return whose certificates are trusted at the other end, and which one is shown to it.
-
-    Raises
-    ------
-    OptionError
-        If a file cannot be used.
-    """
+    """Return whose certificates are trusted at the other end, and which one is shown to it."""
     if end.ca is None and end.cert is None:
         return True
     try:

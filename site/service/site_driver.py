@@ -51,17 +51,7 @@ REPEAT_S = 2.0
 
 
 class SiteDriver(Driver[Any]):
-    """Drives a `LiveSite`.
-
-    Parameters
-    ----------
-    place : str or pathlib.Path
-        Of its journal.
-    to_grid : callable
-        Carries a packet to the meta-scheduler.
-    to_machine : callable
-        Carries orders to a machine, by its name.
-    """
+    """Drives a `LiveSite`; packets go to the grid, and orders to machines by their names."""
 
     def __init__(
         self, settings: SiteSettings, place: str | Path, clock: Clock, *, to_grid: Send, to_machine: Send
@@ -105,13 +95,7 @@ class SiteDriver(Driver[Any]):
             self._order(machine, ordered)
 
     async def forget_machine(self, machine: str) -> None:
-        """Give up what a machine ran that will not come back.
-
-        Raises
-        ------
-        InputError
-            If the site has no such machine.
-        """
+        """Give up what a machine ran that will not come back."""
         names = [machine.name for machine in self.settings.machines]
         if machine not in names:
             raise InputError(f"site {self.settings.name} has no machine {machine!r:.100}; it has {', '.join(names)}")
@@ -122,15 +106,7 @@ class SiteDriver(Driver[Any]):
         await self.told(DrainSite() if draining else ResumeSite())
 
     async def report(self, data: bytes) -> None:
-        """Take in what a machine tells; return when it is durable, and need not be told again.
-
-        Raises
-        ------
-        InputError
-            If it cannot be read.
-        UnavailableError
-            As `told`.
-        """
+        """Take in what a machine tells; return when it is durable, and need not be told again."""
         try:
             reports = REPORTS.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -166,13 +142,7 @@ _MOST_ROUNDS = 50
 
 
 def warm_up(settings: SiteSettings) -> LiveSite:
-    """Play some jobs on a site of its own: of its users, one that fills it and some that wait; and of a grid.
-
-    Returns
-    -------
-    LiveSite
-        That site. Nothing is known of it to the one that will work.
-    """
+    """Play some jobs on a site of its own, and return it: one job that fills it, some that wait, some of a grid."""
     site = LiveSite(settings)
     widths = [settings.nodes, settings.nodes, 1, 1]
     requests = [

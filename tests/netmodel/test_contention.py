@@ -18,11 +18,9 @@ from gridweave.netmodel.kernels.contention import (
     all_slowdowns,
     drop_flows,
     share_links,
-    slowdown_of,
 )
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import Flows, new_filling, new_flows
-from gridweave.netmodel.kernels.transfers import shared_transfer_ms
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
@@ -62,7 +60,9 @@ class Traffic:
 
     def slowdown(self, owner: int) -> float:
         """Return how many times as long a job takes as on idle links."""
-        return float(slowdown_of(self.flows, np.int64(owner)))
+        slowdown = np.ones(64)
+        all_slowdowns(self.flows, slowdown)
+        return float(slowdown[owner])
 
 
 def test_demand_of_a_ring_by_hand() -> None:
@@ -137,20 +137,6 @@ def test_a_partition_stops_those_across_it_alone() -> None:
     assert traffic.slowdown(1) == 1.0
     share_links(whole.arrays, traffic.flows, traffic.filling)
     assert traffic.slowdown(0) < math.inf
-
-
-def test_a_transfer_takes_its_fair_share() -> None:
-    """Beside a job that needs nearly all of a link, a transfer has half of it, and leaves no trace."""
-    traffic = Traffic(line())
-    traffic.start(0, Communication(fraction=1.0, message_bytes=1e9, pattern="all-to-all"), {"a": 4, "b": 4})
-    before = traffic.flows.rate[:2].copy()
-    ends = np.int64(0), np.int64(1)
-    alone_ms = traffic.model.transfer_ms("a", "b", 1e9)
-    beside_ms = shared_transfer_ms(traffic.model.arrays, traffic.flows, traffic.filling, *ends, 1e9)
-    assert alone_ms == 5 + 8000
-    assert beside_ms == pytest.approx(5 + 16000, abs=1)
-    assert traffic.flows.n_flows[0] == 2
-    assert traffic.flows.rate[:2].tolist() == before.tolist()
 
 
 jobs = st.lists(

@@ -193,15 +193,6 @@ def test_links_of_a_directed_graph_are_paired() -> None:
     assert len(np.unique(topology.cable)) == 2
 
 
-def test_a_graph_goes_out_and_comes_back() -> None:
-    """A topology that is written as a graph and read again has the same links."""
-    topology = read(TWO_WAYS)
-    again = topology_of_graph(topology.to_networkx())
-    assert again.nodes == topology.nodes
-    assert sorted(again.latency_ms) == sorted(topology.latency_ms)
-    assert sorted(again.bandwidth_bps) == sorted(topology.bandwidth_bps)
-
-
 def test_geant_loads_as_it_is() -> None:
     """The research network of 2012 has 40 nodes, 61 cables with speeds, and plausible latencies."""
     path = Path(__file__).parents[3] / "shared" / "topologies" / "Geant2012.gml"

@@ -35,14 +35,9 @@ def all_routes(topology: Topology, origin: int, target: int) -> list[tuple[int, 
     """Return every route that passes no node twice, as its links."""
     if origin == target:
         return [()]
-    return [
-        tuple(key for _, _, key in path)
-        for path in nx.all_simple_edge_paths(
-            nx.relabel_nodes(topology.to_networkx(), {name: number for number, name in enumerate(topology.nodes)}),
-            origin,
-            target,
-        )
-    ]
+    ends = zip(topology.source.tolist(), topology.target.tolist(), range(len(topology.source)), strict=True)
+    graph: nx.MultiDiGraph[int] = nx.MultiDiGraph(ends)
+    return [tuple(key for _, _, key in path) for path in nx.all_simple_edge_paths(graph, origin, target)]
 
 
 def by_latency(topology: Topology, links: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:

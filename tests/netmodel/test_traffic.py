@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.netmodel.communication import GRIDS_BY_NAME, Communication, job_records, rank_grid
+from gridweave.netmodel.communication import GRIDS_BY_NAME, Communication, rank_grid
 from gridweave.netmodel.kernels.overhead import BACK, OUT, count_messages
 from gridweave.netmodel.kernels.state import PART
 from gridweave.netmodel.model import NetworkModel
@@ -105,14 +105,3 @@ def test_grid_of_ranks(width: int, dimensions: int) -> None:
     assert list(sides) == sorted(sides)
     assert int(np.prod(sides)) == width
     assert max(side for side in range(1, width + 1) if width % side == 0 and side**dimensions <= width) in sides
-
-
-def test_records_of_many_jobs_are_those_of_each() -> None:
-    """Records for many jobs at once, each with its own communication, are those of each job."""
-    widths = [1, 2, 64, 30, 64]
-    some = [
-        Communication(fraction=0.5, message_bytes=1e3, pattern=pattern)
-        for pattern in ("3d-neighbours", "none", "ring", "3d-neighbours", "all-to-all")
-    ]
-    alone = [one.records([width])[0].tolist() for one, width in zip(some, widths, strict=True)]
-    assert [record.tolist() for record in job_records(some, widths)] == alone

@@ -33,8 +33,6 @@ def test_what_stays_at_home_takes_no_time() -> None:
     """No data, and data for its own site, take no time."""
     assert star().transfer_ms("b", "b", 1e12) == 0
     assert star().transfer_ms("a", "b", 0) == 0
-    assert star().stage_ms("a", {"a": 8}, 1e12) == 0
-    assert star().stage_ms("a", {"b": 8}, 0) == 0
 
 
 def test_lost_packets_slow_a_transfer() -> None:
@@ -45,28 +43,6 @@ def test_lost_packets_slow_a_transfer() -> None:
     assert star(0.01).transfer_ms("b", "c", 1e6) == math.ceil(lag_ms + 8e6 / bits_per_ms)
 
 
-def test_input_for_all_parts_shares_the_links() -> None:
-    """Shares of 250 MB leave the site of the data together; its own part needs none of the links."""
-    model = star()
-    # b, c and d get 62.5 MB each, which a's link carries at 2 Gbps: 187.5 MB in 0.75 s; each at 1 Gbps: 0.5 s.
-    assert model.stage_ms("a", {"a": 4, "b": 4, "c": 4, "d": 4}, 250e6) == 760
-    # Everything to each of three sites: 750 MB at 2 Gbps.
-    assert model.stage_ms("a", {"a": 4, "b": 4, "c": 4, "d": 4}, 250e6, each=True) == 3010
-    # One site, at 1 Gbps.
-    assert model.stage_ms("a", {"b": 4}, 250e6) == 2010
-
-
-def test_output_goes_home_over_the_links_back() -> None:
-    """Output takes the links in the other direction, which may be slower."""
-    graph = nx.DiGraph()
-    graph.add_edge("a", "b", latency_ms=5.0, bandwidth_bps=1e9)
-    graph.add_edge("b", "a", latency_ms=7.0, bandwidth_bps=1e8)
-    topology = topology_of_graph(graph)
-    model = NetworkModel(topology, find_paths(topology))
-    assert model.stage_ms("a", {"b": 4}, 125e6) == 1005
-    assert model.stage_ms("a", {"b": 4}, 125e6, output=True) == 10007
-
-
 def test_no_path_no_transfer() -> None:
     """Data never comes where no path leads."""
     from dataclasses import replace
@@ -75,7 +51,6 @@ def test_no_path_no_transfer() -> None:
     topology = replace(model.topology, up=model.topology.up & False)
     cut = NetworkModel(topology, find_paths(topology))
     assert cut.transfer_ms("a", "b", 1) is None
-    assert cut.stage_ms("a", {"a": 1, "b": 1}, 1) is None
     assert cut.transfer_ms("a", "a", 1) == 0
 
 
@@ -84,21 +59,6 @@ def test_more_data_takes_no_less_time(one: float, other: float) -> None:
     """The time of a transfer grows with its size."""
     model = star()
     assert (model.transfer_ms("a", "b", min(one, other)) or 0) <= (model.transfer_ms("a", "b", max(one, other)) or 0)
-
-
-@given(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9), min_size=1), st.floats(0, 1e12))
-def test_room_for_counting_is_left_clean(nodes: dict[str, int], n_bytes: float) -> None:
-    """Staging twice gives the same, and each part alone takes no longer than all together."""
-    model = star()
-    together = model.stage_ms("a", nodes, n_bytes)
-    assert together == model.stage_ms("a", nodes, n_bytes)
-    assert not model.arrays.load.any()
-    width = sum(nodes.values())
-    for site, count in nodes.items():
-        alone = model.stage_ms("a", {site: count}, n_bytes * count / width)
-        assert alone is not None
-        assert together is not None
-        assert alone <= together + 1
 
 
 @pytest.mark.parametrize("target", ["hub", "z"])

@@ -34,81 +34,31 @@ from gridweave.scenarios.batch.kernels.contention import (
     share_anew,
 )
 from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_job_served
-from gridweave.site.disciplines.sharing.kernels.pairing import SharingCodes
-from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
-from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays
-from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended as shared_job_ended
-from gridweave.site.disciplines.sharing.kernels.state import forget_changes
-from gridweave.site.disciplines.sharing.kernels.state import job_submitted as shared_job_submitted
-from gridweave.site.disciplines.sharing.kernels.state import job_withdrawn as shared_job_withdrawn
+from gridweave.scenarios.batch.kernels.paced import (
+    Paced,
+    paced_counted,
+    paced_ended,
+    paced_pass,
+    paced_submitted,
+    paced_wakeup_ms,
+    paced_withdrawn,
+)
+from gridweave.scenarios.batch.kernels.run import NOT_YET, RunArrays
 from gridweave.site.kernels.dispatch import DisciplineArrays, job_ended, job_submitted, job_withdrawn, site_pass
 from gridweave.site.kernels.state import NEVER_MS, enqueue
 from gridweave.site.kernels.work import (
-    NOT_RUNNING,
-    Ends,
     WorkTable,
-    begin_work,
-    change_rate,
     first_end_ms,
-    no_ends,
     pop_end,
     push_end,
     stop_work,
-    work_of,
 )
 
 # The fields of records have no types; and where links slow jobs, there are running work, a grid and its network.
 # mypy: disable-error-code="no-any-return, arg-type, union-attr"
 
-NOT_YET = np.int64(-1)
-"""The start or end of a job that has not started, or ended."""
-
 DONE, LINKS_CHANGE, NO_ROOM, NO_ROOM_FOR_MOVES = 0, 1, 2, 3
 """Why the loop returns."""
-
-_CLOCK = np.dtype([(name, np.int64) for name in ("submitted", "cancelled", "woken_ms", "stirred")], align=True)
-
-
-class RunArrays(NamedTuple):
-    """The jobs of one simulation, in the order of submission.
-
-    Attributes
-    ----------
-    clock : numpy.ndarray of records, shape (1,)
-        How many jobs have been ``submitted``, how many entries of the cancellations are dealt with, at which instant
-        something else has changed that a pass is to see (`NEVER_MS` if nothing has), and whether flows have begun or
-        ended since links were shared last.
-    run_ms : numpy.ndarray of int64, shape (n,)
-        Run times on one site, which sites and grid do not know.
-    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        Filled in; `NOT_YET` at first.
-    ends : Ends
-    """
-
-    clock: npt.NDArray[np.void]
-    run_ms: npt.NDArray[np.int64]
-    start_ms: npt.NDArray[np.int64]
-    end_ms: npt.NDArray[np.int64]
-    ends: Ends
-
-
-class Sharing(NamedTuple):
-    """What a site works with whose nodes jobs share.
-
-    Attributes
-    ----------
-    model : SlowdownArrays
-    codes : SharingCodes
-    beside : numpy.ndarray of int64, shape (n,)
-        Filled in: how many jobs a job shared nodes with after the pass that started it.
-    busy : numpy.ndarray of int64, shape (2,)
-        Node milliseconds that were used, and until when that is counted.
-    """
-
-    model: SlowdownArrays
-    codes: SharingCodes
-    beside: npt.NDArray[np.int64]
-    busy: npt.NDArray[np.int64]
 
 
 class OnGrid(NamedTuple):
@@ -145,19 +95,11 @@ class Cancellations(NamedTuple):
     row: npt.NDArray[np.int64]
 
 
-def new_run(run_ms: npt.NDArray[np.int64], room: int) -> RunArrays:
-    """Return a simulation at its beginning, with room for the ends of so many jobs."""
-    start_ms, end_ms = np.full((2, len(run_ms)), NOT_YET)
-    clock = np.zeros(1, _CLOCK)
-    clock["woken_ms"] = NEVER_MS
-    return RunArrays(clock, np.ascontiguousarray(run_ms), start_ms, end_ms, no_ends(room))
-
-
 # What a simulation does without is None. Numba leaves a branch out where what it asks for is None, and only there: so
 # what only one kind of state has stands behind "is not None".
 _Work = WorkTable | None
 _Site = DisciplineArrays | None
-_Sharing = Sharing | None
+_Paced = Paced | None
 _Grid = OnGrid | None
 _Links = Contention | None
 _Cancels = Cancellations | None
@@ -168,7 +110,7 @@ def run_batch(
     state: Any,
     work: WorkTable | None,
     site: DisciplineArrays | None,
-    sharing: Sharing | None,
+    paced: Paced | None,
     grid: OnGrid | None,
     links: Contention | None,
     cancels: Cancellations | None,
@@ -180,11 +122,11 @@ def run_batch(
 
     Parameters
     ----------
-    state : SiteState, SharedSite or GridState
+    state : SiteState, GridState, or that of an entry of `Paced`
         Idle at first; its table of jobs holds the workload, in the order of submission.
     work : numpy.ndarray of WORK, shape (n,), or None
         The running jobs, if rates change.
-    site, sharing, grid : DisciplineArrays, Sharing, OnGrid or None
+    site, paced, grid : DisciplineArrays, Paced, OnGrid or None
         What goes with the state; the other two are None.
     links : Contention or None
         What jobs of a grid do to each other on the links.
@@ -203,7 +145,7 @@ def run_batch(
     """
     clock = run.clock[0]
     while clock.submitted < until or clock.submitted == len(state.jobs):
-        now_ms = _next_instant(state, site, grid, links, cancels, run)
+        now_ms = _next_instant(state, site, paced, grid, links, cancels, run)
         if now_ms >= stop_ms:
             return DONE if stop_ms == NEVER_MS else LINKS_CHANGE
         if now_ms == NEVER_MS:
@@ -212,26 +154,27 @@ def run_batch(
             lacking = _lacking_room(state, grid.plan, links, run, now_ms)
             if lacking != DONE:
                 return lacking
-        if sharing is not None:
-            sharing.busy[0] += (len(state.used) - state.counters[0].idle) * (now_ms - sharing.busy[1])
-            sharing.busy[1] = now_ms
+        if paced is not None:
+            paced_counted(state, paced.sharing, now_ms)
         # Nothing is decided at an instant at which only data comes, or is sent.
         decides = _is_woken(links, run, now_ms)
         if links is not None:
             decides = _serve_jobs(state, work, grid, links, run, now_ms) or decides
-        decides = _end_jobs(state, work, site, sharing, grid, links, run, now_ms) or decides
+        decides = _end_jobs(state, work, site, paced, grid, links, run, now_ms) or decides
         if cancels is not None:
-            decides = _cancel_jobs(state, site, sharing, grid, links, cancels, run, now_ms) or decides
-        decides = _submit_jobs(state, site, sharing, grid, links, run, now_ms) or decides
+            decides = _cancel_jobs(state, site, paced, grid, links, cancels, run, now_ms) or decides
+        decides = _submit_jobs(state, site, paced, grid, links, run, now_ms) or decides
         if decides:
-            _pass_and_begin(state, work, site, sharing, grid, links, run, now_ms)
+            _pass_and_begin(state, work, site, paced, grid, links, run, now_ms)
         if links is not None and is_to_share(links, clock):
             share_anew(work, grid.codes.net, links, clock, run.ends, now_ms)
     return DONE
 
 
 @kernel_part
-def _next_instant(state: Any, site: _Site, grid: _Grid, links: _Links, cancels: _Cancels, run: RunArrays) -> Int:
+def _next_instant(
+    state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, cancels: _Cancels, run: RunArrays
+) -> Int:
     """Return the next instant at which anything happens."""
     clock = run.clock[0]
     now_ms = min(clock.woken_ms, first_end_ms(run.ends))
@@ -239,6 +182,8 @@ def _next_instant(state: Any, site: _Site, grid: _Grid, links: _Links, cancels: 
         now_ms = min(now_ms, state.jobs[clock.submitted].submit_ms)
     if site is not None:
         now_ms = min(now_ms, state.counters[0].next_start_ms)
+    if paced is not None:
+        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing))
     if grid is not None:
         now_ms = min(now_ms, _next_reserved_ms(grid.plan))
     if links is not None:
@@ -311,21 +256,21 @@ def _serve_jobs(
 
 @kernel_part
 def _end_jobs(
-    state: Any, work: _Work, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
+    state: Any, work: _Work, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> bool:
     """Take out the jobs that end now; the output of those that have any sets out. Return whether any has ended."""
     ended_any = False
     while first_end_ms(run.ends) == now_ms:
         row = pop_end(run.ends, work)
         if links is None or not delivers_output(state, work, links, run.clock[0], run.ends, row, now_ms):
-            end_job(state, work, site, sharing, grid, run, row, now_ms)
+            end_job(state, work, site, paced, grid, run, row, now_ms)
             ended_any = True
     return ended_any
 
 
 @kernel_part
 def end_job(
-    state: Any, work: _Work, site: _Site, sharing: _Sharing, grid: _Grid, run: RunArrays, row: Int, now_ms: Int
+    state: Any, work: _Work, site: _Site, paced: _Paced, grid: _Grid, run: RunArrays, row: Int, now_ms: Int
 ) -> None:
     """Take a running job off its nodes."""
     run.end_ms[row] = now_ms
@@ -335,8 +280,8 @@ def end_job(
         job = state.jobs[row]
         end_ms = run.start_ms[row] + job.estimate_ms
         job_ended(state, site.queue, site.promises, site.planning, end_ms, job.job_id, now_ms)
-    if sharing is not None:
-        shared_job_ended(state, sharing.model, row, now_ms)
+    if paced is not None:
+        paced_ended(state, paced.sharing, row, now_ms)
     if grid is not None:
         _leave_grid(state, grid.plan, row, now_ms)
 
@@ -353,7 +298,7 @@ def _leave_grid(state: GridState, plan: ReservedStarts | None, row: Int, now_ms:
 def _cancel_jobs(
     state: Any,
     site: _Site,
-    sharing: _Sharing,
+    paced: _Paced,
     grid: _Grid,
     links: _Links,
     cancels: Cancellations,
@@ -366,18 +311,18 @@ def _cancel_jobs(
     while clock.cancelled < len(cancels.row) and cancels.at_ms[clock.cancelled] == now_ms:
         row = cancels.row[clock.cancelled]
         clock.cancelled += 1
-        left_any = _leave_if_waiting(state, site, sharing, grid, links, row) or left_any
+        left_any = _leave_if_waiting(state, site, paced, grid, links, row, now_ms) or left_any
     return left_any
 
 
 @kernel_part
-def _leave_if_waiting(state: Any, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, row: Int) -> bool:
+def _leave_if_waiting(
+    state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, row: Int, now_ms: Int
+) -> bool:
     """Take the job of a row out of the queue; return whether it waited."""
     waits = False
-    if sharing is not None:
-        waits = state.jobs[row].waits == 1
-        if waits:
-            shared_job_withdrawn(state, row)
+    if paced is not None:
+        waits = paced_withdrawn(state, paced.sharing, row, now_ms)
     if site is not None:
         waits = _leave_queue_of(state, site, grid, links, row)
     if grid is not None:
@@ -419,7 +364,7 @@ def _leave_grid_queue(state: GridState, plan: ReservedStarts | None, place: Int)
 
 @kernel_part
 def _submit_jobs(
-    state: Any, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
+    state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> bool:
     """Put the jobs into the queue that are submitted now; return whether there is any."""
     clock = run.clock[0]
@@ -428,8 +373,8 @@ def _submit_jobs(
         row = clock.submitted
         if site is not None:
             job_submitted(state, site.queue, row)
-        if sharing is not None:
-            shared_job_submitted(state, row)
+        if paced is not None:
+            paced_submitted(state, paced.sharing, row, now_ms)
         if grid is not None and now_ms < grid.hopeless_ms[row]:
             enqueue(state, row)
             if links is not None:
@@ -440,7 +385,7 @@ def _submit_jobs(
 
 @kernel_part
 def _pass_and_begin(
-    state: Any, work: _Work, site: _Site, sharing: _Sharing, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
+    state: Any, work: _Work, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> None:
     """Run the pass of this instant, and let the jobs run that it starts."""
     counters = state.counters[0]
@@ -451,13 +396,8 @@ def _pass_and_begin(
             row = state.started[i]
             run.start_ms[row] = now_ms
             push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
-    if sharing is not None:
-        if counters.waiting_width > 0:
-            sharing_pass(state, sharing.model, sharing.codes, now_ms)
-            for i in range(counters.n_started):
-                run.start_ms[state.started[i]] = now_ms
-                sharing.beside[state.started[i]] = state.jobs[state.started[i]].n_partners
-        _follow_rates(state, work, run, now_ms)
+    if paced is not None:
+        paced_pass(state, work, paced.sharing, run, now_ms)
     if grid is not None:
         if links is not None:
             expect_late_ends(state, work, grid.plan, links, now_ms)
@@ -466,20 +406,6 @@ def _pass_and_begin(
             row = state.started[i]
             run.start_ms[row] = now_ms
             _begin_on_grid(state, work, grid, grid.codes.net, links, run, row, now_ms)
-
-
-@kernel
-def _follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-    """Let the jobs begin, or go on, at the rates that the nodes that they share leave them."""
-    for i in range(state.counters[0].n_changed):
-        row = state.changed[i]
-        job = state.jobs[row]
-        if run.start_ms[row] != NOT_YET and run.end_ms[row] == NOT_YET:
-            if work[row].rate == NOT_RUNNING:
-                begin_work(run.ends, work, row, job.job_id, work_of(run.run_ms[row]), job.rate, now_ms)
-            elif work[row].rate != job.rate:
-                change_rate(run.ends, work, row, job.rate, now_ms)
-    forget_changes(state)
 
 
 @kernel_part

@@ -45,15 +45,7 @@ class SharedDisciplineState(CoreState, frozen=True, kw_only=True, tag="SharedDis
 
 
 class SharedDiscipline:
-    """A site's jobs and hardware threads in arrays, and the kernels that decide on them.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    week_offset_ms : int
-        Of no concern here.
-    """
+    """A site's jobs and hardware threads in arrays, and the kernels that decide on them."""
 
     state_type = SharedDisciplineState
 
@@ -266,7 +258,6 @@ class SharedDiscipline:
         )
 
     def _grow(self) -> None:
-        """Move into arrays of twice the size."""
         old = self._state
         self._state = self._empty(self._slots.double())
         copy_into(self._state, old)
@@ -304,7 +295,6 @@ def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
 
 
 def _columns(needs: Resources) -> dict[str, np.ndarray[tuple[int], np.dtype[Any]]]:
-    """Return what a job needs as the columns of a workload of one job."""
     columns = {f"{name}_fraction": np.array([getattr(needs, name)]) for name in ("cpu", "network", "disk")}
     columns |= {"cpu_kind": np.array([needs.cpu_kind]), "cache_bytes": np.array([needs.cache_bytes])}
     if needs.message_bytes is not None:
@@ -313,7 +303,6 @@ def _columns(needs: Resources) -> dict[str, np.ndarray[tuple[int], np.dtype[Any]
 
 
 def _intervals(numbers: list[int]) -> NodeIntervals:
-    """Return ascending numbers as half-open intervals."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number:

@@ -86,12 +86,7 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
         _check_name("cpu", self.cpu, CPUS)
 
     def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return whether a job, or each of several, that needs so many cores and so much memory can use such a node.
-
-        Returns
-        -------
-        numpy.ndarray of bool
-        """
+        """Return whether a job, or each of several, that needs so many cores and so much memory can use such a node."""
         return np.asarray((np.asarray(cores) <= self.cores) & (np.asarray(memory) <= self.memory + MEMORY_SLACK))
 
 
@@ -171,13 +166,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([name, *changed])
 
     def codes(self, kinds: Sequence[NodeKind]) -> SharingCodes:
-        """Return the policy as compiled code reads it.
-
-        Parameters
-        ----------
-        kinds : sequence of NodeKind
-            The nodes of the site.
-        """
+        """Return the policy as compiled code reads it."""
         age_ms = 0 if self.aging_ms is None else int(min(self.aging_ms, float(NEVER_MS)))
         most = max(kind.cores * kind.threads for kind in kinds) - 1
         return SharingCodes(
@@ -192,14 +181,6 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def classes(self, estimate_ms: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the class of jobs with these estimates: 0 short, 1 medium, 2 long.
-
-        Parameters
-        ----------
-        estimate_ms : array_like of int, shape (n,)
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n,)
 
         Examples
         --------
@@ -225,12 +206,7 @@ VARIANTS: dict[str, SharingPolicy] = {
 
 
 def kind_array(kinds: Sequence[NodeKind]) -> npt.NDArray[np.void]:
-    """Return kinds of nodes as compiled code reads them.
-
-    Returns
-    -------
-    numpy.ndarray of KIND, shape (k,)
-    """
+    """Return kinds of nodes as compiled code reads them."""
     rows = [(kind.cores, kind.threads, kind.cpu == "hyperthreaded", kind.memory) for kind in kinds]
     return np.array(rows, KIND)
 
@@ -270,13 +246,7 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
         return self.sharing.label
 
     def kinds_of(self, nodes: int) -> tuple[NodeKind, ...]:
-        """Return the kinds of a site's nodes.
-
-        Raises
-        ------
-        OptionError
-            If they are not so many together.
-        """
+        """Return the kinds of a site's nodes, which must be so many together."""
         kinds = self.kinds or (NodeKind(count=nodes, cpu=self.sharing.cpu),)
         count = sum(kind.count for kind in kinds)
         if count != nodes:

@@ -203,14 +203,6 @@ LARGE_MESSAGE = 18_000
 def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) -> IntArray:
     """Return what jobs are bound by: 0 CPU, 1 network, 2 disk; the largest fraction, the first of equal ones.
 
-    Parameters
-    ----------
-    cpu, network, disk : array_like of float, shape (n,)
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-
     Examples
     --------
     >>> bound_of([0.5, 0.2, 0.3], [0.5, 0.3, 0.4], [0.0, 0.5, 0.3]).tolist()
@@ -306,16 +298,9 @@ class SlowdownModel:
         return SlowdownArrays(FORMULAS[self.formula], factors, measured, float(self.paging))
 
     def kinds_of(self, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
-        """Return the CPU kind of each job, as `cpu_factors` numbers them.
+        """Return the CPU kind of each job, as `cpu_factors` numbers them; 0 for all if nothing is said of it.
 
-        Parameters
-        ----------
-        columns : mapping from str to numpy.ndarray, shape (n,)
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n,)
-            0 for all if nothing is said of it. It may be none of the table's; the caller checks that.
+        It may be none of the table's; the caller checks that.
         """
         if self.cpu_factors is TABLE_1:
             return rows_of(TABLE_1, columns)
@@ -324,25 +309,9 @@ class SlowdownModel:
     def sorts_of(
         self, columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.ArrayLike | None = None
     ) -> dict[str, IntArray]:
-        """Return what compiled code knows each job by.
+        """Return what compiled code knows each job by: its CPU kind, what it is bound by, and its row of the table.
 
-        Parameters
-        ----------
-        columns : mapping from str to numpy.ndarray, shape (n,)
-            As for `rows_of`.
-        rows : array_like of int, shape (n,), optional
-            The rows of the jobs in the table; found from the columns if left out.
-
-        Returns
-        -------
-        dict from str to numpy.ndarray of int64, shape (n,)
-            ``cpu_kind``, ``bound`` (by CPU, network or disk) and ``row`` of the table of measured slowdowns, 0 where
-            none is used.
-
-        Raises
-        ------
-        InputError
-            As from `rows_of`.
+        Rows that are not given are found from the columns (`rows_of`); they are 0 where no slowdowns were measured.
         """
         bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
         row = np.zeros(len(bound), np.int64)

@@ -34,32 +34,13 @@ Clock = Callable[[], int]
 
 
 class ProbeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probe may cost; both ends have limits, and the narrower ones hold.
+    """What a probe may cost; both ends have limits, and the narrower ones hold."""
 
-    Attributes
-    ----------
-    round_trips : int
-        Of one connection.
-    bytes : int
-        Of one measurement of bandwidth.
-    duration_ms : int
-        So long data is received for it; then it ends, however little came.
-    timeout_ms : int
-        So long each answer is waited for.
-    connections : int
-        Of a server, at once.
-
-    Raises
-    ------
-    OptionError
-        If a number makes no sense.
-    """
-
-    round_trips: int = 100
-    bytes: int = 16 << 20
-    duration_ms: int = 2000
-    timeout_ms: int = 5000
-    connections: int = 16
+    round_trips: int = 100  # of one connection
+    bytes: int = 16 << 20  # of one measurement of bandwidth
+    duration_ms: int = 2000  # so long data is received for it; then it ends, however little came
+    timeout_ms: int = 5000  # so long each answer is waited for
+    connections: int = 16  # of a server, at once
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -79,13 +60,7 @@ class ProtocolError(Exception):
 
 
 def check_secret(secret: bytes) -> bytes:
-    """Return a secret that is long enough.
-
-    Raises
-    ------
-    OptionError
-        If it is not.
-    """
+    """Return a secret, if it is long enough."""
     if len(secret) < LEAST_SECRET_BYTES:
         raise OptionError("secret", f"has {len(secret)} bytes; the same {LEAST_SECRET_BYTES} or more at all sites")
     return secret
@@ -102,13 +77,7 @@ def frame(kind: bytes, number: int = 0, duration_ms: int = 0) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader, *kinds: bytes) -> tuple[bytes, int, int]:
-    """Return the next request or answer: its kind, number and duration [ms].
-
-    Raises
-    ------
-    ProtocolError
-        If it is none of these kinds.
-    """
+    """Return the next request or answer of one of these kinds: its kind, number and duration [ms]."""
     kind, number, duration_ms = _FRAME.unpack(await reader.readexactly(_FRAME.size))
     if kind not in kinds:
         raise ProtocolError(f"said {kind!r}")
@@ -127,13 +96,7 @@ async def send(writer: asyncio.StreamWriter, count: int) -> None:
 async def receive(
     reader: asyncio.StreamReader, most_bytes: int, duration_ms: int, clock_ns: Clock
 ) -> list[tuple[int, int]]:
-    """Take in data until there is no more, or enough, or the time is over.
-
-    Returns
-    -------
-    list of (int, int)
-        When [ns], and how many bytes had come then.
-    """
+    """Take in data until there is no more, or enough, or the time is over; return when [ns] how many bytes had come."""
     samples: list[tuple[int, int]] = []
     total = noted = 0
     try:
@@ -151,19 +114,9 @@ async def receive(
 
 
 def throughput_bps(samples: Sequence[tuple[int, int]]) -> int:
-    """Return at which rate data came in, once it was under way.
+    """Return at which rate data came in, once it was under way; 0 if that cannot be told, as all came at once.
 
     A TCP stream begins slowly. So only the later half of the time counts, of however many bytes.
-
-    Parameters
-    ----------
-    samples : sequence of (int, int)
-        As `receive` gives them.
-
-    Returns
-    -------
-    int
-        Bits per second; 0 if that cannot be told, as all came at once.
 
     Examples
     --------
@@ -191,22 +144,9 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Prober:
     """Measures the ways to other sites, each of which has a `gridweave.site.service.probes.server.ProbeServer`.
 
-    Parameters
-    ----------
-    secret : bytes
-        At least 16; the same at all sites.
-    turn : asyncio.Lock, optional
-        Held while bandwidth is measured; the same as the server's of this site.
-    clock_ns : callable
-        Nanoseconds.
+    All sites have the same secret. The ``turn`` is held while bandwidth is measured; it is that of the server of this
+    site.
 
-    Raises
-    ------
-    OptionError
-        If the secret is too short.
-
-    Notes
-    -----
     Every method raises UnavailableError, in one line, if there is no probe server, it does not know the secret, is busy
     or too slow, or breaks off.
 
@@ -241,24 +181,7 @@ class Prober:
         self._wait_s = self._limits.timeout_ms / 1000
 
     async def round_trips(self, host: str, port: int, count: int = ROUND_TRIPS) -> tuple[float, ...]:
-        """Return how long messages to a site and their answers take, one after the other.
-
-        Parameters
-        ----------
-        count : int
-            How many; the limits of both ends hold.
-
-        Returns
-        -------
-        tuple of float
-            Milliseconds.
-
-        Raises
-        ------
-        OptionError
-            If the count is not within the limits.
-        UnavailableError
-        """
+        """Return how long [ms] messages to a site and their answers take, one after the other."""
         if not 1 <= count <= self._limits.round_trips:
             raise OptionError("count", f"is {count}; round trips, from 1 to {self._limits.round_trips}")
         samples_ms = []
@@ -274,23 +197,7 @@ class Prober:
         return tuple(samples_ms)
 
     async def bandwidth(self, host: str, port: int, *, back: bool = False) -> int:
-        """Return at which rate data comes through to a site, once it is under way.
-
-        Parameters
-        ----------
-        back : bool
-            Whether data comes from there to here.
-
-        Returns
-        -------
-        int
-            Bits per second, of one TCP stream.
-
-        Raises
-        ------
-        UnavailableError
-            Also if so little came that the rate cannot be told.
-        """
+        """Return at which rate [bits/s] data comes through to a site, or back, in one TCP stream that is under way."""
         async with self._turn, self._connection(host, port) as (reader, writer):
             limits = self._limits
             writer.write(frame(DOWNLOAD if back else UPLOAD, limits.bytes, limits.duration_ms))

@@ -19,25 +19,11 @@ Address = tuple[str, int]
 
 
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the ways between sites are measured.
+    """How often the ways between sites are measured."""
 
-    Attributes
-    ----------
-    secret : bytes
-        By which the sites of a grid know each other.
-    every_s : float
-        Between the round trips to each other site.
-    bandwidth_every_s : float
-        Between measurements of bandwidth, which cost more; at most once with every round trip.
-
-    Raises
-    ------
-    OptionError
-        If a time is not above 0.
-    """
-
-    secret: bytes
-    every_s: float = 60.0
+    secret: bytes  # by which the sites of a grid know each other
+    every_s: float = 60.0  # between the round trips to each other site
+    # Between measurements of bandwidth, which cost more; at most once with every round trip.
     bandwidth_every_s: float = 3_600.0
 
     def __post_init__(self) -> None:
@@ -47,18 +33,9 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Probing:
-    """Measures the ways to other sites, one after the other.
+    """Measures the ways to other sites, one after the other, and tells what was measured.
 
-    Parameters
-    ----------
-    peers : sequence of str
-        The sites that this one measures; a round trip counts for both directions, so one of two suffices.
-    address_of : callable
-        Where a site answers probes.
-    tell : callable
-        Takes what was measured.
-    clock : Clock
-        Of the grid.
+    A round trip counts for both directions, so it suffices that one of two sites measures it.
     """
 
     def __init__(

@@ -41,43 +41,19 @@ from gridweave.site.service.probes.prober import (
 
 
 class ServerCounts(msgspec.Struct):
-    """What a server has seen.
+    """What a server has seen."""
 
-    Attributes
-    ----------
-    served : int
-        Connections that ended well.
-    refused : int
-        Of strangers.
-    turned_away : int
-        Because there were too many.
-    broken : int
-        That broke off, were too slow, or said what nobody should.
-    """
-
-    served: int = 0
-    refused: int = 0
-    turned_away: int = 0
-    broken: int = 0
+    served: int = 0  # connections that ended well
+    refused: int = 0  # of strangers
+    turned_away: int = 0  # because there were too many
+    broken: int = 0  # that broke off, were too slow, or said what nobody should
 
 
 class ProbeServer:
-    """Answers probes of other sites.
+    """Answers probes of other sites, which have the same secret.
 
-    Parameters
-    ----------
-    secret : bytes
-        At least 16; the same at all sites.
-    turn : asyncio.Lock, optional
-        Held while bandwidth is measured: one measurement at a time. The site's `Prober` has
-        the same, so that what it measures itself and what others measure do not fall together.
-    clock_ns : callable
-        Nanoseconds.
-
-    Raises
-    ------
-    OptionError
-        If the secret is too short.
+    The ``turn`` is held while bandwidth is measured, by one at a time. The site's `Prober` has the same, so that what
+    it measures itself and what others measure do not fall together.
     """
 
     def __init__(
@@ -101,27 +77,7 @@ class ProbeServer:
         self._known: dict[asyncio.Task[None], bool] = {}
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Listen.
-
-        Parameters
-        ----------
-        host : str
-            Address of this machine that other sites reach.
-        port : int
-            0: any that is free.
-
-        Returns
-        -------
-        int
-            The port.
-
-        Raises
-        ------
-        InputError
-            If it listens already.
-        UnavailableError
-            If that is not possible there.
-        """
+        """Listen at an address that other sites reach; return the port, which for 0 is any that is free."""
         if self._server is not None:
             raise InputError("this probe server listens already")
         try:

@@ -42,19 +42,7 @@ class _Place(msgspec.Struct, frozen=True):
 def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> SubmitOptions:
     """Return what the lines of a script say of its job; ``#GRIDWEAVE`` wins over ``#SBATCH``, later lines over earlier.
 
-    Parameters
-    ----------
-    file : str
-        Its name, for errors.
-    parse : callable
-        Reads the words of a ``#GRIDWEAVE`` line.
-    ignored : list of str, optional
-        Gets what is not supported, in place of an error.
-
-    Raises
-    ------
-    InputError
-        With file, line and option, if one cannot be used, or is not supported.
+    What is not supported is an error, unless there is a list of what is ``ignored`` to put it into.
     """
     own, slurm = SubmitOptions(), SubmitOptions()
     for place, kind, words in _directives(text, file):
@@ -126,7 +114,6 @@ def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
 
 
 def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
-    """Return what an option of Slurm says."""
     shown = f"#SBATCH --{option}"
     match option:
         case "nodes" | "ntasks":

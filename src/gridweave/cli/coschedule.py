@@ -90,13 +90,7 @@ class SharingOptions:
     slowdowns: str | None = None
 
     def check_unused(self) -> None:
-        """Refuse options that go with shared nodes alone.
-
-        Raises
-        ------
-        OptionError
-            With the first that is not left as it is.
-        """
+        """Refuse options that go with shared nodes alone."""
         for one in fields(self):
             if getattr(self, one.name) != one.default:
                 raise OptionError(f"--{one.name.replace('_', '-')}", "goes with --discipline lomarc")

@@ -87,7 +87,6 @@ def _print_shown(shown: Shown) -> None:
 
 
 def _sharing(running: list[JobRecord]) -> list[tuple[str, str]]:
-    """Return which jobs are on each site, with their nodes there."""
     on: dict[str, list[str]] = {}
     for record in sorted(running, key=lambda record: record.job_id):
         for site, nodes in record.places:

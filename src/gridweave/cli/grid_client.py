@@ -78,17 +78,7 @@ def with_grid(url: str | None, here: str | None, profile: str | None, work: Call
 async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = False) -> list[int]:
     """Return the numbers of the jobs that a user names, each once, in the order in which they are named.
 
-    Parameters
-    ----------
-    texts : iterable of str
-        Numbers, ranges, and names of arrays.
-    open_only : bool
-        Of an array: only the jobs that have not ended.
-
-    Raises
-    ------
-    InputError
-        If there is no such array, or a range is none.
+    Of an array these may be only the jobs that have not ended.
     """
     from gridweave.site.job import OVER
 
@@ -106,11 +96,6 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
 
 def job_numbers(text: str) -> Sequence[int] | None:
     """Return the numbers that a text says, or None if it is a name.
-
-    Raises
-    ------
-    OptionError
-        If it is a range of none, or of too many.
 
     Examples
     --------
@@ -259,7 +244,6 @@ def print_forecast(forecast: Forecast) -> None:
 
 
 def _lines(forecast: Forecast) -> list[str]:
-    """Return the answer in a few lines."""
     if forecast.job_id is None:
         lines = [f"such a job: {forecast.reason}"] if forecast.reason else []
     else:
@@ -290,7 +274,6 @@ def _start(start_ms: int | None, forecast: Forecast) -> str:
 
 
 def _split_text(split: SplitReason, forecast: Forecast) -> str:
-    """Return in one line what a split would be."""
     if not split.places:
         return f"a split: {split.reason or 'there is none to be had'}"
     text = f"a split: {places_text(split.places)}, {_start(split.start_ms, forecast)}"

@@ -276,7 +276,6 @@ def _wish(
     profile: str | None,
     as_json: bool,
 ) -> None:
-    """Do what a user wants of jobs, and say to which it was done."""
     from gridweave.site.job import OPEN
 
     if bool(texts) == all_jobs:

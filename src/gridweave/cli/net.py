@@ -104,7 +104,6 @@ def _read(file: str) -> tuple[NetTable, Topology]:
 
 
 def _end(topology: Topology, name: str) -> int:
-    """Return the node of a site, or the node of that name."""
     from gridweave.netmodel.topology import named
 
     if name in topology.sites:
@@ -163,7 +162,6 @@ def _speed(bandwidth_bps: float) -> str:
 
 
 def _as_plain(table: NetTable, topology: Topology) -> dict[str, Any]:
-    """Return a network for machines."""
     positions = [None if math.isnan(row[0]) else row.tolist() for row in topology.positions]
     return {
         "name": topology.name,

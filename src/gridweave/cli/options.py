@@ -52,15 +52,7 @@ _TYPED = {
 def named_as_typed(**typed: str) -> Iterator[None]:
     """Have errors that name an argument of the library name the option of the command instead.
 
-    Parameters
-    ----------
-    **typed
-        Options of this command whose names are other than those of the arguments that they go to.
-
-    Raises
-    ------
-    OptionError
-        As raised within, with the option as the user typed it.
+    The options that are given have other names than the arguments that they go to.
     """
     try:
         yield
@@ -73,13 +65,7 @@ def named_as_typed(**typed: str) -> Iterator[None]:
 
 
 def split_names(option: str, text: str) -> list[str]:
-    """Return the names in a comma-separated list, in small letters, each once.
-
-    Raises
-    ------
-    OptionError
-        If there is none.
-    """
+    """Return the names in a comma-separated list, in small letters, each once."""
     names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
     if not names:
         raise OptionError(option, f"{text!r} holds no name; write one, or several with commas")
@@ -93,11 +79,6 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
     --------
     >>> parse_bytes("--node-memory", "64 GB"), parse_bytes("--node-memory", "2GiB")
     (64000000000.0, 2147483648.0)
-
-    Raises
-    ------
-    OptionError
-        If it is none, or nothing.
     """
     found = _BYTES.fullmatch(text.strip())
     if found is None or bool(found.group(4)) > per_second:
@@ -111,20 +92,7 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
 
 
 def parse_limit(text: str, nodes: int) -> Limit:
-    """Return a limit of a planning site from ``key=value`` pairs.
-
-    Parameters
-    ----------
-    text : str
-        For example ``wider-than=75%,days=mon-fri,from=8:00,to=18:00`` or ``wider-than=33%,max-jobs=2``.
-    nodes : int
-        Nodes of the site, of which widths in per cent are parts.
-
-    Raises
-    ------
-    OptionError
-        If a key or a value is none, or the limit would limit nothing, or more than one thing.
-    """
+    """Return a limit of a planning site, such as ``wider-than=75%,days=mon-fri,from=8:00,to=18:00``."""
     from gridweave.site.policy import Limit
 
     values = _pairs("--limit", text, _LIMIT_KEYS)
@@ -145,22 +113,9 @@ def parse_limit(text: str, nodes: int) -> Limit:
 
 
 def parse_reservation(number: int, text: str, nodes: int) -> Request:
-    """Return a request for an advance reservation from ``key=value`` pairs.
+    """Return a request for an advance reservation, such as ``start=10d,length=2h,nodes=50%,requested=9d``.
 
-    Parameters
-    ----------
-    number : int
-        The id of the reservation.
-    text : str
-        For example ``start=10d,length=2h,nodes=50%,requested=9d``; times count from the trace's instant zero, and it is
-        requested then if nothing else is said.
-    nodes : int
-        Nodes of the site, of which widths in per cent are parts.
-
-    Raises
-    ------
-    OptionError
-        If a key or a value is none, or start, length or nodes are missing or nothing.
+    Times count from the trace's instant zero, and it is requested then if nothing else is said.
     """
     from gridweave.site.messages import ReservationRequested
 
@@ -179,7 +134,6 @@ def parse_reservation(number: int, text: str, nodes: int) -> Request:
 
 
 def _pairs(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the values of ``key=value,...`` by key."""
     values: dict[str, str] = {}
     for pair in text.split(","):
         key, separator, value = (part.strip() for part in pair.partition("="))
@@ -254,26 +208,7 @@ def _time_of_day_ms(key: str, text: str) -> int:
 def policies(
     discipline: str, orders: str, backfills: str, choices: str, slack: float, aging: str, limits: list[str], nodes: int
 ) -> list[SitePolicy]:
-    """Return the policies that the options of a command name: every combination of the lists.
-
-    Parameters
-    ----------
-    discipline : str
-        One of the disciplines.
-    orders, backfills, choices : str
-        Lists with commas.
-    aging : str
-        A time span, or ``none``.
-    limits : list of str
-        As for `parse_limit`.
-    nodes : int
-        Nodes of the site.
-
-    Raises
-    ------
-    OptionError
-        If a name is unknown or does not go with the others.
-    """
+    """Return the policies that the options of a command name: every combination of the lists."""
     from gridweave.site.policy import BACKFILLS, SitePolicy
 
     discipline = discipline.strip().lower()

@@ -23,24 +23,12 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Print a remark on standard error, where it does not disturb what reads the result.
-
-    Parameters
-    ----------
-    text : str
-        One or more lines.
-    """
+    """Print a remark on standard error, where it does not disturb what reads the result."""
     typer.echo(text, err=True)
 
 
 def print_json(value: object) -> None:
-    """Print a result for machines, as JSON on standard output.
-
-    Parameters
-    ----------
-    value : object
-        Dicts, lists, strings, numbers, booleans and None; numbers that are not finite are refused.
-    """
+    """Print a result for machines, as JSON on standard output; numbers that are not finite are refused."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -55,20 +43,8 @@ def print_table(
 ) -> None:
     """Print a result for people, as a table on standard output.
 
-    Parameters
-    ----------
-    rows : iterable of sequence of str
-        The cells, row by row.
-    headings : sequence of str, optional
-        One for each column.
-    title : str, optional
-        A line above the table.
-    left : int, optional
-        How many of the first columns hold names and stand at the left; numbers stand at the right.
-    right : sequence of int, optional
-        In place of `left`: the columns that hold numbers.
-    wrap : bool, optional
-        Whether the last column is broken into lines where a terminal is too narrow for it.
+    The first ``left`` columns hold names and stand at the left, numbers at the right; or ``right`` says which those
+    are. Where a terminal is too narrow the last column may ``wrap``.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -101,18 +77,7 @@ def print_table(
 
 
 def check_folder(out: str) -> Path:
-    """Find out before the work, rather than after it, that a folder for results cannot be written to.
-
-    Parameters
-    ----------
-    out : str
-        What the user typed for ``--out``.
-
-    Raises
-    ------
-    OptionError
-        If it is a file, no name, or in a place that cannot be written to.
-    """
+    """Find out before the work, rather than after it, that a folder for ``--out`` cannot be written to."""
     import os
 
     if not out.strip():
@@ -187,18 +152,7 @@ Report = Callable[[int, int, str], None]
 
 @contextmanager
 def delayed_progress(description: str) -> Iterator[Report]:
-    """Show a bar on stderr, on terminals alone, once the block has taken longer than a second.
-
-    Parameters
-    ----------
-    description : str
-        What is going on, until the first report says more.
-
-    Yields
-    ------
-    Report
-        To be called now and then.
-    """
+    """Show a bar on stderr, on terminals alone, once the block has taken longer than a second; yield how to move it."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -230,11 +184,6 @@ def interruptible(work: Callable[[], T]) -> T:
 
     Compiled code hears no signal before it returns, which may be minutes later. So it runs in a thread of its own,
     which an interrupt leaves behind: the process is then to end.
-
-    Parameters
-    ----------
-    work : callable
-        Takes no argument. What it raises is raised here.
     """
     returned: list[T] = []
     raised: list[BaseException] = []

@@ -36,7 +36,6 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _section(name: str, command: Any) -> Iterator[str]:
-    """Yield the lines about a command."""
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
     usage = " ".join([name, *(["[OPTIONS]"] if options else []), *map(_argument, arguments)])

@@ -88,7 +88,6 @@ def _all_traces(at_hand: Iterable[dict[str, bool]]) -> dict[str, bool]:
 
 
 def _check_something(reports: Iterable[Report]) -> None:
-    """Refuse to report nothing at all."""
     if all(report.empty for report in reports):
         missing = list(dict.fromkeys(name for report in reports for name in report.missing))
         commands = ", ".join(f"`gridweave trace fetch {name}`" for name in missing)

@@ -24,20 +24,7 @@ WHERE = ("simulation", "ray", "grid")
 
 
 def check_where(on: str, *, speed: float | None, address: str | None, jobs: int | None) -> bool:
-    """Return whether a scenario is to be played live.
-
-    Parameters
-    ----------
-    on : str
-        One of `WHERE`, or the address of a gateway.
-    speed, address, jobs
-        As given by the user; None: not given.
-
-    Raises
-    ------
-    OptionError
-        If `on` is none of them, or an option does not go with it.
-    """
+    """Return whether a scenario is to be played live; refuse options that do not go with where it is."""
     if on not in WHERE and "://" not in on:
         known = ", ".join(WHERE)
         raise OptionError("--on", f"{on!r} is not known; one of {known}, or the address of a gateway")
@@ -172,13 +159,7 @@ def _simulated(scenario: str, overrides: list[str]) -> GridRun:
 
 @contextmanager
 def problems_as_lines() -> Iterator[None]:
-    """Print all that is wrong with a scenario, one line each, and end as bad input ends.
-
-    Raises
-    ------
-    typer.Exit
-        After a `ScenarioError` within.
-    """
+    """Print all that is wrong with a scenario, one line each, and end as bad input ends."""
     try:
         yield
     except ScenarioError as error:

@@ -80,7 +80,6 @@ def fuzz(
 
 
 def _repeating(file: str, jobs: int, overrides: list[str], violation: Violation | None) -> str | None:
-    """Return the command that shows a violation again."""
     if violation is None:
         return None
     changes = [word for override in overrides for word in ("--set", override)]

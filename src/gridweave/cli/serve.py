@@ -74,7 +74,6 @@ def _serve(file: str, *, keep_jobs: bool, check: bool) -> None:
 
 
 def _told(read: ReadGrid) -> str:
-    """Return in one line what a file is."""
     nodes = sum(site.nodes for site in read.sites)
     what = f"the grid's side of {len(read.sites)} sites with {nodes:,} nodes"
     if hasattr(read.file, "site"):
@@ -125,11 +124,6 @@ def parse_listen(text: str) -> tuple[str, int]:
     --------
     >>> parse_listen("0.0.0.0:8765"), parse_listen("[::1]:0"), parse_listen("8765")
     (('0.0.0.0', 8765), ('::1', 0), ('127.0.0.1', 8765))
-
-    Raises
-    ------
-    OptionError
-        If it is none.
     """
     found = _LISTEN.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65_535:
@@ -138,7 +132,6 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def _join(address: str, namespace: str) -> None:
-    """Connect to a Ray cluster that runs."""
     import logging
 
     import ray

@@ -188,7 +188,6 @@ def simulate(
 
 
 def _check_left_out(**given: object) -> None:
-    """Refuse options that do not go with shared nodes."""
     for name, value in given.items():
         if value not in (None, "fcfs", "first-fit", "keep"):
             raise OptionError(f"--{name}", f"does not go with --discipline {SHARING}; leave it out")

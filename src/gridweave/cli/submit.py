@@ -173,7 +173,6 @@ def _submit(
     at_grid: Callable[[Callable[[Client], Awaitable[None]]], None],
     as_json: bool,
 ) -> None:
-    """Hand in what the options of the command say."""
     from gridweave.cli.submit_options import SubmitOptions, check_name
 
     ignored: list[str] | None = [] if ignore_unsupported else None
@@ -218,7 +217,6 @@ def _key(key: str, request: JobRequest) -> str:
 
 
 def _tell(jobs: list[JobHandle], wanted: list[JobRequest], array_name: str, as_json: bool) -> None:
-    """Print the numbers of jobs, and what one may do with them."""
     numbers = ranges_text(job.id for job in jobs)
     if as_json:
         indexes = [None if request.array is None else request.array.index for request in wanted]

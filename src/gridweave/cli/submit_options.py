@@ -55,26 +55,10 @@ shift
 def shipped(
     argv: tuple[str, ...], script: str | None, *, preamble: str = "", output: str | None, error: str | None, name: str
 ) -> tuple[str, ...]:
-    """Return what a job is to run.
+    """Return what a job is to run: a command, or a script and its arguments, after a preamble in shell.
 
-    Parameters
-    ----------
-    argv : tuple of str
-        The command and its arguments; with a script, its arguments alone.
-    script : str, optional
-        What the script says.
-    preamble : str
-        Lines of shell that are run before.
-    output, error : str, optional
-        Files on the machines, with patterns as Slurm has them; standard error goes where output does if only that is
-        said.
-    name : str
-        Of the job.
-
-    Raises
-    ------
-    InputError
-        If the script is too long, or a pattern is not known.
+    Output and error go to files on the machines, whose names have patterns as in Slurm; standard error goes where
+    output does if only that is said.
     """
     redirection = _redirection(output, error, name)
     if script is None:
@@ -95,13 +79,7 @@ def shipped_name(argv: tuple[str, ...]) -> str | None:
 
 
 def check_script(text: str, name: str) -> None:
-    """Say what is wrong with a script that no machine could run.
-
-    Raises
-    ------
-    InputError
-        If it is too long, holds what no argument may hold, or has lines that end as those of DOS.
-    """
+    """Refuse a script that no machine could run: too long, with a NUL, or with lines that end as those of DOS."""
     size = len(text.encode())
     if size > MOST_BYTES:
         raise InputError(
@@ -116,7 +94,6 @@ def check_script(text: str, name: str) -> None:
 
 
 def _redirection(output: str | None, error: str | None, name: str) -> str:
-    """Return the line of shell that sends output to files."""
     lines = ""
     if output is not None:
         lines += f"exec > {_file(output, name)}" + (" 2>&1\n" if error is None else "\n")
@@ -168,36 +145,20 @@ _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a job; None: nothing is.
+    """What is said of a job; None: nothing is."""
 
-    Attributes
-    ----------
-    nodes, tasks : int, optional
-        Nodes, and how many tasks the script itself starts on them (Slurm).
-    time : str, optional
-    name, site, chdir, array, user, job_class, ranks, output, error, key : str, optional
-    env : tuple of str
-        ``NAME=VALUE``, or ``NAME`` for the value that it has here.
-    export_all : bool
-        Whether the environment of this process goes with the job, as far as it makes sense elsewhere.
-    after : tuple of str
-        ``JOB`` or ``JOB:HAS``.
-    hold, requeue : bool, optional
-    priority : float, optional
-    slurm : bool
-        Whether the script is one of Slurm, and looks for its variables.
-    """
-
+    # Nodes, and how many tasks the script itself starts on them (Slurm).
     nodes: int | None = None
     tasks: int | None = None
     time: str | None = None
     name: str | None = None
     site: str | None = None
-    env: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()  # ``NAME=VALUE``, or ``NAME`` for the value that it has here
+    # Whether the environment of this process goes with the job, as far as it makes sense elsewhere.
     export_all: bool = False
     chdir: str | None = None
     hold: bool | None = None
-    after: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()  # ``JOB`` or ``JOB:HAS``
     array: str | None = None
     user: str | None = None
     job_class: str | None = None
@@ -207,7 +168,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
     error: str | None = None
     key: str | None = None
-    slurm: bool = False
+    slurm: bool = False  # whether the script is one of Slurm, and looks for its variables
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -227,42 +188,17 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is to run, as it was named.
+    """What a job is to run, as it was named."""
 
-    Attributes
-    ----------
-    name : str
-        Of the program or the script.
-    argv : tuple of str
-        The command and its arguments; with a script, its arguments.
-    script : str, optional
-        What the script says.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    script: str | None = None
+    name: str  # of the program or the script
+    argv: tuple[str, ...]  # the command and its arguments; with a script, its arguments
+    script: str | None = None  # what the script says
 
 
 def requests(
     options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], array_name: str, *, remarks: list[str]
 ) -> list[JobRequest]:
-    """Return the jobs that are to be handed in: one, or all of an array.
-
-    Parameters
-    ----------
-    after : tuple of After
-        As `options` name them, by number.
-    array_name : str
-        What the array is called, if there is one.
-    remarks : list of str
-        Gets what the user should know.
-
-    Raises
-    ------
-    InputError
-        If something cannot be used; the message names the option.
-    """
+    """Return the jobs that are to be handed in, one or all of an array, and remark what the user should know."""
     nodes = options.nodes if options.nodes is not None else options.tasks or 1
     name = options.name or work.name
     request = JobRequest(
@@ -341,7 +277,6 @@ _FAMILIES_OF_THIS_MACHINE = ("GRIDWEAVE_", "SLURM_", "SSH_", "XDG_", "LD_", "DBU
 
 
 def _environment(options: SubmitOptions) -> dict[str, str]:
-    """Return the variables that go with a job."""
     found: dict[str, str] = {}
     if options.export_all:
         found |= {
@@ -373,11 +308,6 @@ def parse_array(text: str) -> tuple[list[int], int]:
     --------
     >>> parse_array("1-9:4"), parse_array("1,3,5-6%2")
     (([1, 5, 9], 0), ([1, 3, 5, 6], 2))
-
-    Raises
-    ------
-    OptionError
-        If it is none.
     """
     right = "write 1-10, 1,3,5, 1-9:2 or 1-100%10"
     match = _ARRAY.fullmatch(text.strip())
@@ -406,11 +336,6 @@ def parse_after(text: str) -> tuple[str, Literal["started", "ended", "finished",
     --------
     >>> parse_after("17"), parse_after("3-9:ended")
     (('17', 'finished'), ('3-9', 'ended'))
-
-    Raises
-    ------
-    OptionError
-        If it says no such thing.
     """
     jobs, _, has = text.strip().partition(":")
     has = has or "finished"
@@ -420,12 +345,6 @@ def parse_after(text: str) -> tuple[str, Literal["started", "ended", "finished",
 
 
 def check_name(name: str) -> None:
-    """Say what is wrong with the name of a job.
-
-    Raises
-    ------
-    InputError
-        If nobody could type it.
-    """
+    """Refuse the name of a job that nobody could type."""
     if not name.isprintable() or len(name) > 100:
         raise InputError(f"--name: {name!r:.120} is no name; at most 100 letters that can be printed")

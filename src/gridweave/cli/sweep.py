@@ -106,7 +106,6 @@ def _planned(
 
 @contextmanager
 def _collecting(problems: list[object]) -> Iterator[None]:
-    """Note what is wrong, and go on."""
     try:
         yield
     except ScenarioError as error:

@@ -209,7 +209,6 @@ def _save(
     *,
     file_format: str | None = None,
 ) -> None:
-    """Write a workload and say what was done."""
     from gridweave.scenarios.traces.load import save_workload
 
     with named_as_typed(file_format="--to"):
@@ -411,7 +410,6 @@ def _check_csv(option: str, out: str) -> None:
 
 
 def _tell(workload: Workload, out: str, written: str, origin: dict[str, object], as_json: bool) -> None:
-    """Print what was generated."""
     from gridweave.scenarios.generators.common import measure
 
     span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])

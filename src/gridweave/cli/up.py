@@ -84,7 +84,6 @@ def up(
 
 
 def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> Brought:
-    """Start the grid, or what is missing of it."""
     from gridweave.grid.service.local import bring_up
     from gridweave.grid.service.state import read_grid_state
 
@@ -126,7 +125,6 @@ def down(
 
 
 def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
-    """Return in one line what was taken down."""
     if done is None:
         return f"nothing runs of the grid {name}"
     text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
@@ -148,7 +146,6 @@ def _name_of(file: str | None, name: str | None) -> str:
 
 
 def _check(file: str | None, name: str) -> None:
-    """Say whether a file is fine."""
     with problems_as_lines():
         wanted = _wanted(file, name, None)
     nodes = sum(site.nodes for site in wanted.sites)
@@ -169,7 +166,6 @@ def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
 
 
 def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
-    """Forget the jobs of earlier times."""
     from gridweave.grid.service.local import begin_anew, open_jobs
 
     if last is None:
@@ -184,13 +180,7 @@ def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show on standard error what is going on: on a terminal as a line that moves, else a line for each step.
-
-    Yields
-    ------
-    callable
-        To be told.
-    """
+    """Show on standard error what is going on: on a terminal as a line that moves, else a line for each step."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -210,7 +200,6 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def _brought_plain(done: Brought) -> dict[str, Any]:
-    """Return what runs, for machines."""
     state = done.state
     return {
         "name": state.name,

@@ -98,15 +98,7 @@ async def look(grid: Client, seen: Seen) -> None:
 
 
 async def follow(grid: Client, seen: Seen, draw: Callable[[], None], every_s: float) -> None:
-    """Draw anew whenever something happens, and now and then; without end.
-
-    Parameters
-    ----------
-    seen : Seen
-        Is kept up to date.
-    every_s : float
-        How often sites and queue are asked for.
-    """
+    """Draw anew whenever something happens, and now and then; without end. What is seen is kept up to date."""
     news = asyncio.Event()
 
     async def listen() -> None:

@@ -41,26 +41,14 @@ _KINDS = {
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What is known of a grid.
-
-    Attributes
-    ----------
-    url : str
-    now_ms : int
-    sites : list of SiteInfo
-    queue : Queue
-    events : deque of JobEvent
-        The newest last.
-    problem : str
-        Why what is shown may be old; empty if it is not.
-    """
+    """What is known of a grid."""
 
     url: str
     now_ms: int = 0
     sites: list[SiteInfo] = []
     queue: Queue = Queue()
-    events: deque[JobEvent] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
-    problem: str = ""
+    events: deque[JobEvent] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))  # the newest last
+    problem: str = ""  # why what is shown may be old; empty if it is not
 
 
 def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
@@ -90,15 +78,7 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
 
 
 def screen(seen: Seen, width: int, height: int | None = None) -> RenderableType:
-    """Return the screen.
-
-    Parameters
-    ----------
-    width : int
-        Columns of the window.
-    height : int, optional
-        Its lines; None: as many as there are to show.
-    """
+    """Return the screen for so many columns and lines; without a height it has as many lines as there are to show."""
     is_narrow = width < _NARROW
     parts: list[RenderableType] = [_header(seen, width)]
     if height is None:
@@ -183,7 +163,6 @@ def _queue_title(queue: Queue) -> str:
 
 
 def _queue(seen: Seen, most: int, is_narrow: bool) -> RenderableType:
-    """Return the first of the jobs that wait."""
     if not seen.queue.jobs:
         return Text("no job waits", style="dim")
     columns = [("job", True), ("user", False), ("nodes", True), ("limit", True), ("has waited", True)]
@@ -201,7 +180,6 @@ def _queue(seen: Seen, most: int, is_narrow: bool) -> RenderableType:
 
 
 def _events(seen: Seen, most: int, is_narrow: bool) -> RenderableType:
-    """Return what happened last, the newest first."""
     if not seen.events:
         return Text("nothing yet", style="dim")
     table = Table.grid(expand=True, padding=(0, 2))

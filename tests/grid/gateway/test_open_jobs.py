@@ -14,8 +14,8 @@ from gridweave.site.job import Accepted
 def hand_in(jobs: OpenJobs, *numbers: int) -> None:
     """Hand in jobs of one user, each with its number as its key; all are taken in."""
     named = [(str(number), "anna") for number in numbers]
-    with jobs.admitting(named) as admission:
-        admission.answered([Accepted(key, int(key)) for key, _ in named])
+    with jobs.admitting(named) as answered:
+        answered([Accepted(key, int(key)) for key, _ in named])
 
 
 @pytest.mark.asyncio

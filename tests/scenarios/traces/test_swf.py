@@ -110,7 +110,7 @@ def test_header_bytes_that_are_no_ascii_are_allowed(tmp_path: Path) -> None:
     path = tmp_path / "t.swf"
     path.write_bytes(b"; Installation: Ume\xe5 \xff\x00\n; MaxNodes: 8\n" + record().encode() + b"\n")
     assert len(read_swf(path)[0]) == 1
-    assert read_records(path)[1].installation == "Ume\xe5 \xff\x00"
+    assert read_records(path)[1].text("Installation") == "Ume\xe5 \xff\x00"
 
 
 def test_large_files_are_read_in_blocks(tmp_path: Path) -> None:
@@ -151,18 +151,16 @@ def test_header_entries_are_typed() -> None:
             "; Note: two",
         )
     )
-    assert header.computer == "IBM SP2"
-    assert header.installation == "Cornell Theory Center (CTC)"
+    assert header.text("Computer") == "IBM SP2"
     assert header.entries["Information"][0].endswith(".edu/\nhttp://www.cs.huji.ac.il/labs/parallel/workload/")
     assert (header.unix_start_time, header.time_zone_offset_s, header.time_zone_string) == (
         835823160,
         -18000,
         "US/Eastern",
     )
-    assert (header.max_jobs, header.max_records, header.max_nodes, header.max_procs) == (79302, 79302, 338, 338)
-    assert header.queues == {1: "DSI", 2: "astro"}
-    assert header.partitions == {1: "DEFAULT"}
-    assert header.notes == ("one\nand more", "two")
+    assert (header.number("MaxJobs"), header.max_nodes, header.max_procs) == (79302, 338, 338)
+    assert header.entries["Queue"] == ("1 DSI", "2 astro")
+    assert header.entries["Note"] == ("one\nand more", "two")
 
 
 @pytest.mark.parametrize("value", ["", "many", "9" * 5000, "--3"])

@@ -1,0 +1,127 @@
+"""The one door through which the loop serves the disciplines under which rates change.
+
+Each of them is an entry of `Paced`, and has a branch in each function here. Of one simulation all entries but one are
+None, and numba leaves their branches out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.scenarios.batch.kernels.run import NOT_YET, RunArrays
+from gridweave.site.disciplines.sharing.kernels.pairing import SharingCodes
+from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
+from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays
+from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended as shared_job_ended
+from gridweave.site.disciplines.sharing.kernels.state import forget_changes
+from gridweave.site.disciplines.sharing.kernels.state import job_submitted as shared_job_submitted
+from gridweave.site.disciplines.sharing.kernels.state import job_withdrawn as shared_job_withdrawn
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import NOT_RUNNING, WorkTable, begin_work, change_rate, work_of
+
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
+
+
+class Sharing(NamedTuple):
+    """What a site works with whose nodes jobs share.
+
+    Attributes
+    ----------
+    model : SlowdownArrays
+    codes : SharingCodes
+    beside : numpy.ndarray of int64, shape (n,)
+        Filled in: how many jobs a job shared nodes with after the pass that started it.
+    busy : numpy.ndarray of int64, shape (2,)
+        Node milliseconds that were used, and until when that is counted.
+    """
+
+    model: SlowdownArrays
+    codes: SharingCodes
+    beside: npt.NDArray[np.int64]
+    busy: npt.NDArray[np.int64]
+
+
+class Paced(NamedTuple):
+    """What a site works with under whose discipline rates change: one entry for each, all but one None.
+
+    Attributes
+    ----------
+    sharing : Sharing or None
+        Jobs share nodes; the state is a `SharedSite`.
+    """
+
+    sharing: Sharing | None = None
+
+
+_Sharing = Sharing | None
+
+
+@kernel_part
+def paced_wakeup_ms(state: Any, sharing: _Sharing) -> Int:
+    """Return the next instant at which there is to be a pass though nothing happens; `NEVER_MS` if there is none."""
+    return NEVER_MS
+
+
+@kernel_part
+def paced_counted(state: Any, sharing: _Sharing, now_ms: Int) -> None:
+    """Count what the time since the last instant came to, before anything changes."""
+    if sharing is not None:
+        sharing.busy[0] += (len(state.used) - state.counters[0].idle) * (now_ms - sharing.busy[1])
+        sharing.busy[1] = now_ms
+
+
+@kernel_part
+def paced_submitted(state: Any, sharing: _Sharing, row: Int, now_ms: Int) -> None:
+    """Put the job of a row into the queue."""
+    if sharing is not None:
+        shared_job_submitted(state, row)
+
+
+@kernel_part
+def paced_withdrawn(state: Any, sharing: _Sharing, row: Int, now_ms: Int) -> bool:
+    """Take the job of a row out if it waits; return whether it did."""
+    waits = False
+    if sharing is not None:
+        waits = state.jobs[row].waits == 1
+        if waits:
+            shared_job_withdrawn(state, row)
+    return waits
+
+
+@kernel_part
+def paced_ended(state: Any, sharing: _Sharing, row: Int, now_ms: Int) -> None:
+    """Take a running job off its nodes."""
+    if sharing is not None:
+        shared_job_ended(state, sharing.model, row, now_ms)
+
+
+@kernel_part
+def paced_pass(state: Any, work: WorkTable, sharing: _Sharing, run: RunArrays, now_ms: Int) -> None:
+    """Run the pass of an instant, and let the jobs go on at the rates that it gives them."""
+    if sharing is not None:
+        counters = state.counters[0]
+        if counters.waiting_width > 0:
+            sharing_pass(state, sharing.model, sharing.codes, now_ms)
+            for i in range(counters.n_started):
+                run.start_ms[state.started[i]] = now_ms
+                sharing.beside[state.started[i]] = state.jobs[state.started[i]].n_partners
+        _follow_rates(state, work, run, now_ms)
+
+
+@kernel
+def _follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
+    """Let the jobs begin, or go on, at the rates that the nodes that they share leave them."""
+    for i in range(state.counters[0].n_changed):
+        row = state.changed[i]
+        job = state.jobs[row]
+        if run.start_ms[row] != NOT_YET and run.end_ms[row] == NOT_YET:
+            if work[row].rate == NOT_RUNNING:
+                begin_work(run.ends, work, row, job.job_id, work_of(run.run_ms[row]), job.rate, now_ms)
+            elif work[row].rate != job.rate:
+                change_rate(run.ends, work, row, job.rate, now_ms)
+    forget_changes(state)
