@@ -138,7 +138,8 @@ def _settle(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
     for place in range(counters.n_here):
         slot = state.here[place]
         job = state.jobs[slot]
-        moved = _moved_tasks(state, slot)
+        moved = _moved_tasks(state, slot) if job.status == RUNS else 0
+        job.changed_place = 1 if moved > 0 or (job.ran == 1 and job.status != RUNS) else 0
         if job.status == RUNS and job.start_ms < 0:
             job.start_ms = now_ms
             state.started[counters.n_started] = slot
@@ -186,7 +187,7 @@ def give_yields(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> N
     now_ms : int
     """
     if codes.periodic == STRETCH_PER:
-        horizon_ms = horizon_of(state, codes, now_ms)
+        horizon_ms = horizon_of(codes, now_ms)
         stretch_yields(state, horizon_ms, now_ms, len(state.jobs) if codes.yields == OPT_MAX else 1)
     elif codes.yields == OPT_MIN:
         fair_yields(state)
@@ -195,7 +196,7 @@ def give_yields(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> N
 
 
 @kernel_part
-def horizon_of(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> Int:
+def horizon_of(codes: FractionalCodes, now_ms: Int) -> Int:
     """Return the time from now until the period comes round again."""
     return codes.period_ms - now_ms % codes.period_ms
 
@@ -230,6 +231,6 @@ def tell_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> No
     if codes.periodic != NOTHING:
         counters.next_period_ms = NEVER_MS
         if counters.n_here > 0:
-            counters.next_period_ms = now_ms + horizon_of(state, codes, now_ms)
+            counters.next_period_ms = now_ms + horizon_of(codes, now_ms)
         wake_ms = min(wake_ms, counters.next_period_ms)
     counters.next_wake_ms = wake_ms

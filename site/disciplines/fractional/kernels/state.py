@@ -34,7 +34,7 @@ FRACTIONAL_JOB = np.dtype(
         *((name, np.int64) for name in ("status", "virtual", "since_ms", "yield_", "rate", "pays_until_ms")),
         *((name, np.int64) for name in ("start_ms", "preempted", "migrated", "moved")),
         # Of the pass that goes on.
-        *((name, np.int64) for name in ("ran", "pinned", "wanted", "left", "out", "told")),
+        *((name, np.int64) for name in ("ran", "pinned", "wanted", "left", "out", "changed_place")),
         ("priority", np.float64),
     ],
     align=True,
