@@ -79,8 +79,7 @@ def assemble(
     """Check a network, fill in what it leaves open, and attach the sites; None if there is no telling what was meant.
 
     The sites are those of ``attach`` if left out, or every node if that is empty. One that it does not name is at the
-    node
-    of its own name.
+    node of its own name.
     """
     known = _check_nodes(rows, report)
     sound = [row for row in rows.links if _ends_are_sound(row, known, report)]

@@ -97,8 +97,7 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenN
     """Return the nodes and links of a graph; an edge without a direction is a link each way.
 
     Nodes may have Latitude and Longitude; edges latency_ms, bandwidth_bps (or the Topology Zoo's LinkSpeedRaw, or
-    LinkSpeed
-    with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
+    LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
     """
     labels = _labels(graph)
     rows = WrittenNetwork(name, fills_gaps=True, allows_parallel=True)

@@ -16,7 +16,7 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, Policy
+from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, KeepsFigures, Policy
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
@@ -110,6 +110,11 @@ class SiteCore:
     def threads_per_node(self) -> int:
         """Hardware threads of a node that are given out one by one; 1 where a node is given out whole."""
         return 1 if self._places is None else self._places.threads_per_node
+
+    @property
+    def figures(self) -> KeepsFigures | None:
+        """The discipline, where it tells more of its jobs than when they ran."""
+        return self._discipline if isinstance(self._discipline, KeepsFigures) else None
 
     @property
     def free(self) -> int:

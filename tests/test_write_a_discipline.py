@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gridweave.errors import OptionError
+from gridweave.cli.options import own_options
+from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.workload.table import Workload
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
+from gridweave.site.disciplines.protocol import Played
+from gridweave.site.messages import JobFinished, JobSubmitted
+from gridweave.site.state import dump_state, read_state
 from reference.model import Job
-from stepping import step
+from stepping import site_job, step
 
 PAGE = Path(__file__).parent.parent / "docs" / "write-a-discipline.md"
 
@@ -25,9 +35,40 @@ def page(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     code = "\n".join(blocks)
     assert sum(bool(line.strip()) for line in code.splitlines()) < 100
     names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(code, str(PAGE), "exec"), names)
+    exec(compile(code, str(PAGE), "exec", dont_inherit=True), names)
     monkeypatch.setitem(DISCIPLINES, "fair", names["FAIR"])
     return names
+
+
+def drawn(seed: int, nodes: int, most: int) -> list[Job]:
+    """Return some jobs of three users, in the order of submission."""
+    rng = np.random.default_rng(seed)
+    submits = np.sort(rng.integers(0, 60, 30)).tolist()
+    return [
+        Job(
+            number + 1,
+            submit,
+            width=int(rng.integers(1, most + 1)),
+            estimate=int(rng.integers(1, 20)),
+            run=int(rng.integers(1, 22)),
+            user=int(rng.integers(0, 3)),
+        )
+        for number, submit in enumerate(submits)
+    ]
+
+
+def workload_of(jobs: list[Job], **columns: list[int]) -> Workload:
+    """Return jobs of the reference as a workload."""
+    run, estimate = (np.array([getattr(job, name) for job in jobs]) for name in ("run", "estimate"))
+    return Workload(
+        job_id=[job.id for job in jobs],
+        submit_ms=[job.submit for job in jobs],
+        width=[job.width for job in jobs],
+        estimate_ms=estimate,
+        run_ms=np.minimum(run, estimate),
+        overran=run > estimate,
+        columns={"user": [job.user for job in jobs], **columns},
+    )
 
 
 def expected(jobs: list[Job], nodes: int, most: int) -> dict[int, int]:
@@ -52,22 +93,174 @@ def expected(jobs: list[Job], nodes: int, most: int) -> dict[int, int]:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_page_schedules_as_it_says(page: dict[str, Any], seed: int) -> None:
     """The schedule is the one that follows from the rule alone, and the state never contradicts itself."""
-    rng, nodes = np.random.default_rng(seed), 6
-    most = int(rng.integers(3, nodes + 1))
-    submits = np.sort(rng.integers(0, 60, 30)).tolist()
-    jobs = [
-        Job(
-            number + 1,
-            submit,
-            width=int(rng.integers(1, most + 1)),
-            estimate=int(rng.integers(1, 20)),
-            run=int(rng.integers(1, 22)),
-            user=int(rng.integers(0, 3)),
-        )
-        for number, submit in enumerate(submits)
+    nodes = 6
+    most = 3 + seed % 4
+    jobs = drawn(seed, nodes, most)
+    policy, start = page["FairPolicy"](nodes_per_user=most), expected(jobs, nodes, most)
+    assert step(SiteCore(nodes, policy), jobs).start == start
+    result = simulate(workload_of(jobs), nodes, policy, check=True)
+    assert dict(zip(result.workload.job_id.tolist(), result.start_ms.tolist(), strict=True)) == start
+    waits = [start[job.id] - job.submit for job in jobs]
+    assert result.own_metrics == {"wait_spread_ms": max(waits) - min(waits)}
+    assert result.summary()["own_metrics"] == result.own_metrics
+    assert result.summary()["options"]["nodes_per_user"] == most
+
+
+def test_a_site_goes_on_from_the_state_of_the_page(page: dict[str, Any]) -> None:
+    """What a journal keeps of such a site is enough to go on."""
+    policy = page["FairPolicy"](nodes_per_user=3)
+    jobs = drawn(1, 6, 3)
+    first, second = SiteCore(6, policy), SiteCore(6, policy)
+    for job in jobs[:10]:
+        first.handle(job.submit, JobSubmitted(site_job(job)))
+    second.restore(read_state(second, dump_state(first)))
+    assert [*second.waiting()] == [*first.waiting()] != []
+    running = [run.job.job_id for run in first.running()]
+    done = [JobFinished(job_id) for job_id in running]
+    assert second.handle(70, *done) == first.handle(70, *done) != []
+
+
+def test_a_discipline_tells_more_of_its_jobs(
+    page: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Figures of jobs come to the result and its files, metrics may use them, and jobs that never start have 0."""
+
+    class Telling(page["Fair"]):  # type: ignore[misc]
+        passes = 0
+
+        def run_pass(self, now_ms: int) -> Any:
+            self.passes += 1
+            return super().run_pass(now_ms)
+
+        def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+            return (self.runs[job_id].job.user + now_ms / 4,)
+
+        def totals(self) -> dict[str, float]:
+            return {"passes": self.passes}
+
+    def metrics(played: Played) -> dict[str, float]:
+        assert played.run_ms.tolist() == [10, 20]
+        return {
+            "passes": played.totals["passes"],
+            "marks": float(played.columns["mark"].sum()),
+            "nothing": float("nan"),
+        }
+
+    entry = replace(page["FAIR"], make=Telling, columns=("mark",), metrics=metrics)
+    monkeypatch.setitem(DISCIPLINES, "fair", entry)
+    jobs = [Job(1, 0, 2, 10, 10, user=5), Job(2, 0, 9, 10, 10, user=5), Job(3, 0, 2, 20, 20, user=6)]
+    cancelled = [*jobs, Job(4, 1, 2, 20, 20, user=6)]
+    result = simulate(workload_of(cancelled, cancel_ms=[-1, 50, -1, 5]), 2, page["FairPolicy"]())
+    assert result.start_ms.tolist() == [0, -1, 10, -1]
+    assert result.refused == ((2, "it needs 9 nodes, and a user has at most 2"),)
+    assert result.cancelled.tolist() == [False, False, False, True]
+    assert result.columns["mark"].tolist() == [7.5, 0, 13.5, 0]
+    assert result.own_metrics["marks"] == 21
+    assert result.own_metrics["passes"] == 5
+    assert result.summary()["own_metrics"]["nothing"] is None
+    result.write(tmp_path, plots=False)
+    lines = (tmp_path / "jobs.csv").read_text().splitlines()
+    assert lines[0].endswith(",killed,mark")
+    assert [line.rpartition(",")[2] for line in lines[1:]] == ["7.5", "0.0", "13.5", "0.0"]
+
+
+def test_jobs_that_wait_for_ever_are_an_error(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A discipline that lets a job wait on an idle site is named, rather than a schedule without it returned."""
+
+    class Idle(page["Fair"]):  # type: ignore[misc]
+        def run_pass(self, now_ms: int) -> list[Any]:
+            return []
+
+    monkeypatch.setitem(DISCIPLINES, "fair", replace(page["FAIR"], make=Idle))
+    with pytest.raises(InputError, match="the discipline fair leaves 30 jobs waiting on an idle site, the first job 1"):
+        simulate(workload_of(drawn(0, 6, 3)), 6, page["FairPolicy"]())
+
+
+COMMANDS = r"""
+import json, re, sys
+from pathlib import Path
+from gridweave.site.disciplines import dictionary
+
+names = {"__name__": "page"}
+for block in re.findall(r"^```python\n(.*?)^```", Path(sys.argv[1]).read_text(encoding="utf-8"), re.M | re.S):
+    exec(block, names)
+dictionary.DISCIPLINES["fair"] = names["FAIR"]
+sys.argv = ["gridweave", *json.loads(sys.argv[2])]
+from gridweave.cli.main import run
+run()
+"""
+
+
+def gridweave(*arguments: object) -> tuple[int, str, str]:
+    """Run the command with the page's entry in the dictionary from the start; return status, output and errors."""
+    words = json.dumps([str(one) for one in arguments])
+    done = subprocess.run([sys.executable, "-c", COMMANDS, PAGE, words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_knows_the_discipline(tmp_path: Path) -> None:
+    """The options are there by their names, several values are compared, and the metrics stand in the table."""
+    jobs = drawn(3, 6, 2)
+    rows = [
+        f"{one.id} {one.submit} -1 {one.run} {one.width} -1 -1 {one.width} {one.estimate} -1 1 {one.user}"
+        for one in jobs
     ]
-    core = SiteCore(nodes, page["FairPolicy"](nodes_per_user=most))
-    assert step(core, jobs).start == expected(jobs, nodes, most)
+    trace = tmp_path / "jobs.swf"
+    trace.write_text("".join(f"{row} -1 -1 -1 -1 -1 -1\n" for row in rows))
+    status, out, err = gridweave(
+        "simulate", trace, "--nodes", 6, "--discipline", "fair", "--option", "nodes_per_user=2,4"
+    )
+    assert (status, "fair up to 2" in out, "fair up to 4" in out) == (0, True, True), err
+    spreads = []
+    for most in (2, 4):
+        start = expected(jobs, 6, most)
+        waits = [start[job.id] - job.submit for job in jobs]
+        spreads.append(max(waits) - min(waits))
+    assert [line.split() for line in out.splitlines() if "spread" in line] == [
+        ["wait", "spread", "[s]", *map(str, spreads)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("most=2", "--option: most: is not known; known are nodes_per_user"),
+        ("nodes_per_user=many", "--option: nodes_per_user: is 'many'; a whole number is needed"),
+        ("nodes_per_user=2,0", "--option: nodes_per_user: is 0; at least 1"),
+        ("nodes_per_user", "--option: 'nodes_per_user' is not key=value"),
+    ],
+)
+def test_own_options_are_checked(page: dict[str, Any], text: str, problem: str) -> None:
+    """An option that the discipline does not know, or that makes no sense, is named with what would be right."""
+    with pytest.raises(InputError, match=re.escape(problem)):
+        own_options(page["FAIR"], [text])
+    with pytest.raises(OptionError, match="the discipline queue has no options of its own"):
+        own_options(DISCIPLINES["queue"], [text])
+
+
+def test_a_scenario_knows_the_discipline(tmp_path: Path) -> None:
+    """A site of a scenario has the discipline and its options, by itself under mode local, and beside the grid."""
+    file = tmp_path / "fair.toml"
+    file.write_text("""
+workload = { generator = "lublin", jobs = 60, nodes = 16 }
+grid = { mode = "local", control = "limited" }
+
+[[sites]]
+name = "north"
+nodes = 16
+discipline = "fair"
+fair = { nodes_per_user = 16 }
+
+[[sites]]
+name = "south"
+nodes = 16
+""")
+    status, out, err = gridweave("run", file, "--out", tmp_path / "out", "--no-plots")
+    assert (status, "north.wait spread" in out) == (0, True), err
+    own = json.loads((tmp_path / "out" / "summary.json").read_text())["own_metrics"]
+    assert list(own) == ["north.wait_spread_ms"]
+    status, out, err = gridweave("run", file, "--set", "grid.mode=sharing")
+    assert (status, "AWRT" in out) == (0, True), err
 
 
 def test_the_page_is_an_entry(page: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
 
-from gridweave.errors import InputError, ScenarioError
+from gridweave.errors import InputError, OptionError, ScenarioError
 from gridweave.netmodel.reading import TYPE_WORDS, meant, read_table
 from gridweave.netmodel.tables import KeyPath, NetTable
 
@@ -301,7 +301,11 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report
             values[one.name] = value
         elif one.required:
             whole = False
-    return kind(**values) if whole else BROKEN
+    try:
+        return kind(**values) if whole else BROKEN
+    except OptionError as error:
+        report.add((*path, error.option), error.problem)
+        return BROKEN
 
 
 def _convert(raw: Any, kind: Any, path: KeyPath, report: FileReport) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Container, Sequence
 from datetime import datetime
@@ -13,11 +14,13 @@ import numpy as np
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
 from gridweave.scenarios.batch.kernels.run import new_run
-from gridweave.scenarios.batch.stepped import run_core
+from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.columns import load_zone
-from gridweave.scenarios.workload.reservations import Request, ReservationAnswer, check_requests
+from gridweave.scenarios.workload.reservations import Request, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs
+from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
 from gridweave.site.policy import SitePolicy
 
@@ -35,7 +38,7 @@ _LAST_MS = 2**62
 def play_site(
     workload: Workload,
     nodes: int | None,
-    policy: SitePolicy,
+    policy: Policy,
     *,
     reservations: Sequence[Request] = (),
     driver: str = "batch",
@@ -46,64 +49,69 @@ def play_site(
     _check_weights(workload)
     _check_times(workload)
     nodes = _checked_nodes(workload, nodes)
-    refused = _refusals(workload, nodes, policy)
-    rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
-    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
-    report = progress or _tell_nobody
-    answers: tuple[ReservationAnswer, ...] = ()
-    if driver == "core" or reservations:
-        offset_ms = _offset_for(workload, policy)
-        told = run_core(workload, rows, nodes, policy, offset_ms, reservations, report, check=check)
-        start_ms[rows], end_ms[rows], answers = told
-        report(len(rows), len(rows))
+    if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
+        told = _played(workload, nodes, policy, progress)
     else:
-        start_ms[rows], end_ms[rows] = _played(workload, rows, nodes, policy, report)
+        cancellations(workload, np.arange(len(workload)))
+        offset_ms = _offset_for(workload, policy)
+        told = run_core(workload, nodes, policy, offset_ms, reservations, report=progress, check=check)
     return SimulationResult(
         workload=workload,
         nodes=nodes,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        killed=workload.overran & (start_ms != NEVER),
-        cancelled=cancelled_in(workload, start_ms, refused),
-        refused=tuple(sorted(refused.items())),
-        reservations=answers,
+        start_ms=told.start_ms,
+        end_ms=told.end_ms,
+        killed=workload.overran & (told.start_ms != NEVER),
+        cancelled=cancelled_in(workload, told.start_ms, told.refused),
+        refused=tuple(sorted(told.refused.items())),
+        reservations=told.answers,
         label=policy.label,
-        options=_options_of(workload, nodes, policy),
+        options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
+        shared=entry_of(policy).shares_nodes,
+        columns=told.columns,
+        own_metrics=own_metrics(entry_of(policy), workload, nodes, told),
     )
 
 
-def _played(
-    workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy, report: Progress
-) -> tuple[IntArray, IntArray]:
-    """Return starts and ends as the compiled loop has them, shape (rows,)."""
+def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+    """Return the metrics that a discipline has of its own, by name; empty if it has none, or no job ran."""
+    ran = told.start_ms != NEVER
+    if entry.metrics is None or not ran.any():
+        return {}
+    columns = {name: values[ran] for name, values in told.columns.items()}
+    times = workload.submit_ms[ran], told.start_ms[ran], told.end_ms[ran], workload.width[ran], workload.run_ms[ran]
+    return dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
+
+
+def _played(workload: Workload, nodes: int, policy: SitePolicy, progress: Progress | None) -> Stepped:
+    """Return what becomes of the jobs in the compiled loop."""
+    refused = _refusals(workload, nodes, policy)
+    rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     run = BatchRun(workload, rows, nodes, policy, week_offset_ms=_offset_for(workload, policy))
     for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
         run.play(until)
-        report(until, len(rows))
-    return run.start_ms, run.end_ms
+        if progress is not None:
+            progress(until, len(rows))
+    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
+    start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
+    return Stepped(start_ms, end_ms, refused, (), {}, {})
 
 
-def _offset_for(workload: Workload, policy: SitePolicy) -> int:
-    """Return the local time of instant zero in the week, where a window asks for it.
+def _offset_for(workload: Workload, policy: Policy) -> int:
+    """Return the local time of instant zero in the week, where a window of a limit asks for it.
 
     Without one, a zone that nobody knows does no harm.
     """
-    return week_offset_ms(workload) if any(limit.window is not None for limit in policy.limits) else 0
+    if isinstance(policy, SitePolicy) and all(limit.window is None for limit in policy.limits):
+        return 0
+    return week_offset_ms(workload)
 
 
-def _options_of(workload: Workload, nodes: int, policy: SitePolicy) -> dict[str, Any]:
-    """Return the options of a simulation as plain values."""
-    return {
-        "trace": workload.name,
-        "nodes": nodes,
-        "discipline": policy.discipline,
-        "order": policy.order,
-        "backfill": policy.backfill,
-        "choice": policy.choice,
-        "slack": policy.slack if policy.backfill == "slack" else None,
-        "aging_ms": policy.aging_ms if np.isfinite(policy.aging_ms) else None,
-        "limits": [msgspec.to_builtins(limit) for limit in policy.limits],
-    }
+def _options_of(policy: Policy) -> dict[str, Any]:
+    """Return a policy as plain values; what does not count is None, or left out."""
+    options: dict[str, Any] = {"discipline": policy.discipline, **msgspec.to_builtins(policy)}
+    if isinstance(policy, SitePolicy):
+        options["slack"] = policy.slack if policy.backfill == "slack" else None
+    return {name: None if value == math.inf else value for name, value in options.items()}
 
 
 def week_offset_ms(workload: Workload) -> int:
@@ -130,15 +138,11 @@ def week_offset_ms(workload: Workload) -> int:
     return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
 
 
-def _tell_nobody(done: int, total: int) -> None:
-    """Stand in for a progress report that nobody wants."""
-
-
-def check_driver(driver: str, policy: SitePolicy, reservations: Sequence[Request]) -> None:
+def check_driver(driver: str, policy: Policy, reservations: Sequence[Request]) -> None:
     """Check that a driver is known, and that the policy keeps reservations if any are requested."""
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
-    if reservations and policy.discipline != "planning":
+    if reservations and not entry_of(policy).keeps_reservations:
         raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
     check_requests(reservations)
 

@@ -19,6 +19,8 @@ from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
 from gridweave.scenarios.workload.reservations import Request
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.policy import Limit, SitePolicy
 
@@ -38,7 +40,7 @@ class SiteOptions(TypedDict, total=False):
 def simulate(
     workload: Workload | str | Path,
     nodes: int | Sequence[int] | NodeKinds = None,
-    policy: SitePolicy | GridPolicy | SharedPolicy | None = None,
+    policy: Policy | GridPolicy | SharedPolicy | None = None,
     *,
     reservations: Sequence[Request] = (),
     driver: str = "batch",
@@ -63,15 +65,15 @@ def simulate(
     nodes : int, sequence of int, or sequence of NodeKind, optional
         Nodes of the site; of each site of a grid; or the kinds of nodes that jobs share. Those of the machine that the
         workload was recorded on if left out.
-    policy : SitePolicy, GridPolicy, SharedPolicy, optional
-        How the site or the grid schedules; a name is that of a variant of sharing nodes. If left out,
-        a `gridweave.site.policy.SitePolicy` is made of the ``options``.
+    policy : Policy, GridPolicy, SharedPolicy, optional
+        How the site or the grid schedules: the policy of any discipline; a name is that of a variant of sharing nodes.
+        If left out, a `gridweave.site.policy.SitePolicy` is made of the ``options``.
     reservations : sequence of (int, ReservationRequested)
         Advance reservations, each with the instant in ms at which it is requested; for planning. One that does not fit
         when it is requested is refused, and changes nothing; the result's ``reservations`` say which were accepted.
     driver : {"batch", "core"}
         Of one site: the compiled loop, or a `SiteCore` stepped event by event. They give the same schedule, the second
-        a hundred times slower. Reservations need the second, and take it by themselves.
+        a hundred times slower. Reservations, and disciplines without kernels, take the second by themselves.
     check : bool
         Whether the core's invariants are checked after every step (slow).
     home : array_like of int, shape (n,), optional
@@ -142,7 +144,7 @@ def simulate(
         policy = SitePolicy(**options)
     elif options:
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
-    if isinstance(policy, SitePolicy):
+    if not isinstance(policy, GridPolicy | SharedNodes | SharingPolicy | str):
         check_driver(driver, policy, reservations)
     workload = _loaded(workload, nodes)
     of_site: dict[str, Any] = {"reservations": reservations or None, "driver": None if driver == "batch" else driver}
@@ -151,15 +153,13 @@ def simulate(
     if isinstance(policy, GridPolicy):
         _refuse(of_site | of_sharing, "a grid")
         return play_grid(workload, cast("Sequence[int]", nodes), policy, **of_grid)
-    if isinstance(policy, SitePolicy):
-        _refuse(of_grid | of_sharing, "a site whose nodes are not shared")
-        number = cast("int | None", nodes)
-        return play_site(
-            workload, number, policy, reservations=reservations, driver=driver, check=check, progress=progress
-        )
-    _refuse(of_site | of_grid, "a site whose nodes are shared")
-    kinds, cores = cast("NodeKinds", nodes), 1 if cores is None else cores
-    return play_shared(workload, kinds, policy, model=model, cores=cores, rows=rows, progress=progress)
+    if isinstance(policy, SharedNodes | SharingPolicy | str):
+        _refuse(of_site | of_grid, "a site whose nodes are shared")
+        kinds, cores = cast("NodeKinds", nodes), 1 if cores is None else cores
+        return play_shared(workload, kinds, policy, model=model, cores=cores, rows=rows, progress=progress)
+    _refuse(of_grid | of_sharing, "a site whose nodes are not shared")
+    number = cast("int | None", nodes)
+    return play_site(workload, number, policy, reservations=reservations, driver=driver, check=check, progress=progress)
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:

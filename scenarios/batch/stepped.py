@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from gridweave.errors import InputError
 from gridweave.grid.sends import QUIET, JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.scenarios.results.schedule import NEVER
@@ -20,6 +22,7 @@ from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job, Resources
 from gridweave.site.messages import (
@@ -30,26 +33,21 @@ from gridweave.site.messages import (
     JobCancelled,
     JobFinished,
     JobSubmitted,
+    RefuseJob,
     RefuseReservation,
     ReservationRequested,
     StartJob,
 )
 
 
-def job_messages(workload: Workload, rows: IntArray | None = None) -> list[Job]:
+def job_messages(workload: Workload) -> list[Job]:
     """Return what a user says of each job when it is submitted.
-
-    Parameters
-    ----------
-    rows : numpy.ndarray of int64, shape (k,), optional
-        The jobs; all if left out.
 
     Returns
     -------
     list of Job
         With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources`.
     """
-    workload = workload if rows is None else workload.take(rows)
     columns = {name: values.tolist() for name, values in workload.columns.items()}
     count = len(workload)
     users = columns.get("user", [None] * count)
@@ -132,63 +130,99 @@ def _resources(columns: dict[str, list[Any]], count: int) -> list[Resources] | l
 _SLICE = 1_000
 
 
+class Stepped(NamedTuple):
+    """What became of the jobs of a workload.
+
+    Attributes
+    ----------
+    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+        `NEVER` for jobs that did not start.
+    refused : mapping from int to str
+        Why jobs could never start, by their ids.
+    answers : tuple of ReservationAnswer
+        In the order of the requests.
+    columns : mapping from str to numpy.ndarray of float64, shape (n,)
+        What the discipline tells of each job besides; 0 for jobs that did not start.
+    totals : mapping from str to float
+        What it has counted.
+    """
+
+    start_ms: IntArray
+    end_ms: IntArray
+    refused: Mapping[int, str]
+    answers: tuple[ReservationAnswer, ...]
+    columns: Mapping[str, npt.NDArray[np.float64]]
+    totals: Mapping[str, float]
+
+
 def run_core(
     workload: Workload,
-    rows: IntArray,
     nodes: int,
     policy: Policy,
-    offset_ms: int,
-    reservations: Sequence[Request],
-    report: Callable[[int, int], None],
+    offset_ms: int = 0,
+    reservations: Sequence[Request] = (),
     *,
-    check: bool,
-) -> tuple[IntArray, IntArray, tuple[ReservationAnswer, ...]]:
+    report: Callable[[int, int], None] | None = None,
+    check: bool = False,
+) -> Stepped:
     """Run a `SiteCore` to which every event is told as it happens.
 
     Parameters
     ----------
-    rows : numpy.ndarray of int64, shape (k,)
-        The jobs to submit; none is refused by the site.
     nodes : int
         Nodes of the site.
     offset_ms : int
         Local time of instant zero, from Monday 00:00.
-    report : callable
-        Called now and then with the number of jobs submitted so far, and of all.
+    report : callable, optional
+        Called now and then, and at the end, with the number of jobs submitted so far, and of all that are not refused.
     check : bool
         Whether the core's invariants are checked after every step.
 
-    Returns
-    -------
-    start_ms, end_ms : numpy.ndarray of int64, shape (k,)
-    answers : tuple of ReservationAnswer
-        In the order of the requests.
+    Raises
+    ------
+    InputError
+        If the discipline leaves jobs waiting for ever.
     """
-    site = _SteppedSite(SiteCore(nodes, policy, week_offset_ms=offset_ms), workload, rows, reservations)
+    site = _SteppedSite(SiteCore(nodes, policy, week_offset_ms=offset_ms), workload, policy, reservations)
     reported = 0
     while (now_ms := site.next_instant_ms()) is not None:
         site.step(now_ms)
         if check:
             site.core.check_invariants()
-        if site.submitted >= reported + _SLICE:
-            reported = site.submitted
-            report(site.submitted, len(rows))
-    return site.start_ms, site.end_ms, site.answers()
+        if report is not None and site.played >= reported + _SLICE:
+            reported = site.played
+            report(reported, site.to_play)
+    left = [job.job_id for job, _ in site.core.waiting()]
+    if left:
+        waiting = f"{len(left)} jobs waiting on an idle site, the first job {left[0]}"
+        raise InputError(f"the discipline {policy.discipline} leaves {waiting}")
+    if report is not None:
+        report(site.played, site.to_play)
+    return site.outcome()
 
 
 class _SteppedSite:
     """A core, the events that it has still to be told, and what has become of the jobs."""
 
-    def __init__(self, core: SiteCore, workload: Workload, rows: IntArray, reservations: Sequence[Request]) -> None:
+    def __init__(self, core: SiteCore, workload: Workload, policy: Policy, reservations: Sequence[Request]) -> None:
         self.core = core
-        self.start_ms, self.end_ms = np.full((2, len(rows)), NEVER, np.int64)
-        self.submitted = 0
-        self._arrivals = deque(_arrivals(workload, rows, reservations))
-        self._row_of = {int(workload.job_id[row]): place for place, row in enumerate(rows)}
-        self._run_ms = workload.run_ms[rows].tolist()
+        self._submitted = 0
+        self._start_ms, self._end_ms = np.full((2, len(workload)), NEVER, np.int64)
+        self._refused: dict[int, str] = {}
+        jobs = job_messages(workload)
+        self.to_play = sum(core.why_never(job) is None for job in jobs)
+        self._arrivals = deque(_arrivals(workload, jobs, reservations))
+        self._row_of = {job_id: row for row, job_id in enumerate(workload.job_id.tolist())}
+        self._run_ms = workload.run_ms.tolist()
         self._running = RunningWork()
         self._asked = {request.reservation_id: (when_ms, request) for when_ms, request in reservations}
         self._answers: dict[int, ReservationAnswer] = {}
+        self._columns = {name: np.zeros(len(workload)) for name in entry_of(policy).columns}
+
+    @property
+    def played(self) -> int:
+        """How many jobs have been submitted and not refused."""
+        return self._submitted - len(self._refused)
 
     def next_instant_ms(self) -> int | None:
         """Return the next instant at which anything happens; None if nothing will."""
@@ -200,34 +234,43 @@ class _SteppedSite:
     def step(self, now_ms: int) -> None:
         """Tell the core of what happens at an instant, and do what it says."""
         events: list[Event] = []
+        figures = self.core.figures
         for job_id in self._running.ended(now_ms):
-            self.end_ms[self._row_of[job_id]] = now_ms
+            row = self._row_of[job_id]
+            self._end_ms[row] = now_ms
+            if figures is not None:
+                for column, value in zip(self._columns.values(), figures.figures_of(now_ms, job_id), strict=True):
+                    column[row] = value
             events.append(JobFinished(job_id))
         while self._arrivals and self._arrivals[0][0] == now_ms:
             events.append(self._arrivals.popleft()[1])
-            self.submitted += isinstance(events[-1], JobSubmitted)
+            self._submitted += isinstance(events[-1], JobSubmitted)
             self._pass_over_cancelled()
         for command in self.core.handle(now_ms, *events):
             self._carry_out(now_ms, command)
 
-    def answers(self) -> tuple[ReservationAnswer, ...]:
-        """Return what was said to each request, in their order."""
-        return tuple(self._answers[reservation_id] for reservation_id in self._asked)
+    def outcome(self) -> Stepped:
+        """Return what became of the jobs and of the requests."""
+        answers = tuple(self._answers[reservation_id] for reservation_id in self._asked)
+        totals = {} if self.core.figures is None else dict(self.core.figures.totals())
+        return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals)
 
     def _pass_over_cancelled(self) -> None:
-        """Pass over cancellations of jobs that have started."""
+        """Pass over cancellations of jobs that have started, or were refused."""
         while self._arrivals and isinstance(event := self._arrivals[0][1], JobCancelled):
-            if self.start_ms[self._row_of[event.job_id]] == NEVER:
+            if self._start_ms[self._row_of[event.job_id]] == NEVER and event.job_id not in self._refused:
                 return
             self._arrivals.popleft()
 
     def _carry_out(self, now_ms: int, command: Command) -> None:
         if isinstance(command, StartJob):
             row = self._row_of[command.job_id]
-            self.start_ms[row] = now_ms
+            self._start_ms[row] = now_ms
             self._running.begin(now_ms, command.job_id, self._run_ms[row])
         elif isinstance(command, ChangeRate):
             self._running.change_rate(now_ms, command.job_id, command.rate)
+        elif isinstance(command, RefuseJob):
+            self._refused[command.job_id] = command.reason
         elif isinstance(command, AcceptReservation | RefuseReservation):
             asked = self._asked[command.reservation_id]
             self._answers[command.reservation_id] = _answer(*asked, command)
@@ -249,14 +292,13 @@ def _answer(
     )
 
 
-def _arrivals(workload: Workload, rows: IntArray, reservations: Sequence[Request]) -> list[tuple[int, Event]]:
+def _arrivals(workload: Workload, jobs: list[Job], reservations: Sequence[Request]) -> list[tuple[int, Event]]:
     """Return submissions, requests and cancellations by their instant; at one instant in this order."""
-    jobs = job_messages(workload, rows)
     arrivals: list[tuple[int, Event]] = [
-        (when_ms, JobSubmitted(job)) for when_ms, job in zip(workload.submit_ms[rows].tolist(), jobs, strict=True)
+        (when_ms, JobSubmitted(job)) for when_ms, job in zip(workload.submit_ms.tolist(), jobs, strict=True)
     ]
     arrivals.extend(reservations)
     if "cancel_ms" in workload.columns:
-        cancelled = zip(workload.columns["cancel_ms"][rows].tolist(), workload.job_id[rows].tolist(), strict=True)
+        cancelled = zip(workload.columns["cancel_ms"].tolist(), workload.job_id.tolist(), strict=True)
         arrivals += [(when_ms, JobCancelled(job_id)) for when_ms, job_id in cancelled if when_ms >= 0]
     return sorted(arrivals, key=lambda arrival: arrival[0])

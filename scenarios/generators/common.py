@@ -181,8 +181,7 @@ def assemble(
     """Scale drawn jobs, round their times to the clock's tick and number them from 1.
 
     The first submission becomes time zero. Run times and estimates are at least one tick. No job overran if that is
-    left
-    out.
+    left out.
     """
     run, estimate = _rounded(run_ms, resolution_ms), _rounded(estimate_ms, resolution_ms)
     longest_ms = int(estimate.max())

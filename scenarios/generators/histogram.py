@@ -149,9 +149,9 @@ BINS_PER_OCTAVE = 8
 def bin_edges() -> IntArray:
     """Return the edges of the bins, in ticks of the clock, from 1 to beyond the longest time that a workload holds.
 
-    Bin b holds the whole numbers t with ``edges[b] <= t < edges[b + 1]``. The edges are the powers of
-    2^(1 / `BINS_PER_OCTAVE`), rounded up; where these coincide there is one, so that up to a few ticks every number has
-    a bin of its own.
+    Bin b holds the whole numbers t with ``edges[b] <= t < edges[b + 1]``. The edges are the powers of 2^(1 /
+    `BINS_PER_OCTAVE`), rounded up; where these coincide there is one, so that up to a few ticks every number has a bin
+    of its own.
     """
     octaves = int(MAX_TIME_MS).bit_length()
     within = np.exp2(np.arange(BINS_PER_OCTAVE) / BINS_PER_OCTAVE)

@@ -287,8 +287,7 @@ class Stream:
     """The jobs of one class of at most so many nodes, drawn as far as they are asked for.
 
     The process starts as one that has been running for ever: the first gap is the rest of an interval under way.
-    Arrivals,
-    widths and run times are drawn from three streams of their own.
+    Arrivals, widths and run times are drawn from three streams of their own.
     """
 
     def __init__(self, group: SizeClass, nodes: int, rng: np.random.Generator) -> None:

@@ -38,8 +38,8 @@ _POINTS_AT_MOST = 3000  # of a distribution
 def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
     """Draw the busy nodes and the waiting jobs over time, all of it if nothing else is said.
 
-    Where there are too many changes to see, means over bins are drawn, and the range within each bin behind them:
-    of the waiting jobs all of it, of the busy nodes that of the middle 80% of the time.
+    Where there are too many changes to see, means over bins are drawn, and the range within each bin behind them: of
+    the waiting jobs all of it, of the busy nodes that of the middle 80% of the time.
     """
     begin_ms, until_ms = window(start_ms, end_ms, span(result))
     steps = step_functions(*result.schedule())
@@ -170,8 +170,7 @@ def plot_waits(result: SimulationResult) -> Figure:
     """Draw the distributions of waits and of slowdowns, of all jobs, and of narrow and wide ones.
 
     The jobs that did not wait have no place on a logarithmic axis: their share is where a curve begins, and the legend
-    says
-    it.
+    says it.
     """
     submit_ms, start_ms, end_ms, width = result.schedule()
     wait_s = (start_ms - submit_ms) / MS_PER_S

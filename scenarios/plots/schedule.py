@@ -35,8 +35,7 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
     """Draw the jobs as rectangles over time and nodes, with their ids where there is room, and the waiting jobs below.
 
     With one end of the time left out, as much is shown as is readable after or before the other; with both left out,
-    the
-    `busiest_window`. A job on nodes that are not next to each other is several rectangles of one colour.
+    the `busiest_window`. A job on nodes that are not next to each other is several rectangles of one colour.
 
     Notes
     -----

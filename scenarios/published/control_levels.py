@@ -143,13 +143,7 @@ def _all_to_grid(study: _Runs) -> Section:
         messages = 0.0 if mode == "local" else messages_of(result) / len(result.workload)
         figures = (metrics.awrt_width_ms / 1000, metrics.awt_ms / 1000, float(result.multi_site.sum()))
         rows.append(Row(_label(mode, control), (*our_values(*figures), *our_values(messages, decimals=1))))
-    return Section(
-        title="All jobs are handed to the grid",
-        headings=("control", "mode"),
-        columns=_TABLE_COLUMNS,
-        rows=tuple(rows),
-        layout=OURS,
-    )
+    return Section("All jobs are handed to the grid", ("control", "mode"), _TABLE_COLUMNS, tuple(rows), OURS)
 
 
 def messages_of(result: SimulationResult) -> int:
@@ -177,22 +171,18 @@ def _half_to_grid(study: _Runs) -> Section:
     to_grid = study.to_grid(study.site_nodes)
     rows = [Row(_label(*level), our_values(*parties(study.result(*level, half=True), to_grid))) for level in LEVELS]
     return Section(
-        title="Half of the jobs are handed to the grid, the others to their own sites",
-        headings=("control", "mode"),
-        columns=_PARTY_COLUMNS,
-        rows=tuple(rows),
-        layout=OURS,
+        "Half of the jobs are handed to the grid, the others to their own sites",
+        ("control", "mode"),
+        _PARTY_COLUMNS,
+        tuple(rows),
+        OURS,
     )
 
 
 def _by_owners(study: _Runs) -> Section:
     rows = [Row(one, our_values(*_owners_figures(study, *one))) for one in OWNERS_RUNS]
     return Section(
-        title="The same with owners' rules, under sharing",
-        headings=("control", "owners give"),
-        columns=_PARTY_COLUMNS,
-        rows=tuple(rows),
-        layout=OURS,
+        "The same with owners' rules, under sharing", ("control", "owners give"), _PARTY_COLUMNS, tuple(rows), OURS
     )
 
 
@@ -218,7 +208,7 @@ def _compared(study: _Runs, claim: str, better: str, worse: str | None, modes: t
             )
             reading = f"{mode}, {'half of the jobs' if half else 'all jobs'}"
             verdicts[reading] = Verdict(ours_s < others_s, against(ours_s, others_s))
-    return Conclusion(source=_SOURCE, claim=claim, verdicts=verdicts)
+    return Conclusion(_SOURCE, claim, verdicts)
 
 
 def _of_owners(study: _Runs) -> Iterator[Conclusion]:
@@ -232,7 +222,7 @@ def _of_owners(study: _Runs) -> Iterator[Conclusion]:
             figures = f"AWT of own users {own}, of the grid's jobs {grid}"
             verdicts[control] = Verdict(kept[3] < without[3] and kept[5] > without[5], figures)
         yield Conclusion(
-            source="docs/control.md",
-            claim=f"Where the grid is given '{name}', own users wait less and the grid's jobs longer",
-            verdicts=verdicts,
+            "docs/control.md",
+            f"Where the grid is given '{name}', own users wait less and the grid's jobs longer",
+            verdicts,
         )

@@ -31,7 +31,8 @@ from gridweave.scenarios.published.report import (
     Verdict,
     our_values,
 )
-from gridweave.scenarios.published.study import Progress, Study, printed, seeds_of
+from gridweave.scenarios.published.study import Study, printed, seeds_of
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.tables import mean_interval
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
@@ -492,9 +493,7 @@ def judge(entry: str, points: Points, readings: Sequence[str]) -> tuple[Conclusi
     """Return the conclusions of one of `CLAIMS`, judged for each reading by the points of all that the figure shows."""
     views = {reading: View(points, reading) for reading in readings}
     return tuple(
-        Conclusion(
-            source="LOMARC, section 6.2", claim=claim, verdicts={name: check(view) for name, view in views.items()}
-        )
+        Conclusion("LOMARC, section 6.2", claim, {name: check(view) for name, view in views.items()})
         for claim, check in CLAIMS.get(entry, ())
     )
 
@@ -570,7 +569,7 @@ def _loads(runs: LomarcRuns) -> list[Section]:
                 )
                 for name in WORKLOADS
             ]
-            sections.append(Section(title=f"{title}, {kind}", headings=headings, columns=columns, rows=tuple(rows)))
+            sections.append(Section(f"{title}, {kind}", headings, columns, tuple(rows)))
     return sections
 
 
@@ -598,11 +597,11 @@ def _table_5(reading: str, view: View) -> Section:
         pairs = zip(published.values(), own, strict=True)
         rows.append(Row((variant, workload), tuple(Value(published=a, ours=b, decimals=1) for a, b in pairs)))
     return Section(
-        title=f"Averages over the searches among the waiting jobs: {reading}",
-        headings=("variant", "workload"),
-        columns=tuple(next(iter(TABLE_5.values()))),
-        rows=tuple(rows),
-        layout=EACH,
+        f"Averages over the searches among the waiting jobs: {reading}",
+        ("variant", "workload"),
+        tuple(next(iter(TABLE_5.values()))),
+        tuple(rows),
+        EACH,
     )
 
 
@@ -617,18 +616,14 @@ def _bars(entry: str, views: dict[str, View]) -> list[Section]:
             columns = ("mean", "low", "high", "against PSS [%]")
             sections.append(
                 Section(
-                    title=f"{name}, {reading}; 95% interval of the mean",
-                    headings=("workload", "variant"),
-                    columns=columns,
-                    rows=tuple(rows),
-                    layout=OURS,
+                    f"{name}, {reading}; 95% interval of the mean", ("workload", "variant"), columns, tuple(rows), OURS
                 )
             )
             published = _published(entry, quantity, view)
             if published:
                 headings = ("workload", "variant")
                 title = f"{name}, change against PSS in per cent, {reading}"
-                sections.append(Section(title=title, headings=headings, columns=("ours",), rows=tuple(published)))
+                sections.append(Section(title, headings, ("ours",), tuple(published)))
     return sections
 
 

@@ -239,13 +239,7 @@ def _by_job(runs: NetworkRuns) -> Iterator[Section]:
             for pattern in SENDING
             for mode in MODES
         ]
-        yield Section(
-            title=f"AWRT against sharing [%], {what}",
-            headings=("pattern", "mode"),
-            columns=columns,
-            rows=tuple(rows),
-            layout=OURS,
-        )
+        yield Section(f"AWRT against sharing [%], {what}", ("pattern", "mode"), columns, tuple(rows), OURS)
 
 
 def cases_by_fraction(mode: str, pattern: str) -> dict[str, Case]:
@@ -277,11 +271,11 @@ def _amounts(runs: NetworkRuns) -> Section:
         values += our_values(change_pct(model_s, constant_s), decimals=1)
         rows.append(Row((pattern,), values))
     return Section(
-        title="Which p each pattern amounts to, under mode multi-site",
-        headings=("pattern",),
-        columns=("jobs", "p: 10%", "median", "90%", "mean by area", "AWRT [s]", "with constant p", "[%]"),
-        rows=tuple(rows),
-        layout=OURS,
+        "Which p each pattern amounts to, under mode multi-site",
+        ("pattern",),
+        ("jobs", "p: 10%", "median", "90%", "mean by area", "AWRT [s]", "with constant p", "[%]"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -296,11 +290,11 @@ def _splits(runs: NetworkRuns) -> Section:
             values += our_values(*(float(one.multi_site.sum()) for one in (fewest, earliest)))
             rows.append(Row((pattern, mode), values))
     return Section(
-        title="Fewest fragments against earliest end",
-        headings=("pattern", "mode"),
-        columns=("AWRT [s]: fewest", "earliest", "[%]", "p: fewest", "earliest", "jobs: fewest", "earliest"),
-        rows=tuple(rows),
-        layout=OURS,
+        "Fewest fragments against earliest end",
+        ("pattern", "mode"),
+        ("AWRT [s]: fewest", "earliest", "[%]", "p: fewest", "earliest", "jobs: fewest", "earliest"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -312,11 +306,11 @@ def _contention(runs: NetworkRuns) -> Section:
             values = our_values(*map(runs.awrt_s, results))
             rows.append(Row((pattern, mode), values + our_values(*map(weighted_overhead, results), decimals=3)))
     return Section(
-        title=f"Contention, with messages of {_size(CONTENDED_BYTES)}",
-        headings=("pattern", "mode"),
-        columns=("AWRT [s]: none", "static", "dynamic", "p: none", "static", "dynamic"),
-        rows=tuple(rows),
-        layout=OURS,
+        f"Contention, with messages of {_size(CONTENDED_BYTES)}",
+        ("pattern", "mode"),
+        ("AWRT [s]: none", "static", "dynamic", "p: none", "static", "dynamic"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -338,11 +332,11 @@ def _cuts(runs: NetworkRuns) -> Section:
             values = our_values(runs.awrt_s(result), float(result.multi_site.sum()))
             rows.append(Row((pattern, cut), values + our_values(*by_period(runs, result), decimals=3)))
     return Section(
-        title=f"The link {runs.busiest_link} is cut in the middle of the run, or slowed to 1%",
-        headings=("pattern", "link"),
-        columns=("AWRT [s]", "multi-site jobs", "mean p of jobs begun before", "meanwhile", "after"),
-        rows=tuple(rows),
-        layout=OURS,
+        f"The link {runs.busiest_link} is cut in the middle of the run, or slowed to 1%",
+        ("pattern", "link"),
+        ("AWRT [s]", "multi-site jobs", "mean p of jobs begun before", "meanwhile", "after"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -364,7 +358,7 @@ def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
         holds = abs(change_pct(model_s, constant_s)) <= CLOSE_PCT
         verdicts[pattern] = Verdict(holds, against(model_s, constant_s))
     claim = f"The mean p as a constant gives the same AWRT, within {CLOSE_PCT:g}%"
-    yield Conclusion(source=SOURCE, claim=claim, verdicts=verdicts)
+    yield Conclusion(SOURCE, claim, verdicts)
     for mode in MODES:
         cases = {pattern: (Case(mode, pattern, split="earliest-end"), Case(mode, pattern)) for pattern in SENDING}
         yield _judged(runs, f"Earliest end has a lower AWRT than fewest fragments, under mode {mode}", cases)
@@ -381,4 +375,4 @@ def _judged(runs: NetworkRuns, claim: str, cases: Mapping[str, tuple[Case, Case]
     for pattern, (one, other) in cases.items():
         ours_s, others_s = runs.awrt_s(runs.result(one)), runs.awrt_s(runs.result(other))
         verdicts[pattern] = Verdict(ours_s < others_s, against(ours_s, others_s))
-    return Conclusion(source=SOURCE, claim=claim, verdicts=verdicts)
+    return Conclusion(SOURCE, claim, verdicts)

@@ -2,22 +2,24 @@
 
 The group ``beyond`` is of evaluations that the papers ask for and do not make.
 
-Adding one adds an entry here, and a module with ``report(id, runs)``. It is imported when a table is computed: what
-simulates is heavy to import.
+Adding one adds a line to ``data/tables.csv``, and a module with ``report(id, runs)``. It is imported when a table is
+computed: what simulates is heavy to import.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.scenarios.published.report import Findings, Report
 from gridweave.scenarios.published.streit import THESIS_TRACES, ThesisRuns
-from gridweave.scenarios.published.study import Progress, path_of, seeds_of
+from gridweave.scenarios.published.study import path_of, printed, seeds_of
+from gridweave.scenarios.scenario.run import Progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,8 +73,7 @@ class Bench:
         return LomarcRuns(seeds=self._seeds, progress=self._progress)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
+class PublishedTable(msgspec.Struct, frozen=True):
     """A published table or figure.
 
     Parameters
@@ -83,9 +84,6 @@ class PublishedTable:
         Of this package: its ``report(id, runs)`` makes the findings.
     runs : str
         The simulations that it is made of, an attribute of `Bench`.
-    traces : tuple of str
-        Names of the traces that it needs; none if a model makes its jobs. What needs one that is not at hand is left
-        out.
     is_drawn : bool
         Whether there are figures of it.
     """
@@ -94,57 +92,19 @@ class PublishedTable:
     source: str
     module: str
     runs: str
-    traces: tuple[str, ...]
-    is_drawn: bool = False
+    is_drawn: bool
+
+    @property
+    def traces(self) -> tuple[str, ...]:
+        """Names of the traces that it needs; what needs one that is not at hand is left out."""
+        return {"thesis": _ALL_FOUR, "lomarc": ()}.get(self.runs, (_CTC,))
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
         return {name: path_of(name) is not None for name in self.traces}
 
 
-def _streit(title: str, where: str, *, is_drawn: bool = False) -> PublishedTable:
-    return PublishedTable(title, f"Streit, {where}", "streit", "thesis", _ALL_FOUR, is_drawn)
-
-
-def _on_grid(title: str, where: str, module: str = "streit_grid") -> PublishedTable:
-    return PublishedTable(title, f"Streit, {where}", module, "grid", (_CTC,))
-
-
-def _zhang(title: str, where: str) -> PublishedTable:
-    return PublishedTable(title, f"Zhang et al., {where}", "zhang", "zhang", (_CTC,), is_drawn=True)
-
-
-def _lomarc(title: str, where: str, *, is_drawn: bool = True) -> PublishedTable:
-    return PublishedTable(title, f"LOMARC, {where}", "lomarc", "lomarc", (), is_drawn)
-
-
-TABLES: dict[str, PublishedTable] = {
-    "streit-3.4": _streit("Basic properties of the traces", "section 3.6, Table 3.4"),
-    "streit-3.6": _streit('Performance "scheduled by FCFS + EASY backfill"', "section 3.6, Table 3.6"),
-    "streit-5.1": _streit("Overall SLDwA of planned FCFS, SJF and LJF", "section 5.1, Table 5.1"),
-    "streit-A": _streit("The same by month of submission", "appendix A.1.1, Tables A.1 to A.4", is_drawn=True),
-    "streit-7": _on_grid("What multi-site scheduling gains and costs", "sections 7.3.1 to 7.3.3"),
-    "streit-7.3": _on_grid("Number of multi-site jobs", "section 7.3.1, Table 7.3"),
-    "streit-7.4": _on_grid("Squashed area of multi-site jobs", "section 7.3.1, Table 7.4"),
-    "streit-7.6": _on_grid("Multi-site jobs under adaptive scheduling", "section 7.3.3, Table 7.6"),
-    "reserved-starts": _on_grid(
-        "Adaptive scheduling with EASY and with reserved starts", "chapter 8", "reserved_starts"
-    ),
-    "control-levels": _on_grid("What each level of control costs", "section 2.5", "control_levels"),
-    "network": PublishedTable(
-        "What the links between sites cost", "Streit, section 6.5.3", "network", "network", (_CTC,), is_drawn=True
-    ),
-    "zhang-5": _zhang("Queueing policies with backfilling", "section 3, Figure 5"),
-    "zhang-6": _zhang("Over-estimation under the Ω model", "section 4, Figure 6"),
-    "zhang-7": _zhang("Over-estimation under the Φ model", "section 4, Figure 7"),
-    "zhang-8": _zhang("The impact of good estimation", "section 4, Figure 8"),
-    "lomarc-4": _lomarc("The workloads and their load", "section 6.1, Table 4", is_drawn=False),
-    "lomarc-5": _lomarc("Candidates left by each test of a match", "section 6.2, Table 5", is_drawn=False),
-    "lomarc-6": _lomarc("Response times by approach and workload", "section 6.2, Figure 6"),
-    "lomarc-7": _lomarc("Relative bounded response times by approach and workload", "section 6.2, Figure 7"),
-    "lomarc-8": _lomarc("Utilisation and utilisation efficiency", "section 6.2, Figure 8"),
-    "lomarc-9": _lomarc("Response times with the mixes M2 and M3", "section 6.2, Figure 9"),
-}
+TABLES = {row["id"]: msgspec.convert(row, PublishedTable, strict=False) for row in printed("tables")}
 """Id to published table or figure."""
 
 GROUPS: dict[str, tuple[str, ...]] = {

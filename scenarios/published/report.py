@@ -65,7 +65,7 @@ class Row(msgspec.Struct, frozen=True):
     values: tuple[Value, ...]
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True):
+class Section(msgspec.Struct, frozen=True):
     """One table of a report.
 
     Parameters
@@ -90,7 +90,7 @@ class Verdict(msgspec.Struct, frozen=True):
     figures: str
 
 
-class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
+class Conclusion(msgspec.Struct, frozen=True):
     """What a paper says, and where; a verdict for each reading of what the paper leaves open."""
 
     source: str
@@ -102,8 +102,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a published table or figure.
 
     ``data`` has further tables that are too long to print: records with the same keys each. With all traces that it
-    needs
-    ``missing`` there is nothing else.
+    needs ``missing`` there is nothing else.
     """
 
     sections: tuple[Section, ...] = ()

@@ -98,13 +98,7 @@ def _section(study: _Runs, machines: str, overheads: tuple[float, ...]) -> Secti
             values = our_values(*(one[column] for column in _COLUMNS for one in (easy, reserved)))
             rows.append(Row((estimates, f"p = {overhead:.0%}"), values))
     columns = tuple(name for column in _COLUMNS for name in (f"{column}, EASY", "reserved"))
-    return Section(
-        title=f"{machines}: EASY, and with reserved starts",
-        headings=("estimates", "overhead"),
-        columns=columns,
-        rows=tuple(rows),
-        layout=OURS,
-    )
+    return Section(f"{machines}: EASY, and with reserved starts", ("estimates", "overhead"), columns, tuple(rows), OURS)
 
 
 def _conclusions(study: _Runs) -> Iterator[Conclusion]:
@@ -118,7 +112,7 @@ def _conclusions(study: _Runs) -> Iterator[Conclusion]:
         for machines in MACHINES:
             for estimates, changes in study.changes_pct(machines, column, OVERHEADS).items():
                 verdicts[f"{machines}, {estimates}"] = Verdict(max(changes) < 0, _listed(changes))
-        yield Conclusion(source=_SOURCE, claim=claim, verdicts=verdicts)
+        yield Conclusion(_SOURCE, claim, verdicts)
     yield _same_on_one_machine(study)
     yield _splitting_pays(study)
     yield _not_guaranteed(study)
@@ -137,7 +131,7 @@ def _same_on_one_machine(study: _Runs) -> Conclusion:
         figures = f"all {changes['AWT [s]']:+.1f}%, wide {changes['AWT wide [s]']:+.1f}%"
         verdicts[estimates] = Verdict(holds, figures)
     claim = f"It is so on one machine too ({ONE_MACHINE}): on average jobs wait longer, wide ones shorter"
-    return Conclusion(source=_SOURCE, claim=claim, verdicts=verdicts)
+    return Conclusion(_SOURCE, claim, verdicts)
 
 
 def _splitting_pays(study: _Runs) -> Conclusion:
@@ -151,9 +145,7 @@ def _splitting_pays(study: _Runs) -> Conclusion:
         figures = f"AWRT {_listed(changes)}; split jobs that had waited: {', '.join(map(str, later))}"
         verdicts[estimates] = Verdict(max(changes) < 0, figures)
     return Conclusion(
-        source=_SOURCE,
-        claim="With reserved starts on m384, adaptive splits lower AWRT against sharing at every overhead",
-        verdicts=verdicts,
+        _SOURCE, "With reserved starts on m384, adaptive splits lower AWRT against sharing at every overhead", verdicts
     )
 
 
@@ -168,9 +160,9 @@ def _not_guaranteed(study: _Runs) -> Conclusion:
             figures.append((f"p = {overhead:.0%}: {len(late):,} of {len(late_ms):,}, by {hours:.1f} h", len(late)))
         verdicts[machines] = Verdict(all(count for _, count in figures), ", ".join(text for text, _ in figures))
     return Conclusion(
-        source="Streit, section 7.3.3",
-        claim="Under EASY jobs that wait end later than the single-site end that a split of them is compared with",
-        verdicts=verdicts,
+        "Streit, section 7.3.3",
+        "Under EASY jobs that wait end later than the single-site end that a split of them is compared with",
+        verdicts,
     )
 
 

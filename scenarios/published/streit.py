@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from gridweave.errors import TraceError
@@ -30,8 +31,9 @@ from gridweave.scenarios.published.report import (
     Verdict,
     our_values,
 )
-from gridweave.scenarios.published.study import Progress, Study, path_of, printed
+from gridweave.scenarios.published.study import Study, path_of, printed
 from gridweave.scenarios.results.metrics import Metrics, compute_by_class
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.traces.convert import ConversionReport
 from gridweave.scenarios.traces.swf import read_records, read_swf
 from gridweave.scenarios.workload.columns import JobClasses, classes_by_month
@@ -71,48 +73,35 @@ class Printed:
         return cls(float(text), len(text.partition(".")[2]))
 
 
-class Month(NamedTuple):
-    """A line of Tables A.1 to A.4.
+class Month(msgspec.Struct, frozen=True):
+    """A line of Tables A.1 to A.4: averages of the jobs submitted, and SLDwA under each of `POLICIES`.
 
-    Parameters
-    ----------
-    month : str
-        Month of submission, such as "1996-09".
-    width, run_s, estimate_s : float
-        Their averages, in nodes and seconds.
-    over_estimation : float
-        Average estimate over average run time.
-    sldwa : tuple of float
-        SLDwA under each of `POLICIES`.
-    best : str
-        The policy of the least SLDwA; "-" if they are equal.
+    ``over_estimation`` is the average estimate over the average run time; ``best`` is "-" if the policies are equal.
     """
 
+    trace: str
     month: str
     jobs: int
     width: float
     run_s: float
     estimate_s: float
     over_estimation: float
-    sldwa: tuple[float, ...]
+    FCFS: float
+    SJF: float
+    LJF: float
     best: str
+
+    @property
+    def sldwa(self) -> tuple[float, ...]:
+        """SLDwA under each of `POLICIES`."""
+        return tuple(getattr(self, policy) for policy in POLICIES)
 
 
 def _by_trace(table: str) -> dict[str, dict[str, Printed]]:
     return {row.pop("trace"): {name: Printed.of(text) for name, text in row.items()} for row in printed(table)}
 
 
-def _months() -> dict[str, list[Month]]:
-    months: dict[str, list[Month]] = {trace: [] for trace in TRACES}
-    for row in printed("streit-A"):
-        width, run_s, estimate_s, factor = (
-            float(row[one]) for one in ("width", "run_s", "estimate_s", "over_estimation")
-        )
-        sldwa = tuple(float(row[policy]) for policy in POLICIES)
-        line = Month(row["month"], int(row["jobs"]), width, run_s, estimate_s, factor, sldwa, row["best"])
-        months[row["trace"]].append(line)
-    return months
-
+_MONTHS = msgspec.convert(printed("streit-A"), list[Month], strict=False)
 
 TABLE_3_4 = _by_trace("streit-3.4")
 """Basic properties of the traces: trace, then quantity, to the printed number."""
@@ -123,7 +112,7 @@ TABLE_3_6 = _by_trace("streit-3.6")
 TABLE_5_1 = _by_trace("streit-5.1")
 """Overall SLDwA of the three basic policies: trace, then policy, to the printed number."""
 
-TABLES_A = _months()
+TABLES_A = {trace: [line for line in _MONTHS if line.trace == trace] for trace in TRACES}
 """Monthly analysis, Tables A.1 to A.4: trace to its months."""
 
 
@@ -139,8 +128,7 @@ class TraceClock:
         return classes_by_month(submit_ms, start_unix_s + self.ahead_h * _S_PER_H, self.zone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThesisTrace:
+class ThesisTrace(msgspec.Struct, frozen=True):
     """How the thesis uses a trace.
 
     Parameters
@@ -149,7 +137,7 @@ class ThesisTrace:
         Name of the archive's trace.
     nodes : int
         Nodes of the machine (Table 3.4).
-    table_clock : TraceClock
+    zone, ahead_h : str, int
         The clock by which Table 3.5 gives the first submission.
     first_submit_unix_s : int
         The instant of the first submission in Table 3.5, from which the thesis counts.
@@ -162,47 +150,24 @@ class ThesisTrace:
 
     name: str
     nodes: int
-    table_clock: TraceClock
+    zone: str
+    ahead_h: int
     first_submit_unix_s: int
-    unknown_estimate_is_zero: bool = False
-    tolerance_pct: float | None = None
+    unknown_estimate_is_zero: bool
+    tolerance_pct: float | None
+
+    @property
+    def table_clock(self) -> TraceClock:
+        """The clock of Table 3.5."""
+        return TraceClock(self.zone, self.ahead_h)
 
     @property
     def month_clock(self) -> TraceClock:
         """The clock by which the months of Tables A.1 to A.4 begin: an hour behind that of Table 3.5."""
-        return TraceClock(self.table_clock.zone, self.table_clock.ahead_h - 1)
+        return TraceClock(self.zone, self.ahead_h - 1)
 
 
-THESIS_TRACES = {
-    "CTC": ThesisTrace(
-        name="CTC-SP2-1996-3.1-cln",
-        nodes=430,
-        table_clock=TraceClock("UTC", -5),
-        first_submit_unix_s=835823160,
-        unknown_estimate_is_zero=True,
-        tolerance_pct=1.0,
-    ),
-    "KTH": ThesisTrace(
-        name="KTH-SP2-1996-2",
-        nodes=100,
-        table_clock=TraceClock("Europe/Stockholm", -2),
-        first_submit_unix_s=843480031,
-        tolerance_pct=1.0,
-    ),
-    "LANL": ThesisTrace(
-        name="LANL-CM5-1994-4.1-cln",
-        nodes=1024,
-        table_clock=TraceClock("America/Denver", 0),
-        first_submit_unix_s=781275672,
-    ),
-    "SDSC": ThesisTrace(
-        name="SDSC-SP2-1998-4.2-cln",
-        nodes=128,
-        table_clock=TraceClock("UTC", 0),
-        first_submit_unix_s=893865928,
-        tolerance_pct=5.0,
-    ),
-}
+THESIS_TRACES = {row["key"]: msgspec.convert(row, ThesisTrace, strict=False) for row in printed("thesis-traces")}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -210,8 +175,7 @@ class ThesisJobs:
     """The jobs of a trace: those that the thesis schedules, the same with estimates filled in, and all that it counts.
 
     ``submitted`` has the columns ``submit_ms``, ``width``, ``run_ms`` and ``estimate_ms``, also of jobs with no run
-    time,
-    which the thesis does not schedule.
+    time, which the thesis does not schedule.
     """
 
     trace: ThesisTrace
@@ -350,7 +314,7 @@ def table_5_1(runs: ThesisRuns) -> Findings:
             sldwa = [runs.result(key, "planning", policy.lower(), one).metrics().sldwa for one in conversions]
             tolerance = THESIS_TRACES[key].tolerance_pct
             rows.append(Row((key, policy), tuple(_value(published, one, tolerance) for one in sldwa)))
-    section = Section(title="SLDwA under planning", headings=("trace", "policy"), columns=conversions, rows=tuple(rows))
+    section = Section("SLDwA under planning", ("trace", "policy"), conversions, tuple(rows))
     return Findings(
         sections=(section,) if rows else (),
         conclusions=_best_policies(runs) if rows else (),
@@ -411,7 +375,7 @@ def _section(key: str, published: Mapping[str, Printed], readings: Mapping[str, 
         Row((name,), tuple(_value(number, ours.get(name)) for ours in readings.values()))
         for name, number in published.items()
     )
-    return Section(title=key, headings=("",), columns=tuple(readings), rows=rows)
+    return Section(key, ("",), tuple(readings), rows)
 
 
 def _conversion_notes(runs: ThesisRuns) -> tuple[str, ...]:
@@ -477,9 +441,9 @@ def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tupl
     figures = ", ".join(f"{value:.1f}% with {name}" for name, value in mean_pct.items())
     return (
         Conclusion(
-            source="Table 3.6",
-            claim="The table is made with planned FCFS, not with a FCFS queue and EASY backfilling",
-            verdicts={
+            "Table 3.6",
+            "The table is made with planned FCFS, not with a FCFS queue and EASY backfilling",
+            {
                 "numbers": Verdict(
                     nearest == PLANNED,
                     f"AWT, ARTwW and SLDwA of {', '.join(own)} differ from the published by {figures}, on average",
@@ -503,9 +467,9 @@ def _best_policies(runs: ThesisRuns) -> tuple[Conclusion, ...]:
         )
         conclusions.append(
             Conclusion(
-                source="section 5.1.1",
-                claim=f"Of the three policies {claim} is {_listed(named)}",
-                verdicts={"numbers": Verdict(found == named, _listed(found))},
+                "section 5.1.1",
+                f"Of the three policies {claim} is {_listed(named)}",
+                {"numbers": Verdict(found == named, _listed(found))},
             )
         )
     return tuple(conclusions)
@@ -524,11 +488,11 @@ def _dates_section(jobs_of: Mapping[str, ThesisJobs]) -> Section:
         moved = [_moved(jobs, TABLES_A[key], clock) for clock in (header, trace.table_clock, trace.month_clock)]
         rows.append(Row((key,), our_values(*moved)))
     return Section(
-        title="How the dates are read: sum over the months of | our jobs - published jobs |",
-        headings=("trace",),
-        columns=("time zone of the file", "clock of Table 3.5", "an hour behind that (used)"),
-        rows=tuple(rows),
-        layout=OURS,
+        "How the dates are read: sum over the months of | our jobs - published jobs |",
+        ("trace",),
+        ("time zone of the file", "clock of Table 3.5", "an hour behind that (used)"),
+        tuple(rows),
+        OURS,
     )
 
 
@@ -549,7 +513,7 @@ def _jobs_section(key: str, jobs: ThesisJobs) -> Section:
         for line in TABLES_A[key]
     ]
     columns = ("jobs", "width", "run time [s]", "estimate [s]", "factor")
-    return Section(title=f"{key}: submitted jobs", headings=("month",), columns=columns, rows=tuple(rows), layout=EACH)
+    return Section(f"{key}: submitted jobs", ("month",), columns, tuple(rows), EACH)
 
 
 def _job_values(line: Month, submitted: Mapping[str, IntArray], rows: BoolArray) -> tuple[Value, ...]:
@@ -575,7 +539,7 @@ def _sldwa_section(key: str, own: Mapping[str, Sequence[float]]) -> Section:
         pairs = zip(line.sldwa, own.get(line.month, (None,) * len(POLICIES)), strict=True)
         values = (Value(published=theirs, ours=sldwa, decimals=4) for theirs, sldwa in pairs)
         rows.append(Row((line.month,), tuple(values)))
-    return Section(title=f"{key}: SLDwA", headings=("month",), columns=POLICIES, rows=tuple(rows), layout=EACH)
+    return Section(f"{key}: SLDwA", ("month",), POLICIES, tuple(rows), EACH)
 
 
 def _best_months(key: str, ours: Mapping[str, Sequence[float]]) -> Conclusion:
@@ -586,7 +550,7 @@ def _best_months(key: str, ours: Mapping[str, Sequence[float]]) -> Conclusion:
     if other:
         figures += "; not " + ", ".join(f"{line.month} ({line.best})" for line in other)
     return Conclusion(
-        source=f"Table A.{TRACES.index(key) + 1}",
-        claim=f"{key}: the best policy of each month is the published one",
-        verdicts={"numbers": Verdict(not other, figures)},
+        f"Table A.{TRACES.index(key) + 1}",
+        f"{key}: the best policy of each month is the published one",
+        {"numbers": Verdict(not other, figures)},
     )

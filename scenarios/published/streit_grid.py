@@ -169,13 +169,13 @@ def _by_overhead(
     for k, pct in enumerate(OVERHEADS_PCT):
         values = (Value(published=published[name][k], ours=numbers[name][k], decimals=decimals) for name in EXTRACTS)
         rows.append(Row((f"p = {pct}%",), tuple(values)))
-    section = Section(title=title, headings=("overhead",), columns=tuple(EXTRACTS), rows=tuple(rows), layout=EACH)
+    section = Section(title, ("overhead",), tuple(EXTRACTS), tuple(rows), EACH)
     grown = {name: change_pct(column[-1], column[0]) for name, column in numbers.items()}
     claim = f"From p = 0% to 60% they grow by at least {growth_pct:.0f}% for every workload"
     verdict = Verdict(min(grown.values()) >= growth_pct, _listed(grown, "%"))
     return Findings(
         sections=(section,),
-        conclusions=(Conclusion(source=table, claim=claim, verdicts={"numbers": verdict}),),
+        conclusions=(Conclusion(table, claim, {"numbers": verdict}),),
     )
 
 
@@ -188,10 +188,7 @@ def table_7_6(runs: GridRuns) -> Findings:
             values = tuple(Value(published=number, ours=count) for count in counts)
             rows.append(Row((machines, f"p = {overhead:.0%}"), values))
     section = Section(
-        title="Published for syn_org, ours for the extracts",
-        headings=("configuration", "overhead"),
-        columns=tuple(EXTRACTS),
-        rows=tuple(rows),
+        "Published for syn_org, ours for the extracts", ("configuration", "overhead"), tuple(EXTRACTS), tuple(rows)
     )
     notes = ("The published numbers are of a synthetic workload that is not public; only the size can be compared.",)
     return Findings(
@@ -209,9 +206,9 @@ def _fewer_when_it_costs_more(runs: GridRuns) -> Conclusion:
             changes[f"{name} {machines}"] = change_pct(few, many)
     more = {label: change for label, change in changes.items() if change >= 0}
     return Conclusion(
-        source="Table 7.6",
-        claim="At an overhead of 300% fewer jobs are split than at 30%, on every configuration",
-        verdicts={"numbers": Verdict(not more, _listed(more or {"largest change": max(changes.values())}, "%"))},
+        "Table 7.6",
+        "At an overhead of 300% fewer jobs are split than at 30%, on every configuration",
+        {"numbers": Verdict(not more, _listed(more or {"largest change": max(changes.values())}, "%"))},
     )
 
 
@@ -221,9 +218,9 @@ def _smaller_on_m384(runs: GridRuns) -> Conclusion:
         much, little = (runs.consumption_node_ms(name, "m384", adaptive(p)) for p in (3.0, 0.3))
         ratio[name] = change_pct(much, little)
     return Conclusion(
-        source="Table 7.6",
-        claim="On m384, where no job must be split, their resource consumption falls too (published: by 71%)",
-        verdicts={"numbers": Verdict(max(ratio.values()) < 0, _listed(ratio, "%"))},
+        "Table 7.6",
+        "On m384, where no job must be split, their resource consumption falls too (published: by 71%)",
+        {"numbers": Verdict(max(ratio.values()) < 0, _listed(ratio, "%"))},
     )
 
 
@@ -242,9 +239,7 @@ def conclusions(runs: GridRuns) -> Findings:
 
 def _conclusion(source: str, claim: str, judged: Iterable[tuple[str, bool, str]]) -> Conclusion:
     """Return a conclusion with a verdict for each workload."""
-    return Conclusion(
-        source=source, claim=claim, verdicts={name: Verdict(holds, figures) for name, holds, figures in judged}
-    )
+    return Conclusion(source, claim, {name: Verdict(holds, figures) for name, holds, figures in judged})
 
 
 def _equal_machines_are_better(runs: GridRuns) -> Conclusion:

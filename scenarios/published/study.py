@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from gridweave.errors import OptionError, TraceError
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.runner import in_threads
 from gridweave.scenarios.traces.load import find_trace
-
-Progress = Callable[[int, int, str], None]
-"""How much is done, how much there is, and what is going on."""
 
 SettingT = TypeVar("SettingT", bound=Hashable)
 ResultT = TypeVar("ResultT")

@@ -34,7 +34,8 @@ from gridweave.scenarios.generators.hyper_erlang import (
 )
 from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Record, Row, Section, Verdict, our_values
 from gridweave.scenarios.published.streit import THESIS_TRACES
-from gridweave.scenarios.published.study import Progress, Study, seeds_of
+from gridweave.scenarios.published.study import Study, seeds_of
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.traces.swf import read_swf
 from gridweave.scenarios.workload.columns import NARROW_UP_TO
 from gridweave.scenarios.workload.estimates import with_estimates
@@ -120,8 +121,7 @@ def estimator_class(workload: Workload, estimates: str) -> npt.NDArray[np.int64]
     """Return which of ten classes of estimators each job is in, by the model of its estimates (Zhang, section 4).
 
     Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including, 1 + (i + 1) X /
-    10.
-    Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the estimate. Rounding of
+    10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the estimate. Rounding of
     estimates to whole milliseconds is not let to make an eleventh class.
     """
     name, _, text = estimates.partition(":")
@@ -522,7 +522,7 @@ CLAIMS: Mapping[str, Sequence[tuple[str, str, Check]]] = {
 def judge(figure: str, curves: Mapping[str, Curves]) -> tuple[Conclusion, ...]:
     """Check the conclusions that the paper draws from a figure, by the curves of each reading."""
     return tuple(
-        Conclusion(source=source, claim=claim, verdicts={reading: check(one) for reading, one in curves.items()})
+        Conclusion(source, claim, {reading: check(one) for reading, one in curves.items()})
         for source, claim, check in CLAIMS[figure]
     )
 
@@ -648,11 +648,7 @@ def _section(figure: str, panel: Panel, curves: Mapping[str, Curves]) -> Section
             rows.append(Row((reading, line.label), (*cells, *our_values(100 * curve.highest, decimals=1))))
     columns = (*(f"{rho:.0%}" for rho in GRID), "highest [%]")
     return Section(
-        title=f"{panel.title}: {name[0].lower()}{name[1:]} at a utilisation",
-        headings=("reading", ""),
-        columns=columns,
-        rows=tuple(rows),
-        layout=OURS,
+        f"{panel.title}: {name[0].lower()}{name[1:]} at a utilisation", ("reading", ""), columns, tuple(rows), OURS
     )
 
 

@@ -346,7 +346,7 @@ class GridRun:
         """
         result, jobs = self.result, self.result.workload
         start_ms, end_ms = result.start_ms[rows], result.end_ms[rows]
-        crossed = {} if self.net is None else network_columns(result)
+        more = {**self._crossed(), **result.columns}
         return {
             "job_id": jobs.job_id[rows],
             "submit_ms": jobs.submit_ms[rows],
@@ -358,7 +358,7 @@ class GridRun:
             "site": self.sites_of_jobs(rows),
             "fragments": result.n_fragments[rows],
             "killed": jobs.overran[rows] & (start_ms != NEVER),
-        } | {name: values[rows] for name, values in crossed.items()}
+        } | {name: values[rows] for name, values in more.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the jobs as a table, with ``home``, the name of the site at which each was submitted.
@@ -460,10 +460,13 @@ class GridRun:
         """
         return write_all(Path(folder), files_of(self, self._write_jobs, plots=plots))
 
+    def _crossed(self) -> dict[str, npt.NDArray[Any]]:
+        return {} if self.net is None else network_columns(self.result)
+
     def _write_jobs(self, path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            header = (*JOBS_HEADER, *(() if self.net is None else COLUMNS))
+            header = (*JOBS_HEADER, *self._crossed(), *self.result.columns)
             writer.writerow(header)
             for first in range(0, len(self.result.workload), ROWS_AT_ONCE):
                 columns = self.job_columns(slice(first, first + ROWS_AT_ONCE))

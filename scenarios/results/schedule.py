@@ -6,6 +6,7 @@ import contextlib
 import csv
 import functools
 import io
+import math
 import os
 import re
 import shutil
@@ -167,7 +168,7 @@ def folder_name(label: str) -> str:
 
 
 def write_jobs_csv(result: SimulationResult, path: Path) -> None:
-    """Write one line per job of the workload, in its order, under the header `JOBS_HEADER`.
+    """Write one line per job of the workload, in its order, under the header `JOBS_HEADER`, with the result's columns.
 
     Parameters
     ----------
@@ -178,17 +179,19 @@ def write_jobs_csv(result: SimulationResult, path: Path) -> None:
 
     Notes
     -----
-    Numbers are whole; ``killed`` is 0 or 1. The name of the site is quoted where it holds a comma, a quote or an end of
-    line (RFC 4180). Lines end with a line feed. Rows are made in blocks, so memory does not grow with their number.
+    Numbers of the header are whole; ``killed`` is 0 or 1. The name of the site is quoted where it holds a comma, a
+    quote or an end of line (RFC 4180). Lines end with a line feed. Rows are made in blocks, so memory does not grow
+    with their number.
     """
-    line = (
-        ",".join(_csv_field(result.site).replace("%", "%%") if name == "site" else "%d" for name in JOBS_HEADER) + "\n"
-    )
+    header = (*JOBS_HEADER, *result.columns)
+    forms = {"site": _csv_field(result.site).replace("%", "%%")}
+    forms |= {name: "%d" if np.asarray(values).dtype.kind in "biu" else "%r" for name, values in result.columns.items()}
+    line = ",".join(forms.get(name, "%d") for name in header) + "\n"
     with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(",".join(JOBS_HEADER) + "\n")
+        file.write(",".join(header) + "\n")
         for first in range(0, len(result.workload), ROWS_AT_ONCE):
             columns = result.job_columns(slice(first, first + ROWS_AT_ONCE))
-            numbers = [columns[name].tolist() for name in JOBS_HEADER if name != "site"]
+            numbers = [columns[name].tolist() for name in header if name != "site"]
             file.write("".join(map(line.__mod__, zip(*numbers, strict=True))))
 
 
@@ -266,6 +269,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} is a {type(value).__name__}")
+
+
+def plain_numbers(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """Return figures as JSON takes them: None for what is not defined."""
+    return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
 def save_figure(path: Path, figure: Figure) -> None:
@@ -391,6 +399,10 @@ class SimulationResult(MadeAnew):
         With a network: how long its data moved while it held its nodes.
     sharing : SharedUse, optional
         Where jobs share the nodes of one site.
+    columns : mapping from str to numpy.ndarray, shape (n,), optional
+        What a discipline tells of each job besides (docs/write-a-discipline.md); 0 for jobs that were never started.
+    own_metrics : mapping from str to float, optional
+        The metrics that a discipline has of its own; on a grid under the names of the sites, as ``north.NAME``.
     world : WorldUse, optional
         Of a run in the simulated world.
 
@@ -419,6 +431,8 @@ class SimulationResult(MadeAnew):
     slowdown: FloatArray | None = None
     transfer_ms: IntArray | None = None
     sharing: SharedUse | None = None
+    columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    own_metrics: Mapping[str, float] = field(default_factory=dict)
     world: WorldUse | None = None
 
     def __post_init__(self) -> None:
@@ -436,7 +450,8 @@ class SimulationResult(MadeAnew):
             object.__setattr__(self, name, array)
         object.__setattr__(self, "refused", tuple((int(job_id), str(reason)) for job_id, reason in self.refused))
         object.__setattr__(self, "reservations", tuple(self.reservations))
-        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        for name in ("options", "columns", "own_metrics"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         ran = (self.start_ms >= self.workload.submit_ms) & (self.end_ms > self.start_ms)
         wrong = ~ran & ~((self.start_ms == NEVER) & (self.end_ms == NEVER))
         # A schedule with places may be of a live grid, whose clock need not be that of the workload.
@@ -584,7 +599,7 @@ class SimulationResult(MadeAnew):
             "site": self.site,
             "fragments": self.n_fragments[rows],
             "killed": self.killed[rows],
-        }
+        } | {name: values[rows] for name, values in self.columns.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the jobs as a table, one row per job of the workload, in its order.
@@ -672,6 +687,7 @@ class SimulationResult(MadeAnew):
             "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in self.refused],
             "reservations": [msgspec.to_builtins(answer) for answer in self.reservations],
             "metrics": self.metrics().to_dict(),
+            **({"own_metrics": plain_numbers(self.own_metrics)} if self.own_metrics else {}),
             "metrics_by": {
                 kind: {name: metrics.to_dict() for name, metrics in classes.items()}
                 for kind, classes in by_class.items()

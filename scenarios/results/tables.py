@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box
@@ -18,12 +17,8 @@ from rich.text import Text
 from gridweave.errors import InputError
 from gridweave.scenarios.results.grid import GridRun, NetworkUse
 from gridweave.scenarios.results.metrics import PARTS_OF_ONE, Metrics
-from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.schedule import SimulationResult, plain_numbers
 from gridweave.scenarios.workload.table import MS_PER_S
-
-if TYPE_CHECKING:
-    from gridweave.scenarios.results.schedule import SimulationResult
-
 
 ACROSS_AT_MOST = 4
 """More results than this stand below each other, so that the table still fits into 80 columns."""
@@ -115,24 +110,25 @@ def metrics_table(results: Sequence[SimulationResult]) -> Table:
         raise InputError("there is no result to show; give at least one")
     grounds = list(dict.fromkeys(f"{result.workload.name} on {result.nodes} nodes" for result in results))
     compare = len(results) > 1 and len(grounds) == 1
-    labels = [result.label for result in results]
     metrics = [result.metrics() for result in results]
     table = Table(
         title=Text(", ".join(grounds)), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
     )
     if len(results) > ACROSS_AT_MOST:
-        _results_down(table, labels, metrics, compare=compare)
+        _results_down(table, [result.label for result in results], metrics, compare=compare)
     else:
-        _results_across(table, labels, metrics, compare=compare)
+        _results_across(table, results, metrics, compare=compare)
     if compare:
         table.caption = Text("\n* best", _BEST, justify="left")
     return table
 
 
-def _results_across(table: Table, labels: Sequence[str], metrics: Sequence[Metrics], *, compare: bool) -> None:
+def _results_across(
+    table: Table, results: Sequence[SimulationResult], metrics: Sequence[Metrics], *, compare: bool
+) -> None:
     table.add_column("", no_wrap=True)
-    for label in labels:
-        table.add_column(Text(label), justify="right", overflow="fold")
+    for result in results:
+        table.add_column(Text(result.label), justify="right", overflow="fold")
     for section in _SECTIONS:
         for row in section:
             table.add_row(
@@ -141,6 +137,16 @@ def _results_across(table: Table, labels: Sequence[str], metrics: Sequence[Metri
             )
         if section is not _SECTIONS[-1]:
             table.add_row()
+    own = [{name: (value, unit) for name, value, unit in own_rows(result)} for result in results]
+    names = dict.fromkeys(name for rows in own for name in rows)
+    if names:
+        table.add_row()
+    for name in names:
+        unit = next(rows[name][1] for rows in own if name in rows)
+        table.add_row(
+            Text(name) + Text(f" [{unit}]" if unit else "", "dim"),
+            *(Text(rows[name][0] if name in rows else "–") for rows in own),
+        )
 
 
 def _results_down(table: Table, labels: Sequence[str], metrics: Sequence[Metrics], *, compare: bool) -> None:
@@ -222,6 +228,19 @@ def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
     values = run.as_one().metrics().to_dict()
     for name in run.shown:
         yield _shown(name, values[name])
+    yield from own_rows(result)
+
+
+def own_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the metrics that the disciplines of a result have of their own.
+
+    Yields
+    ------
+    tuple of str
+        Name, value, unit.
+    """
+    for name, value in plain_numbers(result.own_metrics).items():
+        yield _shown(name, value)
 
 
 def network_rows(use: NetworkUse) -> Iterator[tuple[str, str, str]]:

@@ -323,11 +323,12 @@ def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload 
 def _about_sharing(scenario: Scenario) -> list[str]:
     """Return what to say of tables about shared nodes that have no effect."""
     shares = any(site.shares_nodes for site in sites_of(scenario))
+    asks = any(DISCIPLINES[site.discipline].uses_resources for site in sites_of(scenario))
     known = scenario.workload.resources is not None
-    if shares and not known:
+    if asks and not known:
         return ["nothing is known of what jobs need (workload.resources), so none shares its nodes"]
-    if known and not shares:
-        names = ", ".join(entry.name for entry in DISCIPLINES.values() if entry.shares_nodes)
+    if known and not asks:
+        names = ", ".join(entry.name for entry in DISCIPLINES.values() if entry.uses_resources)
         return [f"no site shares its nodes (discipline {names}): workload.resources has no effect"]
     if shares and scenario.grid.control == "full" and scenario.grid.mode != "local":
         return ["under full control the grid asks for whole nodes: only a site's own users share them"]

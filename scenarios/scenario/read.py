@@ -49,10 +49,9 @@ from gridweave.scenarios.scenario.tables import (
     Transformation,
     WorkloadTable,
 )
-from gridweave.scenarios.traces.resources import read_resources
+from gridweave.scenarios.traces.resources import with_mix
 from gridweave.scenarios.workload.columns import (
     AT_HOME,
-    assign_resources,
     check_bytes,
     check_fraction,
     check_pattern,
@@ -314,9 +313,7 @@ def with_resources(
         Takes what is wrong, at ``workload.resources``; the workload is unchanged then.
     """
     try:
-        if Path(resources).suffix:
-            return read_resources(file or resources, workload)
-        return assign_resources(workload, resources, rng)
+        return with_mix(workload, file or resources, rng)
     except OptionError as error:
         report.add(("workload", "resources"), error.problem)
     except InputError as error:

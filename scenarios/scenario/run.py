@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.scenarios.batch.grid import at_home, grid_result
 from gridweave.scenarios.batch.simulate import simulate
@@ -20,7 +21,6 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
-from gridweave.site.policy import SitePolicy
 
 Progress = Callable[[int, int, str], None]
 """How much is done, how much there is, and what is going on."""
@@ -113,13 +113,19 @@ def _run_local(built: Built) -> SimulationResult:
     """Run each site by itself, with the jobs of its own users and its own discipline."""
     workload = built.workload
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
+    columns: dict[str, npt.NDArray[np.float64]] = {}
+    own_metrics: dict[str, float] = {}
     for site, policy in enumerate(built.site_policies):
         rows = np.flatnonzero(built.home == site)
         if len(rows):
-            schedule = _run_alone(workload.take(rows), int(built.nodes[site]), policy)
-            start_ms[rows], end_ms[rows] = schedule.start_ms, schedule.end_ms
+            done = _run_alone(workload.take(rows), int(built.nodes[site]), policy)
+            start_ms[rows], end_ms[rows] = done.start_ms, done.end_ms
+            for name, values in done.columns.items():
+                columns.setdefault(name, np.zeros(len(workload)))[rows] = values
+            own_metrics |= {f"{built.site_names[site]}.{name}": value for name, value in done.own_metrics.items()}
     placement = at_home(workload, built.home, start_ms != NEVER)
-    return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {})
+    more = {"columns": columns, "own_metrics": own_metrics}
+    return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {}, **more)
 
 
 def _run_alone(workload: Workload, nodes: int, policy: Policy) -> SimulationResult:
@@ -130,5 +136,4 @@ def _run_alone(workload: Workload, nodes: int, policy: Policy) -> SimulationResu
         unknown = np.ones(len(workload)), *np.zeros((2, len(workload))), np.ones(len(workload))
         columns = dict(zip(RESOURCE_COLUMNS[:4], unknown, strict=True))
         workload = workload.replace(columns={**workload.columns, **columns})
-    assert isinstance(policy, SitePolicy | SharedNodes), f"the discipline {policy.discipline} has no batch loop"
     return simulate(workload, nodes, policy)

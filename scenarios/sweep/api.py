@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from gridweave.errors import OptionError, not_installed
 from gridweave.scenarios.results.schedule import save_figure, write_all, write_json
 from gridweave.scenarios.scenario.read import Overrides
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import workload_key
-from gridweave.scenarios.sweep.plan import PlannedRun, Progress, Seeds, SweepPlan, Vary, check_workloads, make_plan
+from gridweave.scenarios.sweep.plan import PlannedRun, Seeds, SweepPlan, Vary, check_workloads, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
 from gridweave.scenarios.sweep.tables import run_columns, same_for_all_seeds, samples_of, summary_columns, to_frame
 from gridweave.scenarios.sweep.work import METRICS, FinishedRuns, Values

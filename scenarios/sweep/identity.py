@@ -80,8 +80,7 @@ def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str
     """Return the name of a run, 40 hexadecimal digits: of what can have a part in its result, and of nothing else.
 
     Name and description of the scenario, and which metrics it shows, have no part in it; nor has the place of a file,
-    but
-    what it holds.
+    but what it holds.
     """
     plain = msgspec.structs.replace(scenario, header=Header(seed=scenario.header.seed), output=Output())
     return _hash(_without_places(plain, files), stamp)

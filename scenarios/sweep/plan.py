@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.config.toml import FileProblem
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import Overrides, read_draft
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, resolve_files, run_key, workload_key
 
@@ -229,10 +230,6 @@ def _text_of(name: str, value: object, problems: list[str]) -> str:
     except TypeError as error:
         problems.append(f"--vary {name}: {error}, which no scenario file can hold")
         return ""
-
-
-Progress = Callable[[int, int, str], None]
-"""How much is done, how much there is, and what is going on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gridweave.errors import OptionError, UnavailableError, not_installed
 from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, quietly
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import PlannedRun
-from gridweave.scenarios.sweep.work import Outcome, RunTask, perform
+from gridweave.scenarios.sweep.work import Outcome, perform
 
 Outcomes = Generator[tuple[PlannedRun, Outcome], None, None]
 TaskT = TypeVar("TaskT")
@@ -27,8 +27,7 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
     """Carry out runs, and yield what became of each as soon as it is known; closing the generator ends what still runs.
 
     Without an address this machine is used by itself, and as many workers as it has cores if no number is given. With 1
-    and
-    no address, all is done in this process, and Ray is not needed.
+    and no address, all is done in this process, and Ray is not needed.
     """
     if workers is not None and workers < 1:
         raise OptionError("--workers", f"is {workers}; at least 1 is needed")
@@ -39,7 +38,7 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
     stamp = code_stamp()
     if address is None and (workers or os.cpu_count() or 1) == 1:
         for run in runs:
-            yield run, perform(RunTask(run.key, run.scenario, run.files, stamp))
+            yield run, perform(run, stamp)
         return
     with _ray(address, workers) as (ray, is_own):
         yield from _on_ray(ray, runs, stamp, workers, is_own=is_own)
@@ -99,8 +98,8 @@ def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | Non
     try:
         while True:
             while len(flying) < at_once and (run := next(left, None)) is not None:
-                work = RunTask(run.key, run.scenario, run.files, stamp)
-                flying[task.remote(work, {file.digest: contents.get(file.digest) for file in run.files})] = run
+                there = {file.digest: contents.get(file.digest) for file in run.files}
+                flying[task.remote(run, stamp, there)] = run
             if not flying:
                 return
             ended, _ = ray.wait(list(flying), num_returns=1)
@@ -124,10 +123,10 @@ def _put_files(ray: Any, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     return {digest: ray.put(Path(path).read_bytes()) for digest, path in paths.items()}
 
 
-def _perform_there(work: RunTask, contents: dict[str, Any]) -> Outcome:
+def _perform_there(run: PlannedRun, stamp: str, contents: dict[str, Any]) -> Outcome:
     """Carry out a run in a worker of Ray; a file that is not at hand is fetched from the cluster's store."""
     import ray
 
     if any(reference is None for reference in contents.values()):
-        return perform(work)
-    return perform(work, lambda digest: bytes(ray.get(contents[digest])))
+        return perform(run, stamp)
+    return perform(run, stamp, lambda digest: bytes(ray.get(contents[digest])))

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +26,7 @@ from gridweave.scenarios.scenario.run import run_built
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, digest_of, with_file, workload_key
 from gridweave.scenarios.sweep.plan import PlannedRun, SweepPlan
+from gridweave.scenarios.traces.text import new_file, one_line, write_file
 
 Values = dict[str, int | float | None]
 Fetch = Callable[[str], bytes]
@@ -40,21 +39,6 @@ METRICS = (*MULTI_SITE, *Metrics.__struct_fields__)
 _FEW_JOBS = 8
 
 
-class RunTask(msgspec.Struct, frozen=True):
-    """What a worker needs to know of a run.
-
-    Attributes
-    ----------
-    stamp : str
-        Of the code that planned the run.
-    """
-
-    key: str
-    scenario: Scenario
-    files: tuple[InputFile, ...]
-    stamp: str
-
-
 class Outcome(msgspec.Struct, frozen=True):
     """What became of a run: its metrics (`METRICS`), with None for what is not defined, or why it failed."""
 
@@ -63,23 +47,25 @@ class Outcome(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-def perform(work: RunTask, fetch: Fetch | None = None) -> Outcome:
+def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
     """Run one combination with one seed; what it fails at is part of the outcome.
 
     Parameters
     ----------
+    stamp : str
+        Of the code that planned the run.
     fetch : callable, optional
         Gives the content of a file that is not at hand here.
     """
     began = time.perf_counter()
     try:
-        if work.stamp != code_stamp():
+        if stamp != code_stamp():
             raise UnavailableError(
-                f"this worker has gridweave {code_stamp()}, and the sweep was begun with {work.stamp}; "
+                f"this worker has gridweave {code_stamp()}, and the sweep was begun with {stamp}; "
                 "install the same there, or begin again if its sources have changed"
             )
-        scenario = _with_files_at_hand(work.scenario, work.files, fetch)
-        built = _built(scenario, workload_key(scenario, work.files))
+        scenario = _with_files_at_hand(run.scenario, run.files, fetch)
+        built = _built(scenario, workload_key(scenario, run.files))
         _compile(built)
         return Outcome(values_of(run_built(built)), seconds=time.perf_counter() - began)
     except GridweaveError as error:
@@ -176,10 +162,8 @@ def _fetched(name: str, digest: str, fetch: Fetch) -> str:
     path = folder / name
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=folder)
-        with os.fdopen(handle, "wb") as stream:
+        with new_file(path) as (_, stream):
             stream.write(fetch(digest))
-        os.replace(scratch, path)
     return str(path)
 
 
@@ -228,20 +212,8 @@ class FinishedRuns:
         settings = plan.settings(run.combination)
         record = _Record(_FORMAT, run.key, plan.name, settings, run.seed, round(outcome.seconds, 3), outcome.metrics)
         text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-        path = self.folder / f"{run.key}.json"
-        scratch = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, scratch = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.folder)
-            with os.fdopen(handle, "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(scratch, path)
-        except BaseException as error:
-            if scratch is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(scratch)
-            if isinstance(error, OSError):
-                raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-            raise
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot be written: {one_line(error)}") from None
+        write_file(self.folder / f"{run.key}.json", lambda file: file.write(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import zoneinfo
 from collections.abc import Mapping, Sequence
@@ -104,16 +105,7 @@ class ConversionReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain values, for JSON."""
-        return {
-            "name": self.name,
-            "nodes": self.nodes,
-            "records": self.records,
-            "kept": self.kept,
-            "dropped": dict(self.dropped),
-            "cut": self.cut,
-            "estimates_filled": self.estimates_filled,
-            "widths_filled": self.widths_filled,
-        }
+        return dataclasses.asdict(self)
 
 
 def convert(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import http.client
 import os
@@ -12,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+import msgspec
 import platformdirs
 
 from gridweave.errors import InputError, TraceError, UnavailableError
 from gridweave.scenarios.traces.text import new_file, one_line, open_trace
-
-ARCHIVE = "https://www.cs.huji.ac.il/labs/parallel/workload"
 
 TIMEOUT_S = 30.0
 _MAX_DOWNLOAD_BYTES = 1 << 30  # many times the largest trace of the archive
@@ -25,12 +25,13 @@ _MAX_DOWNLOAD_BYTES = 1 << 30  # many times the largest trace of the archive
 Opener = Callable[[str, float], AbstractContextManager[IO[bytes]]]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTrace:
+class KnownTrace(msgspec.Struct, frozen=True):
     """A trace that can be fetched.
 
     Parameters
     ----------
+    url : str
+        Where it is.
     sha256 : str
         SHA-256 of the uncompressed SWF text. It pins the content, however the file is packed.
     nodes : int
@@ -42,38 +43,9 @@ class KnownTrace:
     nodes: int
 
 
-KNOWN_TRACES: dict[str, KnownTrace] = {
-    "CTC-SP2-1996-3.1-cln": KnownTrace(
-        f"{ARCHIVE}/l_ctc_sp2/CTC-SP2-1996-3.1-cln.swf.gz",
-        "8e33a9b597e1ddda2d2164347bac08c9444e1a2620a7947df52f0a1622ec4cde",
-        430,
-    ),
-    "HPC2N-2002-2.2-cln": KnownTrace(
-        f"{ARCHIVE}/l_hpc2n/HPC2N-2002-2.2-cln.swf.gz",
-        "77b8993c73ae438385f6c0015708251f52dc316267b03ac19a406fbea2802afa",
-        240,
-    ),
-    "KTH-SP2-1996-2": KnownTrace(
-        f"{ARCHIVE}/l_kth_sp2/KTH-SP2-1996-2.swf.gz",
-        "df76b94e5f670db52179688a98deec3e1887d10adb39f96c900b8e92abb386ab",
-        100,
-    ),
-    "LANL-CM5-1994-4.1-cln": KnownTrace(
-        f"{ARCHIVE}/l_lanl_cm5/LANL-CM5-1994-4.1-cln.swf.gz",
-        "4766a62dabcc7403ec0a55534aff297203e692ddbf6637bd40100a3800f6354a",
-        1024,
-    ),
-    "LCG-2005-1": KnownTrace(
-        f"{ARCHIVE}/l_lcg/LCG-2005-1.swf.gz",
-        "f8e60cbd08ca990bdd39effc3b3787d7e60539419e2345661c0d5c3b4fa60f4e",
-        24515,
-    ),
-    "SDSC-SP2-1998-4.2-cln": KnownTrace(
-        f"{ARCHIVE}/l_sdsc_sp2/SDSC-SP2-1998-4.2-cln.swf.gz",
-        "2bb635f4b5793f52bd49ccb8fd913d95f9c5be6346925162cadcaf0117e28cf2",
-        128,
-    ),
-}
+with (Path(__file__).parents[1] / "data" / "traces.csv").open(encoding="utf-8", newline="") as _file:
+    KNOWN_TRACES = {row["name"]: msgspec.convert(row, KnownTrace, strict=False) for row in csv.DictReader(_file)}
+"""Full name to trace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from gridweave.scenarios.traces.text import (
     MAX_TIME_S,
     Field,
     check_exact,
+    leading_number,
     read_table,
     seconds_text,
     time_field,
@@ -48,7 +49,6 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _ENTRY = re.compile(r"#+\s*(Machine Size|Start Time|Time Zone|Unix Start Time)\s*:\s*(.*)", re.IGNORECASE)
 _DATE = re.compile(r"(?:[A-Za-z]+,\s*)?(\d{1,2})\s+([A-Za-z]{3})[a-z]*\.?\s+(\d{4}|\d{2}),?\s+(\d{1,2}):(\d\d):(\d\d)")
-_INTEGER = re.compile(r"([+-]?\d{1,18})(?!\d)")
 
 
 def read_mupsie(
@@ -88,20 +88,15 @@ def read_mupsie(
         path,
         records,
         nodes=nodes,
-        stated=(_leading_number(entries.get("machine size", "")),),
+        stated=(leading_number(entries.get("machine size", "")),),
         start_unix_s=_start(entries.get("unix start time", ""), entries.get("start time", ""), zone),
         timezone=zone,
     )
 
 
-def _leading_number(text: str) -> int | None:
-    found = _INTEGER.match(text)
-    return int(found[1]) if found else None
-
-
 def _start(unix_text: str, local_text: str, zone: str | None) -> int | None:
     """Return the instant of time zero that the comments tell, in seconds since 1970 (UTC)."""
-    unix = _leading_number(unix_text)
+    unix = leading_number(unix_text)
     if unix is not None and abs(unix) <= MAX_TIME_S:
         return unix
     date = _DATE.match(local_text)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.traces.text import MAX_WHOLE, check_exact, one_line, open_trace, write_file
-from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, check_resources
+from gridweave.scenarios.traces.text import MAX_WHOLE, NUMBER, check_exact, one_line, open_trace, write_file
+from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, assign_resources, check_resources
 from gridweave.scenarios.workload.table import Workload
 
 FILE_COLUMNS = (*RESOURCE_COLUMNS, "message_bytes")
@@ -32,7 +32,6 @@ TIME_FRACTIONS = RESOURCE_COLUMNS[:3]
 # Nearer to 1 than this a sum is 1 but for the last digits of its parts, which stay as they are written.
 _EXACT_SUM = 1e-9
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
@@ -93,6 +92,24 @@ def read_resources(path: str | Path, workload: Workload) -> Workload:
             text.detach()  # the stream is closed by whoever opened it
     columns = {name: values for name, values in workload.columns.items() if name not in FILE_COLUMNS}
     return workload.replace(columns={**columns, **table})
+
+
+def with_mix(workload: Workload, resources: str | Path, rng: np.random.Generator) -> Workload:
+    """Return a workload whose jobs say what they need beside nodes.
+
+    Parameters
+    ----------
+    resources : str or pathlib.Path
+        A mix to draw from (M1, M2, M3 or per cent), or a file, with a suffix, as `write_resources` makes one.
+
+    Raises
+    ------
+    InputError
+        If the mix is none, or the file cannot be read or is not that of these jobs.
+    """
+    if Path(resources).suffix:
+        return read_resources(resources, workload)
+    return assign_resources(workload, str(resources), rng)
 
 
 def _read(path: str | Path, text: io.TextIOWrapper, workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
@@ -167,7 +184,7 @@ def _read_lines(
 def _value(path: str | Path, line: int, name: str, text: str) -> float:
     """Parse one field."""
     column = _COLUMNS[name]
-    pattern = _WHOLE if column.whole else _NUMBER
+    pattern = _WHOLE if column.whole else NUMBER
     value: float = -1
     if pattern.fullmatch(text):
         value = int(text) if column.whole else float(text)

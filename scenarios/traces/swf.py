@@ -24,6 +24,7 @@ from gridweave.scenarios.traces.text import (
     Field,
     amount_field,
     check_exact,
+    leading_number,
     read_table,
     seconds_text,
     time_field,
@@ -62,7 +63,6 @@ COLUMN_FIELDS: Mapping[str, str] = MappingProxyType(
 _NAMES = tuple(field.name for field in SWF_FIELDS)
 _JOB_FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", "requested_s", "status")
 _ENTRY = re.compile(r";\s{0,3}([A-Z][A-Za-z]*):(?!//)\s*(.*)")
-_INTEGER = re.compile(r"\s*([+-]?\d{1,18})(?!\d)")
 
 # The header entry by which write_swf says that status 0 marks the jobs that were killed at their estimate.
 _KILLED_ENTRY = ("KilledAtEstimate", "status 0")
@@ -103,8 +103,7 @@ class SwfHeader:
 
     def number(self, label: str) -> int | None:
         """Return the whole number that the first value of an entry, such as "MaxNodes", starts with, if any."""
-        found = _INTEGER.match(self.text(label) or "")
-        return int(found[1]) if found else None
+        return leading_number(self.text(label) or "")
 
     @property
     def max_nodes(self) -> int | None:

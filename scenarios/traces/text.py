@@ -35,7 +35,7 @@ _MAX_LINE_BYTES = 1 << 20
 _ROWS_AT_ONCE = 10_000
 _PLAIN_BYTES = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
 _ODD_CHARACTER = re.compile(r"[^\t\x20-\x7e]")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _value(path: str | Path, line: int, field: Field, text: str) -> float:
         shown = text if len(text) <= 40 else f"{text[:37]}..."
         return TraceError(path, f"{shown} {problem}", line=line, field=field.name)
 
-    value = float(text) if _NUMBER.fullmatch(text) else math.nan
+    value = float(text) if NUMBER.fullmatch(text) else math.nan
     if math.isnan(value):
         raise wrong("is not a number; only decimal numbers may stand here, and -1 for what is not known")
     if not field.low <= value <= field.high:
@@ -223,6 +223,12 @@ def _joined(parts: list[FloatArray]) -> FloatArray:
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def leading_number(text: str) -> int | None:
+    """Return the whole number that a text starts with, if any."""
+    found = re.match(r"\s*([+-]?\d{1,18})(?!\d)", text)
+    return int(found[1]) if found else None
 
 
 def one_line(error: BaseException) -> str:

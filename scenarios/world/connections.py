@@ -121,9 +121,8 @@ class Routes:
 
     The times of both are added to each other, and so are their losses. Messages cross links if the meta-scheduler has a
     ``node`` among them. ``keeps_order`` says whether every message arrives, once, and in order, for the whole of the
-    run;
-    ``margin_ms`` how far ahead a start on several sites is agreed: request, answer and commitment, and two losses on
-    the way.
+    run; ``margin_ms`` how far ahead a start on several sites is agreed: request, answer and commitment, and two losses
+    on the way.
     """
 
     def __init__(
@@ -282,10 +281,8 @@ class Connections:
     """One connection for each site, with a channel at either end where the network does not keep order.
 
     ``down`` says which sites have failed now, and is kept up to date by its owner. ``plan`` has `arrive` called later
-    if
-    the kind is `PACKET`, `resend` if it is `RESEND`; ``deliver`` takes what arrives, for a site or the grid (`GRID`).
-    The
-    ends in ``unsent`` have put what only a `send` sends, as all do where there are channels.
+    if the kind is `PACKET`, `resend` if it is `RESEND`; ``deliver`` takes what arrives, for a site or the grid
+    (`GRID`). The ends in ``unsent`` have put what only a `send` sends, as all do where there are channels.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ repeated by itself: as a search of one run, with its seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -18,6 +18,7 @@ from gridweave.netmodel.changes import Timetable, random_changes
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built
+from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
 from gridweave.scenarios.world.links import merged
@@ -32,9 +33,6 @@ MAX_SEED = 2**63 - 1
 
 _LONGEST_MS = 300_000.0
 """Longer faults show nothing new, and cost a packet a second."""
-
-Progress = Callable[[int, int, str], None]
-"""How much is done, how much there is, and what is going on."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

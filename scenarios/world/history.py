@@ -28,9 +28,8 @@ class History:
     """The record of one run, checked as it is written; lanes are the hardware threads of a node of each site.
 
     ``leases`` has until when nodes may be reserved, by site, job and attempt. Every method raises ViolationError: a
-    node is
-    double-booked, a job runs twice, a part of a job starts or works without the others, nodes are reserved past their
-    lease, or an accepted job is lost or given up unasked.
+    node is double-booked, a job runs twice, a part of a job starts or works without the others, nodes are reserved past
+    their lease, or an accepted job is lost or given up unasked.
     """
 
     def __init__(self, nodes: list[int], lanes: list[int] | None = None) -> None:

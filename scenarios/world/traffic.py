@@ -84,10 +84,9 @@ class LinkTraffic:
 
     A job has the factor, and its data takes the time, of the links as they were when the grid placed it. Under static
     and dynamic contention its data has flows (docs/grid.md, "Transfers under contention"). Of each job ``factor`` is
-    how it
-    grew on idle links, ``length_ms`` how long it takes on them with its data, ``transfer_ms`` how long that moved while
-    it
-    held its nodes. ``stirred`` says that something has happened at this instant that may change the rates of jobs.
+    how it grew on idle links, ``length_ms`` how long it takes on them with its data, ``transfer_ms`` how long that
+    moved while it held its nodes. ``stirred`` says that something has happened at this instant that may change the
+    rates of jobs.
     """
 
     def __init__(

@@ -13,9 +13,23 @@ DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in (queue.ENTRY, pl
 """Name to entry."""
 
 
+def entry_named(name: str) -> Entry:
+    """Return a discipline.
+
+    Raises
+    ------
+    OptionError
+        If there is none of that name.
+    """
+    entry = DISCIPLINES.get(name)
+    if entry is None:
+        raise OptionError("discipline", f"{name!r} is not known; one of {', '.join(DISCIPLINES)}")
+    return entry
+
+
 def entry_of(policy: Policy) -> Entry:
     """Return the discipline of a policy."""
-    return DISCIPLINES[policy.discipline]
+    return entry_named(policy.discipline)
 
 
 def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mapping[str, object]) -> Policy:
@@ -42,9 +56,7 @@ def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mappi
     >>> read_policy("queue", 8, {"order": "sjf"}, {"order": "fcfs", "backfill": "none"}).label
     'sjf none'
     """
-    entry = DISCIPLINES.get(name)
-    if entry is None:
-        raise OptionError("discipline", f"{name!r} is not known; one of {', '.join(DISCIPLINES)}")
+    entry = entry_named(name)
     for other in DISCIPLINES.values():
         if other is not entry and other.table is not None and given.get(other.table_key) is not None:
             raise OptionError(other.table_key, f"is for the discipline {other.name}, and this site has {name!r}")

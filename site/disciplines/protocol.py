@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.site.explain import SiteReason
@@ -19,7 +21,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, or one that `ChangesRates`, or both.
+    `ChoosesNodes`, `ChangesRates` or `KeepsFigures`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -110,6 +112,42 @@ class ChangesRates(Protocol):
         """
 
 
+@runtime_checkable
+class KeepsFigures(Protocol):
+    """What a simulation asks besides of a discipline that tells more of its jobs, or of itself, than when they ran."""
+
+    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return the figures of a job that ends now, before that is told: one for each of `Entry.columns`."""
+
+    def totals(self) -> Mapping[str, float]:
+        """Return what has been counted so far, by name, for `Entry.metrics`."""
+
+
+class Played(NamedTuple):
+    """What a simulation of one site came to, for the metrics of its discipline.
+
+    Attributes
+    ----------
+    nodes : int
+        Of the site.
+    submit_ms, start_ms, end_ms, width, run_ms : numpy.ndarray of int64, shape (m,)
+        Of every job that ran, at least one, in the order of submission; ``run_ms`` is its run time alone at full rate.
+    columns : mapping from str to numpy.ndarray, shape (m,)
+        The figures of each, under the names `Entry.columns`.
+    totals : mapping from str to float
+        As from `KeepsFigures.totals` at the end.
+    """
+
+    nodes: int
+    submit_ms: npt.NDArray[np.int64]
+    start_ms: npt.NDArray[np.int64]
+    end_ms: npt.NDArray[np.int64]
+    width: npt.NDArray[np.int64]
+    run_ms: npt.NDArray[np.int64]
+    columns: Mapping[str, npt.NDArray[Any]]
+    totals: Mapping[str, float]
+
+
 class Policy(Protocol):
     """How a site schedules: of any discipline, a frozen struct."""
 
@@ -145,13 +183,21 @@ class Entry:
     backfills : tuple of str
         The backfillings that it knows, the default first.
     table : type of msgspec.Struct, optional
-        What else a scenario may say of such a site: the keys of a table at the site, called ``table_key``, and handed
-        to ``read`` under that name.
+        Its own options: the keys of a table at the site in a scenario and in GRID.toml, called ``table_key``, and the
+        ``--option`` of the command. It is handed to ``read`` under the name ``table_key``.
     shares_nodes : bool
-        Whether several jobs may be on a node. They then tell what they need of it: the columns of a workload
+        Whether several jobs may be on a node.
+    uses_resources : bool
+        Whether it counts what jobs need of CPU, network, disk and memory: the columns of a workload
         `gridweave.scenarios.workload.columns.RESOURCE_COLUMNS`, the field ``resources`` of a `Job`.
     keeps_reservations : bool
         Whether nodes can be reserved in advance.
+    columns : tuple of str
+        What a simulation tells of each job besides, in ``jobs.csv`` and as ``result.columns``; names with units. The
+        discipline is one that `KeepsFigures`.
+    metrics : callable, optional
+        Takes what was `Played`; returns metrics of its own by name, with units, for tables, ``summary.json`` and
+        ``result.own_metrics``.
     """
 
     name: str
@@ -162,7 +208,10 @@ class Entry:
     table: type[msgspec.Struct] | None = None
     table_key: str = ""
     shares_nodes: bool = False
+    uses_resources: bool = False
     keeps_reservations: bool = False
+    columns: tuple[str, ...] = ()
+    metrics: Callable[[Played], Mapping[str, float]] | None = None
 
 
 def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:

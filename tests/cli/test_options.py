@@ -24,6 +24,7 @@ GIVEN: dict[str, Any] = {
     "slack": 0.5,
     "aging": "none",
     "limits": [],
+    "own": [],
     "nodes": 100,
 }
 

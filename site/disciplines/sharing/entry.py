@@ -80,4 +80,5 @@ ENTRY = Entry(
     table=SharingTable,
     table_key="sharing",
     shares_nodes=True,
+    uses_resources=True,
 )

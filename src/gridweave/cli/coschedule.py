@@ -89,10 +89,10 @@ class SharingOptions:
     max_slowdown: float = 1.6
     slowdowns: str | None = None
 
-    def check_unused(self) -> None:
-        """Refuse options that go with shared nodes alone."""
+    def check_unused(self, *, uses_resources: bool) -> None:
+        """Refuse options that go with shared nodes alone; what jobs need of CPU and the rest may count all the same."""
         for one in fields(self):
-            if getattr(self, one.name) != one.default:
+            if getattr(self, one.name) != one.default and not (uses_resources and one.name == "resources"):
                 raise OptionError(f"--{one.name.replace('_', '-')}", "goes with --discipline lomarc")
 
 
@@ -159,18 +159,13 @@ def _model(slowdowns: str | None) -> SlowdownModel:
 
 def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple[Workload, Sequence[str]]:
     """Read the trace, and give its jobs their resources."""
-    from pathlib import Path
-
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
-    from gridweave.scenarios.traces.resources import read_resources
-    from gridweave.scenarios.workload.columns import assign_resources
+    from gridweave.scenarios.traces.resources import with_mix
 
     workload, report = load_workload(trace, nodes=nodes)
-    if Path(resources).suffix:
-        return read_resources(resources, workload), report.lines()
-    return assign_resources(workload, resources, np.random.default_rng(seed)), report.lines()
+    return with_mix(workload, resources, np.random.default_rng(seed)), report.lines()
 
 
 def _simulated(

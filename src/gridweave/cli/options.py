@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.scenarios.workload.reservations import Request
-    from gridweave.site.policy import Limit, SitePolicy, Window
+    from gridweave.site.disciplines.protocol import Entry, Policy
+    from gridweave.site.policy import Limit, Window
 
 __all__ = [
     "DAYS",
     "named_as_typed",
+    "own_options",
     "parse_bytes",
     "parse_limit",
     "parse_reservation",
@@ -26,6 +30,8 @@ __all__ = [
     "span_text",
     "split_names",
 ]
+
+T = TypeVar("T")
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -206,38 +212,88 @@ def _time_of_day_ms(key: str, text: str) -> int:
 
 
 def policies(
-    discipline: str, orders: str, backfills: str, choices: str, slack: float, aging: str, limits: list[str], nodes: int
-) -> list[SitePolicy]:
+    discipline: str,
+    orders: str,
+    backfills: str,
+    choices: str,
+    slack: float,
+    aging: str,
+    limits: list[str],
+    own: list[str],
+    nodes: int,
+) -> list[Policy]:
     """Return the policies that the options of a command name: every combination of the lists."""
-    from gridweave.site.policy import BACKFILLS, SitePolicy
+    from gridweave.site.disciplines.dictionary import entry_named, read_policy
 
-    discipline = discipline.strip().lower()
-    if discipline not in BACKFILLS:
-        from gridweave.site.disciplines.dictionary import DISCIPLINES
-
-        raise OptionError("--discipline", f"{discipline!r} is not known; one of {', '.join(DISCIPLINES)}")
+    with named_as_typed():
+        entry = entry_named(discipline.strip().lower())
     aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
     if aging_ms == 0:
         raise OptionError("--aging", f"{aging!r} is no time to wait; write a longer one such as 2h, or none")
-    if limits and discipline != "planning":
-        raise OptionError("--limit", "goes with --discipline planning; a queue keeps no limits")
+    if limits and not entry.keeps_reservations:
+        raise OptionError("--limit", "goes with --discipline planning; no other keeps limits")
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
-    names = [
-        (order, backfill, choice)
-        for order in split_names("--order", orders)
-        for backfill in split_names("--backfill", backfills)
-        for choice in split_names("--choice", choices)
-    ]
-    with named_as_typed():
-        return [
-            SitePolicy(
-                discipline=discipline,
-                order=order,
-                backfill=backfill,
-                choice=choice,
-                slack=slack,
-                aging_ms=aging_ms,
-                limits=parsed,
-            )
-            for order, backfill, choice in names
-        ]
+    tables = own_options(entry, own)
+    found = []
+    for order in split_names("--order", orders):
+        for backfill in split_names("--backfill", backfills):
+            for choice in split_names("--choice", choices):
+                given = {
+                    "order": _unless(order, "fcfs"),
+                    "backfill": _unless(backfill, "easy"),
+                    "choice": _unless(choice, "first-fit"),
+                    "slack": _unless(slack, 0.5),
+                    "aging_ms": _unless(aging_ms, float("inf")),
+                    "limits": parsed or None,
+                }
+                usual = {"order": order, "backfill": backfill}
+                with named_as_typed():
+                    found += [read_policy(entry.name, nodes, given | table, usual) for table in tables]
+    return found
+
+
+def _unless(value: T, usual: T) -> T | None:
+    """Return what was given; None if that is what holds anyway."""
+    return None if value == usual else value
+
+
+def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
+    """Return a discipline's own options, under the key of their table: one for each combination of their values.
+
+    Parameters
+    ----------
+    texts : list of str
+        ``key=value``, or ``key=value,value`` to compare several; a value as in a scenario, or a bare word.
+
+    Raises
+    ------
+    OptionError
+        If a text is no such pair, or the discipline has no options.
+    ScenarioError
+        If the options are not known, or their values make no sense.
+    """
+    from gridweave.grid.config.toml import FileReport, convert_table
+
+    if not texts:
+        return [{}]
+    if entry.table is None:
+        raise OptionError("--option", f"is of no use: the discipline {entry.name} has no options of its own")
+    values: dict[str, list[object]] = {}
+    for text in texts:
+        key, separator, written = (part.strip() for part in text.partition("="))
+        if not (separator and key and written):
+            raise OptionError("--option", f"{text!r} is not key=value")
+        values[key] = [_value(one.strip()) for one in written.split(",")]
+    report = FileReport("--option")
+    chosen = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
+    tables = [{entry.table_key: convert_table(one, entry.table, (), report)} for one in chosen]
+    report.raise_if_any()
+    return tables
+
+
+def _value(written: str) -> object:
+    """Return a value as TOML has it; a bare word is a text."""
+    try:
+        return tomllib.loads(f"value = {written}\n")["value"]
+    except ValueError:
+        return written

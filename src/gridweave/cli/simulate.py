@@ -35,10 +35,12 @@ from gridweave.cli.output import (
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.policy import SitePolicy
+    from gridweave.site.disciplines.protocol import Policy
 
 _MIN_WIDTH = 80
 
@@ -48,7 +50,7 @@ Discipline = Annotated[
     typer.Option(
         metavar="NAME",
         help="queue: start jobs from a queue. planning: plan the start of every job, and plan anew when one is "
-        f"submitted or ends. {SHARING_HELP}",
+        f"submitted or ends. {SHARING_HELP} Others: docs/disciplines.md.",
     ),
 ]
 Order = Annotated[
@@ -80,6 +82,14 @@ Slack = Annotated[
 Aging = Annotated[
     str,
     typer.Option(metavar="TIME", help="For priority: the wait that is worth one level, such as 2h; or none."),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE,...",
+        help="An option that the discipline has of its own, as in its table of a scenario. Several values are "
+        "compared. May be given several times.",
+    ),
 ]
 Limits = Annotated[
     list[str] | None,
@@ -125,6 +135,7 @@ def simulate(
     choice: Choice = "first-fit",
     slack: Slack = 0.5,
     aging: Aging = "none",
+    option: Options = None,
     limit: Limits = None,
     reservation: Reservations = None,
     estimates: Estimates = "keep",
@@ -144,8 +155,12 @@ def simulate(
 
     Example: gridweave simulate CTC-SP2-1996-3.1-cln --nodes 430 --discipline planning --order fcfs,sjf,ljf --out result
     """
+    import numpy as np
+
     from gridweave.scenarios.traces.convert import check_nodes
+    from gridweave.scenarios.traces.resources import with_mix
     from gridweave.scenarios.workload.table import MAX_WIDTH
+    from gridweave.site.disciplines.dictionary import entry_named
 
     sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
     if discipline.strip().lower() == SHARING:
@@ -154,22 +169,26 @@ def simulate(
             raise OptionError("--shrink", f"does not go with --discipline {SHARING}; leave it out")
         compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
         return
-    sharing.check_unused()
+    with named_as_typed():
+        entry = entry_named(discipline.strip().lower())
+    sharing.check_unused(uses_resources=entry.uses_resources)
     give_back_large_arrays()
     if out is not None:
         check_folder(out)
     if seed < 0:
         raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
-    if reservation and discipline.strip().lower() == "queue":
-        raise OptionError("--reservation", "goes with --discipline planning; a queue keeps no reservations")
-    given = (discipline, order, backfill, choice, slack, aging, limit or [])
-    with named_as_typed(), delayed_progress("Reading") as report:
+    if reservation and not entry.keeps_reservations:
+        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} keeps no reservations")
+    given = (discipline, order, backfill, choice, slack, aging, limit or [], option or [])
+    with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         check_nodes(nodes)
         # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
-        by_user = any(one.user is not None for policy in named for one in policy.limits)
-        workload, remarks = _prepared(trace, nodes, estimates, shrink, seed, by_user=by_user)
+        rng = np.random.default_rng(seed)
+        workload, remarks = _prepared(trace, nodes, estimates, shrink, rng, _columns_for(trace, named))
+        if entry.uses_resources:
+            workload = with_mix(workload, resources, rng)
         chosen = policies(*given, nodes or workload.nodes or MAX_WIDTH)
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
@@ -197,43 +216,55 @@ def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:
     return [parse_reservation(number, text, nodes) for number, text in enumerate(reservation or [], start=1)]
 
 
+def _columns_for(trace: str, chosen: list[Policy]) -> tuple[str, ...]:
+    """Return the optional columns of a trace that are read; a million jobs have 8 MB of each.
+
+    Of the disciplines with kernels none reads any, but for a limit for one user.
+    """
+    from gridweave.scenarios.traces.load import columns_of
+    from gridweave.site.policy import SitePolicy
+
+    known = columns_of(trace)
+    if not all(isinstance(policy, SitePolicy) for policy in chosen):
+        return known
+    by_user = any(limit.user is not None for policy in chosen for limit in getattr(policy, "limits", ()))
+    return ("user",) if by_user and "user" in known else ()
+
+
 def _prepared(
-    trace: str, nodes: int | None, estimates: str, shrink: float, seed: int, *, by_user: bool
+    trace: str, nodes: int | None, estimates: str, shrink: float, rng: np.random.Generator, columns: Sequence[str]
 ) -> tuple[Workload, Sequence[str]]:
     """Read the trace and apply what the options ask for; return it with what is to be said of it."""
-    import numpy as np
-
-    from gridweave.scenarios.traces.load import columns_of, load_workload
+    from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.workload import transform
     from gridweave.scenarios.workload.estimates import with_estimates
 
-    # Of the optional columns of a trace no rule but a limit for one user reads any; a million jobs have 8 MB of each.
-    columns = [column for column in columns_of(trace) if by_user and column == "user"]
     workload, report = load_workload(trace, nodes=nodes, columns=columns)
     if shrink != 1.0:
         workload = transform.shrink(workload, shrink)
-    return with_estimates(workload, estimates, np.random.default_rng(seed)), report.lines()
+    return with_estimates(workload, estimates, rng), report.lines()
 
 
-def _without_effect(workload: Workload, chosen: list[SitePolicy]) -> list[str]:
+def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
     """Return what to say of policies that ask for what the trace does not tell."""
     lines = []
-    orders = [policy.order for policy in chosen]
+    orders = {getattr(policy, "order", None) for policy in chosen}
     if "priority" not in workload.columns and "priority" in orders:
         lines.append(f"{workload.name} gives no priorities: the order priority is the same as fcfs")
-    if "weight" not in workload.columns and {"weight", "smith"} & set(orders):
+    if "weight" not in workload.columns and {"weight", "smith"} & orders:
         lines.append(f"{workload.name} gives no weights: all jobs weigh 1")
-    if "user" not in workload.columns and any(limit.user is not None for limit in chosen[0].limits):
+    limits = getattr(chosen[0], "limits", ())
+    if "user" not in workload.columns and any(limit.user is not None for limit in limits):
         lines.append(f"{workload.name} gives no users: a limit for one applies to nobody")
     return lines
 
 
 def _simulated(
-    workload: Workload, nodes: int | None, chosen: list[SitePolicy], requests: list[Request], report: Report
+    workload: Workload, nodes: int | None, chosen: list[Policy], requests: list[Request], report: Report
 ) -> list[SimulationResult]:
     from gridweave.scenarios.batch.simulate import simulate
 
-    def run(number: int, policy: SitePolicy) -> SimulationResult:
+    def run(number: int, policy: Policy) -> SimulationResult:
         def progress(done: int, total: int) -> None:
             report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
 
@@ -277,12 +308,15 @@ def _reservation_row(answer: ReservationAnswer) -> tuple[str, ...]:
 def _as_json(result: SimulationResult) -> dict[str, object]:
     import msgspec
 
+    from gridweave.scenarios.results.schedule import plain_numbers
+
     return {
         "label": result.label,
         "options": dict(result.options),
         "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in result.refused],
         "reservations": [msgspec.to_builtins(answer) for answer in result.reservations],
         "metrics": result.metrics().to_dict(),
+        **({"own_metrics": plain_numbers(result.own_metrics)} if result.own_metrics else {}),
     }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -193,7 +193,7 @@ def test_records_are_taken_as_the_thesis_takes_them(small_kth: Path) -> None:
 
 def test_an_unknown_estimate_may_have_been_zero(small_kth: Path) -> None:
     """Where the thesis had an estimate of 0 the job was submitted, with no run time, and not scheduled."""
-    trace = dataclasses.replace(THESIS_TRACES["KTH"], unknown_estimate_is_zero=True)
+    trace = msgspec.structs.replace(THESIS_TRACES["KTH"], unknown_estimate_is_zero=True)
     jobs = read_thesis_jobs(trace, small_kth)
     assert jobs.scheduled.job_id.tolist() == [1, 2, 4, 6, 7]
     assert len(jobs.submitted["submit_ms"]) == 7

@@ -17,9 +17,9 @@ from gridweave.grid.service.ray import knock
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.sweep import identity, runner, work
 from gridweave.scenarios.sweep.identity import code_stamp
-from gridweave.scenarios.sweep.plan import make_plan
+from gridweave.scenarios.sweep.plan import PlannedRun, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
-from gridweave.scenarios.sweep.work import RunTask, perform
+from gridweave.scenarios.sweep.work import perform
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.table import Workload
 
@@ -31,9 +31,9 @@ def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the name of each run that is really carried out in this process."""
     done: list[str] = []
 
-    def counted(task: RunTask) -> work.Outcome:
-        done.append(task.key)
-        return perform(task)
+    def counted(run: PlannedRun, stamp: str) -> work.Outcome:
+        done.append(run.key)
+        return perform(run, stamp)
 
     monkeypatch.setattr(runner, "perform", counted)
     return done
@@ -134,10 +134,10 @@ def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     done = count_runs(monkeypatch)
     counted = runner.perform
 
-    def interrupted(task: RunTask) -> work.Outcome:
+    def interrupted(run: PlannedRun, stamp: str) -> work.Outcome:
         if len(done) == 2:
             raise KeyboardInterrupt
-        return counted(task)
+        return counted(run, stamp)
 
     monkeypatch.setattr(runner, "perform", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -222,24 +222,24 @@ def test_a_file_that_changed_or_is_elsewhere(tmp_path: Path, monkeypatch: pytest
     save_workload(jobs, tmp_path / "jobs.swf")
     (tmp_path / "s.toml").write_text('sites = "m512"\n[workload]\ntrace = "jobs.swf"\n')
     run = make_plan(tmp_path / "s.toml").runs[0]
-    task = RunTask(run.key, run.scenario, run.files, code_stamp())
-    expected = perform(task).metrics
+    stamp = code_stamp()
+    expected = perform(run, stamp).metrics
     content = (tmp_path / "jobs.swf").read_bytes()
     save_workload(jobs.replace(run_ms=ones * 50), tmp_path / "jobs.swf")
-    assert "has changed" in perform(task).problem
+    assert "has changed" in perform(run, stamp).problem
     (tmp_path / "jobs.swf").unlink()
     monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / "cache")
     monkeypatch.setattr(work, "_BUILT", {})
     sent: list[str] = []
     for _ in range(2):
-        assert perform(task, lambda digest: sent.append(digest) or content).metrics == expected  # type: ignore[func-returns-value]
+        assert perform(run, stamp, lambda digest: sent.append(digest) or content).metrics == expected  # type: ignore[func-returns-value]
     assert sent == [identity.digest_of(next((tmp_path / "cache").rglob("jobs.swf")))]
 
 
 def test_a_worker_with_other_code_refuses() -> None:
     """A worker whose gridweave is not that of the plan runs nothing."""
     run = make_plan("two-sites", overrides=SMALL).runs[0]
-    outcome = perform(RunTask(run.key, run.scenario, run.files, "0.0.1-other"))
+    outcome = perform(run, "0.0.1-other")
     assert outcome.metrics is None
     assert "0.0.1-other" in outcome.problem
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.scenarios.traces.fetch import ARCHIVE, KNOWN_TRACES, KnownTrace, cache_folder, fetch, resolve_name
+from gridweave.scenarios.traces.fetch import KNOWN_TRACES, KnownTrace, cache_folder, fetch, resolve_name
 from gridweave.scenarios.traces.text import open_trace
 
 TEXT = b"; MaxNodes: 8\n1 0 -1 10 2 -1 -1 -1 20 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
@@ -177,7 +177,7 @@ def test_names_may_be_cut_short_at_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_registry_is_sound() -> None:
     """Every known trace has an address in the archive that ends with its name, a SHA-256 and a machine."""
     for name, trace in KNOWN_TRACES.items():
-        assert trace.url.startswith(f"{ARCHIVE}/l_")
+        assert trace.url.startswith("https://www.cs.huji.ac.il/labs/parallel/workload/l_")
         assert trace.url.endswith(f"/{name}.swf.gz")
         assert len(bytes.fromhex(trace.sha256)) == 32
         assert trace.nodes > 0

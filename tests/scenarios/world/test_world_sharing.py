@@ -36,12 +36,9 @@ def test_a_core_step_by_step_is_the_batch_loop(name: str, backfill: str) -> None
     workload = cancelling(np.random.default_rng(7), drawn(7))
     batch = simulate(workload, NODES, policy)
     assert 0 < batch.cancelled.sum() < np.count_nonzero(np.asarray(workload.columns["cancel_ms"]) >= 0)
-    rows = np.arange(len(workload))
-    start_ms, end_ms, _ = run_core(
-        workload, rows, NODES, SharedNodes(sharing=policy), 0, (), lambda done, total: None, check=True
-    )
-    assert start_ms.tolist() == batch.start_ms.tolist()
-    assert end_ms.tolist() == batch.end_ms.tolist()
+    core = run_core(workload, NODES, SharedNodes(sharing=policy), check=True)
+    assert core.start_ms.tolist() == batch.start_ms.tolist()
+    assert core.end_ms.tolist() == batch.end_ms.tolist()
 
 
 @pytest.mark.parametrize("formula", ["printed", "measured"])
@@ -51,11 +48,9 @@ def test_a_core_has_the_slowdowns_of_the_batch_loop(formula: str) -> None:
     kinds = (NodeKind(count=10), NodeKind(count=6, cores=2))
     batch = simulate(workload, kinds, "L-U1", model=SlowdownModel(formula))
     policy = SharedNodes(sharing=VARIANTS["L-U1"], kinds=kinds, formula=formula)
-    start_ms, end_ms, _ = run_core(
-        workload, np.arange(len(workload)), NODES, policy, 0, (), lambda done, total: None, check=True
-    )
-    assert start_ms.tolist() == batch.start_ms.tolist()
-    assert end_ms.tolist() == batch.end_ms.tolist()
+    core = run_core(workload, NODES, policy, check=True)
+    assert core.start_ms.tolist() == batch.start_ms.tolist()
+    assert core.end_ms.tolist() == batch.end_ms.tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))
