@@ -16,7 +16,7 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, KeepsFigures, Policy
+from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, KeepsFigures, MovesJobs, Policy
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
@@ -100,6 +100,7 @@ class SiteCore:
         # The same again if it chooses the nodes, so that the pool has nothing to say, or if jobs change their rates.
         self._places = discipline if isinstance(discipline, ChoosesNodes) else None
         self._rates = discipline if isinstance(discipline, ChangesRates) else None
+        self._moves = discipline if isinstance(discipline, MovesJobs) else None
 
     @property
     def nodes(self) -> int:
@@ -222,6 +223,10 @@ class SiteCore:
                 nodes, threads = self._places.place_of(job_id)
                 self._nodes_of[job_id] = bits_of(nodes)
                 commands.append(StartJob(job_id, nodes, threads))
+
+        if self._moves is not None and self._places is not None:
+            for job_id in self._moves.take_moves():
+                self._nodes_of[job_id] = bits_of(self._places.place_of(job_id)[0])
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""

@@ -12,14 +12,17 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.batch.fractional import play_fractional
 from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
 from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.columns import load_zone
+from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.reservations import Request, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs
 from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
 from gridweave.site.policy import SitePolicy
@@ -49,8 +52,11 @@ def play_site(
     _check_weights(workload)
     _check_times(workload)
     nodes = _checked_nodes(workload, nodes)
+    check_needs(workload, entry_of(policy).needs)
     if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
         told = _played(workload, nodes, policy, progress)
+    elif isinstance(policy, FractionalPolicy) and driver == "batch" and not policy.averages:
+        told = play_fractional(workload, nodes, policy, lambda rows: cancellations(workload, rows), progress)
     else:
         cancellations(workload, np.arange(len(workload)))
         offset_ms = _offset_for(workload, policy)

@@ -118,7 +118,9 @@ def _flow_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
     jobs = parts.jobs
     n_arcs = int((parts.last - parts.first).sum())
     if n_arcs > MAX_ARCS:
-        problem = f"the bound needs {n_arcs:,} arcs from jobs to intervals, above {MAX_ARCS:,}; bound a part of the trace"
+        problem = (
+            f"the bound needs {n_arcs:,} arcs from jobs to intervals, above {MAX_ARCS:,}; bound a part of the trace"
+        )
         raise InputError(problem)
     scale = math.gcd(int(np.gcd.reduce(jobs.weight)), nodes * UNIT)
     weight, capacity = jobs.weight // scale, nodes * UNIT // scale

@@ -6,6 +6,8 @@ its memory which a task holds. A job's width is then its number of tasks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,7 +32,7 @@ def cpu_needs(workload: Workload) -> npt.NDArray[np.float64]:
     return np.ones(len(workload)) if known is None else np.asarray(known, np.float64)
 
 
-def check_needs(workload: Workload) -> None:
+def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> None:
     """Check that a workload says what its tasks need.
 
     Raises
@@ -38,7 +40,7 @@ def check_needs(workload: Workload) -> None:
     InputError
         If a column is missing, or a need is not above 0 and up to 1; with the job and the field.
     """
-    for name in NEED_COLUMNS:
+    for name in columns:
         values = workload.columns.get(name)
         if values is None:
             ways = ", ".join(ANNOTATIONS)
@@ -56,7 +58,7 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
     Parameters
     ----------
     workload : Workload
-        For "hpc2n" with the memory of its jobs in the column ``memory_kb``, per processor; -1 is unknown.
+        For "hpc2n" with the columns ``memory_kb`` and ``requested_memory_kb``, per processor; -1 is unknown.
     annotation : {"lublin", "hpc2n", "whole"}
         For nodes with four cores: a job of one task has one thread, and all others keep their nodes busy; 55% of the
         jobs need a tenth of the memory, the others 20% to 100%. For nodes with two: as the trace of HPC2N says.
@@ -96,9 +98,10 @@ HPC2N_NODE_KB = 2 * 1024 * 1024
 
 
 def _as_hpc2n(workload: Workload) -> Workload:
-    if "memory_kb" not in workload.columns:
+    known = [workload.columns[name] for name in ("memory_kb", "requested_memory_kb") if name in workload.columns]
+    if not known:
         raise InputError(f"{workload.name}: does not tell the memory of its jobs, which the needs of HPC2N come from")
-    part = workload.columns["memory_kb"].astype(np.float64) / HPC2N_NODE_KB
+    part = np.max(known, axis=0) / HPC2N_NODE_KB
     memory = np.clip(part, _SMALL_MEMORY, 1.0)
     threaded = (workload.width % _HPC2N_CORES == 0) & (memory <= 1 / _HPC2N_CORES)
     columns = {

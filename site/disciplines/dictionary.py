@@ -6,10 +6,13 @@ from collections.abc import Mapping
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines import planning, queue
+from gridweave.site.disciplines.fractional import entry as fractional
 from gridweave.site.disciplines.protocol import Entry, Policy
 from gridweave.site.disciplines.sharing import entry as sharing
 
-DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in (queue.ENTRY, planning.ENTRY, sharing.ENTRY)}
+DISCIPLINES: dict[str, Entry] = {
+    entry.name: entry for entry in (queue.ENTRY, planning.ENTRY, sharing.ENTRY, fractional.ENTRY)
+}
 """Name to entry."""
 
 

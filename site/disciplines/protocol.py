@@ -113,6 +113,14 @@ class ChangesRates(Protocol):
 
 
 @runtime_checkable
+class MovesJobs(Protocol):
+    """What `SiteCore` asks besides of a discipline that `ChoosesNodes`, and other ones while a job runs."""
+
+    def take_moves(self) -> list[int]:
+        """Return the running jobs whose nodes are others than was told, by job id."""
+
+
+@runtime_checkable
 class KeepsFigures(Protocol):
     """What a simulation asks besides of a discipline that tells more of its jobs, or of itself, than when they ran."""
 
@@ -190,6 +198,8 @@ class Entry:
     uses_resources : bool
         Whether it counts what jobs need of CPU, network, disk and memory: the columns of a workload
         `gridweave.scenarios.workload.columns.RESOURCE_COLUMNS`, the field ``resources`` of a `Job`.
+    needs : tuple of str
+        Columns that a workload must have for it, each of numbers above 0 and up to 1.
     keeps_reservations : bool
         Whether nodes can be reserved in advance.
     columns : tuple of str
@@ -209,6 +219,7 @@ class Entry:
     table_key: str = ""
     shares_nodes: bool = False
     uses_resources: bool = False
+    needs: tuple[str, ...] = ()
     keeps_reservations: bool = False
     columns: tuple[str, ...] = ()
     metrics: Callable[[Played], Mapping[str, float]] | None = None

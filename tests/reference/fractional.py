@@ -54,6 +54,7 @@ class Job:
     moved: int = 0
 
     def priority(self, now_ms: int) -> float:
+        """Return flow time / (virtual time)^2."""
         if self.virtual == 0:
             return math.inf
         virtual_ms = self.virtual / RATE_ONE
@@ -69,9 +70,11 @@ class Site:
         self.now_ms = 0
 
     def load(self, node: int) -> int:
+        """Return the sum of the needs on a node."""
         return sum(job.need * job.nodes.count(node) for job in self.jobs)
 
     def memory(self, node: int) -> int:
+        """Return the memory that is used on a node."""
         return sum(job.memory * job.nodes.count(node) for job in self.jobs)
 
     def rising(self) -> list[Job]:
@@ -82,6 +85,7 @@ class Site:
     # Section 4.2
 
     def greedy(self, job: Job) -> bool:
+        """Place a job on the least loaded nodes that have room."""
         placed: list[int] = []
         for _ in range(job.tasks):
             fitting = [
@@ -96,11 +100,13 @@ class Site:
         return True
 
     def could_start(self, job: Job) -> bool:
+        """Whether Greedy would place a job."""
         done = self.greedy(job)
         job.nodes = []
         return done
 
     def greedy_by_pausing(self, job: Job, moves: bool) -> bool:
+        """Place a job by pausing, or moving, jobs of lower priority."""
         were = {id(each): each.nodes for each in self.jobs}
         marked: list[Job] = []
         for other in self.rising():
@@ -128,6 +134,7 @@ class Site:
     # Sections 4.3 and 4.7
 
     def required(self, job: Job, percent: int, horizon_ms: int) -> int:
+        """Return the CPU that a task is to have at a level of the search."""
         if horizon_ms == 0:
             wanted = min(UNIT, math.floor(percent * 10_000 * job.share))
         else:
@@ -136,7 +143,9 @@ class Site:
             wanted = int(min(float(UNIT), max(0.0, exact)))
         return math.ceil(Fraction(job.need * wanted, UNIT))
 
-    def packed(self, jobs: Sequence[Job], pinned: Sequence[Job], percent: int, horizon_ms: int) -> dict[int, list[int]] | None:
+    def packed(
+        self, jobs: Sequence[Job], pinned: Sequence[Job], percent: int, horizon_ms: int
+    ) -> dict[int, list[int]] | None:
         """Return the nodes of each job's tasks by job id, None if they do not fit."""
         cpu, memory = [UNIT] * self.n_nodes, [UNIT] * self.n_nodes
         required = {job.job_id: self.required(job, percent, horizon_ms) for job in jobs}
@@ -171,15 +180,13 @@ class Site:
         return found if all(len(found[job.job_id]) == job.tasks for job in jobs) else None
 
     def mcb8(self, horizon_ms: int = 0) -> None:
+        """Place all jobs anew."""
         how = self.how
         pinned = [
             job
             for job in self.jobs
             if job.nodes
-            and (
-                self.now_ms - job.submit_ms < how.min_flow_ms
-                or job.virtual < how.min_virtual_ms * RATE_ONE
-            )
+            and (self.now_ms - job.submit_ms < how.min_flow_ms or job.virtual < how.min_virtual_ms * RATE_ONE)
         ]
         kept, rising = list(self.jobs), self.rising()
         best = self.packed(kept, pinned, 1, horizon_ms)
@@ -225,18 +232,18 @@ class Site:
             job.yield_ = done.get(job.job_id, 0)
 
     def yield_for(self, job: Job, inverse: int, horizon_ms: int) -> int:
+        """Return the yield that leads to an expected stretch."""
         flow_ms = float(self.now_ms - job.submit_ms + horizon_ms)
         wanted = (inverse / INVERSE_ONE * flow_ms - job.virtual / 65536.0) / horizon_ms * RATE_ONE
         return int(min(float(RATE_ONE), max(0.0, wanted)))
 
     def stretch_yields(self, horizon_ms: int) -> None:
+        """Minimise the largest expected stretch, then the next."""
         done: dict[int, int] = {}
         running = [job for job in self.jobs if job.nodes]
 
         def overfull(inverse: int) -> set[int]:
-            yields = {
-                job.job_id: done.get(job.job_id, self.yield_for(job, inverse, horizon_ms)) for job in running
-            }
+            yields = {job.job_id: done.get(job.job_id, self.yield_for(job, inverse, horizon_ms)) for job in running}
             return {
                 node
                 for node in range(self.n_nodes)

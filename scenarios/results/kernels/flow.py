@@ -67,7 +67,7 @@ def is_feasible(flow: WorkFlow) -> bool:
     Parameters
     ----------
     flow : WorkFlow
-        Nothing is sent yet. The jobs may be in any order; the guess that it begins with is best if they are by deadline.
+        Nothing is sent yet. The jobs may be in any order; what it begins with is best if they are by deadline.
 
     Notes
     -----
@@ -79,10 +79,10 @@ def is_feasible(flow: WorkFlow) -> bool:
         for job in range(len(flow.weight)):
             while flow.lacking[job] > 0 and _send(flow, job):
                 pass
+    lacking = np.int64(0)
     for job in range(len(flow.weight)):
-        if flow.lacking[job] > 0:
-            return False
-    return True
+        lacking += flow.lacking[job]
+    return lacking == 0
 
 
 @kernel
@@ -136,7 +136,7 @@ def _room(flow: WorkFlow, arc: Int, interval: Int) -> Int:
 def _put(flow: WorkFlow, arc: Int, interval: Int, amount: Int) -> None:
     """Place so much of a job's work in an interval, as far as there is room."""
     job = flow.owner[arc]
-    amount = max(0, min(min(amount, flow.lacking[job]), min(_room(flow, arc, interval), flow.spare[interval])))
+    amount = max(0, min(amount, flow.lacking[job], _room(flow, arc, interval), flow.spare[interval]))
     flow.sent[arc] += amount
     flow.spare[interval] -= amount
     flow.lacking[job] -= amount
@@ -144,7 +144,7 @@ def _put(flow: WorkFlow, arc: Int, interval: Int, amount: Int) -> None:
 
 @kernel
 def _find_levels(flow: WorkFlow) -> bool:
-    """Number jobs and intervals by how many arcs they are from a job that lacks something.
+    """Count how many arcs each job and interval is from a job that lacks something.
 
     Return whether an interval can be reached that has something to spare.
     """

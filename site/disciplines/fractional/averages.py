@@ -64,8 +64,8 @@ def _tasks_on_nodes(state: FractionalSite, slots: IntArray) -> tuple[int, coo_ar
     widths = jobs["width"]
     entries = np.repeat(jobs["first"] - np.cumsum(widths) + widths, widths) + np.arange(widths.sum())
     nodes, row = np.unique(state.tasks[entries], return_inverse=True)
-    needs = np.repeat(jobs["need"] / UNIT, widths)
-    return len(nodes), coo_array((needs, (row, np.repeat(np.arange(len(slots)), widths))), shape=(len(nodes), len(slots)))
+    job, needs = np.repeat(np.arange(len(slots)), widths), np.repeat(jobs["need"] / UNIT, widths)
+    return len(nodes), coo_array((needs, (row, job)), shape=(len(nodes), len(slots)))
 
 
 def _least_stretch(

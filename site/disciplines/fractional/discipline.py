@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from gridweave.site.disciplines.fractional.kernels.fractional_pass import (
     tell_rates,
 )
 from gridweave.site.disciplines.fractional.kernels.state import (
+    FRACTIONAL_JOB,
     PAUSED,
     RUNS,
     SHARE_ONE,
@@ -89,11 +90,7 @@ class Fractional:
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
-        memory = int(parts_of_node(_resources(job).memory))
-        most = len(self._state.nodes) * (UNIT // memory)
-        if job.width > most:
-            return f"it has {job.width} tasks, and the memory of this site has room for {most} of them"
-        return None
+        return why_no_room(job.width, int(parts_of_node(_resources(job).memory)), len(self._state.nodes))
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
@@ -106,8 +103,8 @@ class Fractional:
         self._state.counters["n_pool"] += job.width
         slot = self._slots.enter(job)
         needs = _resources(job)
+        self._state.jobs[slot] = np.zeros((), FRACTIONAL_JOB)
         row = self._state.jobs[slot]
-        row[list(row.dtype.names)] = np.zeros((), row.dtype)
         row["submit_ms"], row["job_id"], row["width"] = now_ms, job.job_id, job.width
         row["estimate_ms"], row["first"], row["start_ms"] = job.estimate_ms, used, -1
         row["need"], row["memory"] = parts_of_node(needs.cpu_need), parts_of_node(needs.memory)
@@ -162,17 +159,17 @@ class Fractional:
             if self._policy.averages:
                 stretch = codes.periodic == STRETCH_PER
                 average_yields(state, int(horizon_of(codes, now)) if stretch else None, now_ms)
-            self._moved += self._placed_anew()
+            self._moved += self._placed_anew(now_ms)
         tell_rates(state, codes, now)
         slots = state.started[: state.counters["n_started"][0]].tolist()
         started = [self._slots.jobs[slot] for slot in slots]
         self._rate.update((job.job_id, RATE_ONE) for job in started)
         return started
 
-    def _placed_anew(self) -> list[int]:
+    def _placed_anew(self, now_ms: int) -> list[int]:
         """Return the jobs that the last pass has paused, resumed or moved."""
         rows = self._state.jobs[self._here()]
-        moved = (rows["start_ms"] >= 0) & (rows["changed_place"] == 1)
+        moved = (rows["start_ms"] >= 0) & (rows["start_ms"] < now_ms) & (rows["changed_place"] == 1)
         return [int(job_id) for job_id in rows["job_id"][moved]]
 
     def take_moves(self) -> list[int]:
@@ -200,6 +197,15 @@ class Fractional:
 
     def _tasks_of(self, row: Record) -> Ints:
         return self._state.tasks[row["first"] : row["first"] + row["width"]]
+
+    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return how often a job was paused and moved, and how much of nodes' memory went over the network for it."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        return float(row["preempted"]), float(row["migrated"]), int(row["moved"]) / UNIT
+
+    def totals(self) -> Mapping[str, float]:
+        """Return nothing: all is told of the jobs."""
+        return {}
 
     def yield_of(self, now_ms: int, job_id: int) -> tuple[float, float]:
         """Return the yield of a job that has started: now, and on average since it was submitted."""
@@ -239,7 +245,8 @@ class Fractional:
 
     def next_end_ms(self) -> int | None:
         """Return the first end by estimate of a running job, at the yields of now."""
-        return min((run.end_by_estimate_ms for run in self.running() if run.end_by_estimate_ms < NEVER_MS), default=None)
+        ends = (run.end_by_estimate_ms for run in self.running())
+        return min((end_ms for end_ms in ends if end_ms < NEVER_MS), default=None)
 
     def _here(self) -> Ints:
         return self._state.here[: self._state.counters["n_here"][0]]
@@ -265,12 +272,11 @@ class Fractional:
         """Return why a waiting job has not started."""
         job = self._slots.job(job_id)
         ahead = [other.job_id for other, _ in self.waiting()].index(job_id)
-        memory = _resources(job).memory
-        room = int(((UNIT - self._state.nodes["memory"]) // int(parts_of_node(memory))).sum())
-        reason = (
-            f"it has {job.width} task{'s' if job.width != 1 else ''} that need{'' if job.width != 1 else 's'} "
-            f"{memory:.0%} of a node's memory each, and there is room for {room} on {nodes_text(len(self._state.nodes))}"
-        )
+        memory, nodes = _resources(job).memory, self._state.nodes
+        room = int(((UNIT - nodes["memory"]) // int(parts_of_node(memory))).sum())
+        tasks = "1 task that needs" if job.width == 1 else f"{job.width} tasks that each need"
+        room_text = f"there is room for {room} such tasks on {nodes_text(len(nodes))}"
+        reason = f"it has {tasks} {memory:.0%} of a node's memory, and {room_text}"
         return SiteReason(ahead=ahead, reason=f"{reason}; it is looked at again {self._next_chance()}")
 
     def _next_chance(self) -> str:
@@ -296,17 +302,29 @@ class Fractional:
         load, memory, given = np.zeros((3, len(state.nodes)), np.int64)
         for row in state.jobs[here]:
             if row["status"] == RUNS:
-                for totals, part in ((load, row["need"]), (memory, row["memory"]), (given, row["need"] * row["yield_"])):
-                    np.add.at(totals, self._tasks_of(row), part)
+                tasks = self._tasks_of(row)
+                np.add.at(load, tasks, row["need"])
+                np.add.at(memory, tasks, row["memory"])
+                np.add.at(given, tasks, row["need"] * row["yield_"])
             else:
-                assert row["rate"] == 0 and row["status"] in (WAITS, PAUSED), "a job on no nodes works"
-        assert (load == state.nodes["load"]).all() and (memory == state.nodes["memory"]).all(), "a sum is wrong"
+                assert row["rate"] == 0, "a job on no nodes works"
+                assert row["status"] in (WAITS, PAUSED), "a job that is here has left"
+        assert (load == state.nodes["load"]).all(), "a load is wrong"
+        assert (memory == state.nodes["memory"]).all(), "a sum of memory is wrong"
         assert (memory <= UNIT).all(), "a node is above its memory"
         assert (given <= UNIT * RATE_ONE).all(), "a node gives more CPU than it has"
 
 
+def why_no_room(width: int, memory: int, nodes: int) -> str | None:
+    """Return why tasks that take so many millionths of a node's memory have no room on idle nodes; None if they do."""
+    most = nodes * (UNIT // memory)
+    if width > most:
+        return f"it has {width} tasks, and the memory of this site has room for {most} of them"
+    return None
+
+
 def share_of(weight: float) -> int:
-    """Return the share of a job of this weight, in thousandths: at least one, and at most a thousand times the usual."""
+    """Return the share of a job of this weight, in thousandths: from one of them to a thousand times the usual."""
     return int(min(1000 * SHARE_ONE, max(1, round(weight * SHARE_ONE))))
 
 

@@ -9,7 +9,9 @@ from msgspec import Meta
 
 from gridweave.site.disciplines.fractional.discipline import Fractional
 from gridweave.site.disciplines.fractional.policy import BEST, MS_PER_S, NAME, FractionalPolicy
-from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
+
+MS_PER_H = 3600 * MS_PER_S
 
 
 class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -40,6 +42,19 @@ def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
     )
 
 
+def moves_of(played: Played) -> dict[str, float]:
+    """Return how often jobs were paused and moved, and what went over the network for that.
+
+    ``moved_nodes`` of a job is the memory of tasks that was saved, brought back or moved, in memories of a node.
+    """
+    hours = max(1, int(played.end_ms.max() - played.submit_ms.min())) / MS_PER_H
+    found = {}
+    for name in ("preemptions", "migrations", "moved_nodes"):
+        total = float(played.columns[name].sum())
+        found |= {f"{name}_per_h": total / hours, f"{name}_per_job": total / len(played.submit_ms)}
+    return found
+
+
 ENTRY = Entry(
     name=NAME,
     about="tasks get parts of a node's CPU and memory, are paused and moved; no estimates are used",
@@ -48,4 +63,7 @@ ENTRY = Entry(
     table=FractionalTable,
     table_key=NAME,
     shares_nodes=True,
+    needs=("cpu_need", "memory_fraction"),
+    columns=("preemptions", "migrations", "moved_nodes"),
+    metrics=moves_of,
 )

@@ -117,10 +117,10 @@ def _yield_at(job, level: Int) -> Int:
 def _is_held(state: FractionalSite, slot: Int, level: Int) -> bool:
     """Whether one of a job's nodes is full at a level."""
     job = state.jobs[slot]
+    is_held = False
     for task in range(job.first, job.first + job.width):
-        if _level_of(state.nodes[state.tasks[task]]) <= level:
-            return True
-    return False
+        is_held = is_held or _level_of(state.nodes[state.tasks[task]]) <= level
+    return is_held
 
 
 @kernel_part
@@ -227,10 +227,10 @@ def _nodes_give(state: FractionalSite, inverse: Int, horizon_ms: Int, now_ms: In
         job = state.jobs[slot]
         if job.yield_ == _NOT_YET:
             _add_to_nodes(state, slot, job.need * yield_for_stretch(job, inverse, horizon_ms, now_ms), 0)
+    most = 0
     for node in range(len(state.nodes)):
-        if state.nodes[node].sum + state.nodes[node].frozen > _FULL:
-            return False
-    return True
+        most = max(most, state.nodes[node].sum + state.nodes[node].frozen)
+    return most <= _FULL
 
 
 @kernel_part

@@ -1,4 +1,4 @@
-"""What a site with fractional nodes does at an instant: places jobs, gives them CPU, lets them pay (docs/fractional.md).
+"""What a site with fractional nodes does at an instant: it places jobs, gives them CPU, lets them pay.
 
 Of one instant the calls come in this order: `fractional_left`, `fractional_submitted`, `place_jobs`, then the yields
 (`give_yields`, or a linear program), `tell_rates`.

@@ -50,7 +50,9 @@ In a pass: whether it ``ran`` before it, is ``pinned`` to its nodes, the CPU ``w
 to be placed, and whether it is ``out`` of the packing.
 """
 
-NODE = np.dtype([(name, np.int64) for name in ("load", "memory", "cpu_left", "memory_left", "sum", "frozen")], align=True)
+NODE = np.dtype(
+    [(name, np.int64) for name in ("load", "memory", "cpu_left", "memory_left", "sum", "frozen")], align=True
+)
 """A node: the CPU ``load`` (sum of needs) and ``memory`` of the tasks on it; the rest is of the pass that goes on."""
 
 COUNTERS = np.dtype(
