@@ -16,6 +16,7 @@ from gridweave.scenarios.batch.fractional import play_fractional
 from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
 from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.stepped import Stepped, run_core
+from gridweave.scenarios.results.needs import need_metrics
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.columns import load_zone
 from gridweave.scenarios.workload.needs import check_needs
@@ -74,7 +75,7 @@ def play_site(
         options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
         shared=entry_of(policy).shares_nodes,
         columns=told.columns,
-        own_metrics=own_metrics(entry_of(policy), workload, nodes, told),
+        own_metrics=own_metrics(entry_of(policy), workload, nodes, told) | _by_needs(workload, nodes, told),
     )
 
 
@@ -86,6 +87,13 @@ def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> 
     columns = {name: values[ran] for name, values in told.columns.items()}
     times = workload.submit_ms[ran], told.start_ms[ran], told.end_ms[ran], workload.width[ran], workload.run_ms[ran]
     return dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
+
+
+def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+    """Return the metrics by CPU needs, under any discipline; empty if no needs are known, or no job ran."""
+    if "cpu_need" not in workload.columns or not (told.start_ms != NEVER).any():
+        return {}
+    return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
 
 
 def _played(workload: Workload, nodes: int, policy: SitePolicy, progress: Progress | None) -> Stepped:

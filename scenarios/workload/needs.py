@@ -93,6 +93,32 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
     return workload.replace(columns={**workload.columns, "cpu_need": need, "memory_fraction": memory})
 
 
+def with_load(workload: Workload, nodes: int, load: float) -> Workload:
+    """Multiply the times between submissions so that the offered load is as given.
+
+    Parameters
+    ----------
+    workload : Workload
+    nodes : int
+    load : float
+        Sum of tasks x run time, over nodes x time from the first submission to the last.
+
+    Raises
+    ------
+    OptionError
+        If the load is not above 0.
+    InputError
+        If all jobs are submitted at once.
+    """
+    if not 0 < load < np.inf:
+        raise OptionError("load", f"is {load:g}; above 0")
+    since_ms = workload.submit_ms - workload.submit_ms[0]
+    if not since_ms[-1]:
+        raise InputError(f"{workload.name}: all jobs are submitted at once, and no factor changes their load")
+    now = float(workload.width @ workload.run_ms.astype(np.float64)) / (nodes * float(since_ms[-1]))
+    return workload.replace(submit_ms=np.rint(since_ms * (now / load)).astype(np.int64))
+
+
 HPC2N_NODE_KB = 2 * 1024 * 1024
 """Memory of a node of the HPC2N cluster: two gigabytes."""
 

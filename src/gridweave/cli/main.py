@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from gridweave.cli.bound import bound
 from gridweave.cli.coschedule import coschedule
 from gridweave.cli.demo import demo
 from gridweave.cli.experience import experience
@@ -51,7 +52,7 @@ app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_a
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     _JOBS: (jobs, show, explain, cancel, hold, release, logs),
     _GRID: (up, down, status, demo, serve, watch, sites, queue, quote, drain, resume, whoami, gateway, experience),
-    _SIMULATION: (simulate, coschedule, sweep, reproduce),
+    _SIMULATION: (simulate, coschedule, bound, sweep, reproduce),
 }
 for heading, commands in _COMMANDS.items():
     for command in commands:

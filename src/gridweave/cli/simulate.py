@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.arguments import Json, Nodes, Trace
+from gridweave.cli.arguments import Json, Needs, Nodes, Trace
 from gridweave.cli.coschedule import (
     SHARING,
     SHARING_HELP,
@@ -141,6 +141,7 @@ def simulate(
     estimates: Estimates = "keep",
     shrink: Shrink = 1.0,
     resources: Resources = "M1",
+    needs: Needs = None,
     variants: Variants = "PSS,L-U1,L-R",
     cores: Cores = 1,
     threads: Threads = 2,
@@ -159,6 +160,7 @@ def simulate(
 
     from gridweave.scenarios.traces.convert import check_nodes
     from gridweave.scenarios.traces.resources import with_mix
+    from gridweave.scenarios.workload.needs import with_needs
     from gridweave.scenarios.workload.table import MAX_WIDTH
     from gridweave.site.disciplines.dictionary import entry_named
 
@@ -186,9 +188,13 @@ def simulate(
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
         rng = np.random.default_rng(seed)
-        workload, remarks = _prepared(trace, nodes, estimates, shrink, rng, _columns_for(trace, named))
+        columns = _columns_for(trace, named, all_of_them=needs is not None)
+        # Tasks are not processors: which jobs are too wide is known when they have needs.
+        workload, remarks = _prepared(trace, None if needs else nodes, estimates, shrink, rng, columns)
         if entry.uses_resources:
             workload = with_mix(workload, resources, rng)
+        if needs is not None:
+            workload = with_needs(workload, needs, rng)
         chosen = policies(*given, nodes or workload.nodes or MAX_WIDTH)
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
@@ -216,7 +222,7 @@ def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:
     return [parse_reservation(number, text, nodes) for number, text in enumerate(reservation or [], start=1)]
 
 
-def _columns_for(trace: str, chosen: list[Policy]) -> tuple[str, ...]:
+def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tuple[str, ...]:
     """Return the optional columns of a trace that are read; a million jobs have 8 MB of each.
 
     Of the disciplines with kernels none reads any, but for a limit for one user.
@@ -225,7 +231,7 @@ def _columns_for(trace: str, chosen: list[Policy]) -> tuple[str, ...]:
     from gridweave.site.policy import SitePolicy
 
     known = columns_of(trace)
-    if not all(isinstance(policy, SitePolicy) for policy in chosen):
+    if all_of_them or not all(isinstance(policy, SitePolicy) for policy in chosen):
         return known
     by_user = any(limit.user is not None for policy in chosen for limit in getattr(policy, "limits", ()))
     return ("user",) if by_user and "user" in known else ()
